@@ -1,0 +1,199 @@
+"""The handle on one emission: what the emitter awaits.
+
+Not a future: it has any number of waiters, none of whom can cancel it, and an outcome that
+nobody asked for is logged once instead of becoming a warning of the event loop.
+
+    sending -> enqueued -> settled (outcome | error)
+    sending -> settled (EmitError: refused, or no answer within the deadline)
+
+What must hold: it settles once, the first settlement wins; each waiter hears it; a result
+is decoded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from eventbus.errors import JobCancelled
+from eventbus.failure import revive
+from eventbus.route import Route
+
+__all__ = ["Emission"]
+
+R = TypeVar("R")
+
+_log = structlog.get_logger("eventbus.emission")
+
+
+class _Owner(Protocol):
+    def overdue(self, emission: Emission[Any]) -> None: ...
+
+
+class Emission(Generic[R]):
+    """One emission. Awaiting it gives the handler's result, or raises its error.
+
+    `job_id` is final once `enqueued()` returned: an emission that met a job with its key
+    takes that job's id. `correlation_id` names the chain of emissions it belongs to.
+    Awaiting a fire-and-forget emission waits for the enqueue and gives None.
+
+    Belongs to the event loop that made it. Raises, when awaited: EmitError, ResponseTimeout,
+    HandlerError or a declared exception, EmissionExpired, JobCancelled, StalledError,
+    ProviderStopped, PayloadError (a result that does not fit).
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_enqueue_waiters",
+        "_error",
+        "_is_done",
+        "_is_enqueued",
+        "_is_retrieved",
+        "_owner",
+        "_route",
+        "_text",
+        "_value",
+        "_waiters",
+        "bucket",
+        "correlation_id",
+        "deadline",
+        "job_id",
+        "reply",
+        "reply_timeout",
+    )
+
+    def __init__(
+        self,
+        route: Route,
+        owner: _Owner,
+        job_id: str,
+        correlation_id: str,
+        reply_timeout: float | None,
+        *,
+        reply: bool,
+    ) -> None:
+        self.job_id = job_id
+        self.correlation_id = correlation_id
+        self.reply = reply
+        self.reply_timeout = reply_timeout
+        self.deadline = 0.0
+        self.bucket = 0
+        self._route = route
+        self._owner = owner
+        self._is_enqueued = False
+        self._is_done = False
+        self._is_retrieved = False
+        self._text: str | None = None
+        self._value: Any = None
+        self._error: Exception | None = None
+        self._waiters: list[asyncio.Future[None]] | None = None
+        self._enqueue_waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def event(self) -> str:
+        """The event's name."""
+        return self._route.name
+
+    def done(self) -> bool:
+        """Whether it has an outcome (or, fire-and-forget, is enqueued)."""
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        """Whether its job ended cancelled."""
+        return isinstance(self._error, JobCancelled)
+
+    async def enqueued(self) -> None:
+        """Wait until the job is in the server. Raises EmitError, QueueFull or ProviderStopped."""
+        if not self._is_enqueued and not self._is_done:
+            self._enqueue_waiters = self._enqueue_waiters or []
+            await _wait(self._enqueue_waiters)
+        if not self._is_enqueued and self._error is not None:
+            self._is_retrieved = True
+            raise self._error.with_traceback(None)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        if not self._is_done:
+            if self._waiters is None:
+                self._waiters = []
+            yield from _wait(self._waiters).__await__()
+        self._is_retrieved = True
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._text is not None:
+            self._value, self._text = self._route.decode_result(self._text), None
+        return self._value
+
+    def __repr__(self) -> str:
+        state = "done" if self._is_done else "enqueued" if self._is_enqueued else "sending"
+        return f"<Emission {self._route.name} {self.job_id} {state}>"
+
+    def __del__(self) -> None:
+        error = getattr(self, "_error", None)
+        if error is not None and not self._is_retrieved:
+            _log.error(
+                "emission failed and nobody awaited it",
+                event_name=self._route.name,
+                job_id=self.job_id,
+                error=f"{type(error).__name__}: {error}",
+            )
+
+    # What follows is for the completion tracker and the outbox.
+
+    @property
+    def is_enqueued(self) -> bool:
+        return self._is_enqueued
+
+    def mark_enqueued(self) -> None:
+        """The server has the job."""
+        self._is_enqueued = True
+        if self._enqueue_waiters:
+            _release(self._enqueue_waiters)
+        if not self.reply:
+            self._finish()
+
+    def settle(self, state: str, text: str) -> None:
+        """The job ended in `state`; `text` is its result or error."""
+        if self._is_done:
+            return
+        if state == "completed":
+            self._text = text
+            self._finish()
+        else:
+            event = self._route.event
+            self.fail(revive(state, text, event=event.name, job_id=self.job_id, declared=event.errors))
+
+    def fail(self, error: Exception) -> None:
+        """It ended without a result."""
+        if not self._is_done:
+            self._error = error
+            self._finish()
+
+    def on_deadline(self) -> None:
+        self._owner.overdue(self)
+
+    def _finish(self) -> None:
+        self._is_done = True
+        if self._waiters:
+            _release(self._waiters)
+        if self._enqueue_waiters:
+            _release(self._enqueue_waiters)
+
+
+async def _wait(waiters: list[asyncio.Future[None]]) -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiters.append(future)
+    try:
+        await future
+    finally:
+        if not future.done() or future.cancelled():
+            waiters.remove(future)
+
+
+def _release(waiters: list[asyncio.Future[None]]) -> None:
+    for future in waiters:
+        if not future.done():
+            future.set_result(None)
+    waiters.clear()

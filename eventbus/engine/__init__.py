@@ -1,0 +1,1 @@
+"""The part that knows jobs and queues, and no event vocabulary."""

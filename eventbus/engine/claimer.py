@@ -1,0 +1,262 @@
+"""Turns: settles what ended and claims what comes next, one call at a time.
+
+One call under way; what ends meanwhile gathers for the next, so a busy worker makes few
+large calls and an idle one a small one at once. Calls are numbered; the store repeats a
+call whose answer was lost, with the same number, and the server gives the same answer.
+
+What must hold:
+- a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
+- never more jobs are claimed than there are free slots, for the worker and each queue;
+- while a queue has work and this worker has a slot for it, a turn is under way or due.
+
+Crash windows: `turn-not-sent`, `turn-not-answered` (both: the same call again),
+`dies-after-claim` (the leases run out: rescue), `dies-before-settle` (the job runs again:
+handlers run at least once).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+
+import structlog
+
+from eventbus.engine.agenda import Agenda
+from eventbus.engine.consumer import Consumer
+from eventbus.engine.executor import Executor
+from eventbus.engine.job import Job, Settle
+from eventbus.errors import StoreError
+from eventbus.store.rows import SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.store import Store
+
+__all__ = ["Claimer"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+_BATCH = 200
+_BYTES = 1 << 20
+_QUEUES = 64
+_PAUSE = 0.25
+_LONGEST = 3600.0
+
+
+class Claimer:
+    """The claiming and settling side of one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        consumers: Mapping[str, Consumer],
+        *,
+        worker: str,
+        lease_ms: int,
+        max_concurrency: int,
+        patience: float,
+    ) -> None:
+        self.executor = Executor(self._settle, patience=patience)
+        self.pool = ""
+        self.claimed = 0
+        self.refused = 0
+        """Outcomes that the server refused because their lease was lost."""
+        self._store = store
+        self._consumers = consumers
+        self._worker = worker
+        self._lease_ms = lease_ms
+        self._max_concurrency = max_concurrency
+        self._agenda = Agenda(self._quota)
+        self._settles: deque[tuple[str, SettleRow]] = deque()
+        self._call = 0
+        self._is_due = False
+        self._is_draining = False
+        self._poked = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._owed_timer: asyncio.TimerHandle | None = None
+        self._due_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def free(self) -> int:
+        """Slots of this worker that could take a job now."""
+        return 0 if self._is_draining else self._max_concurrency - len(self.executor.running)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, nothing is to be settled, and no queue is known to have work."""
+        return not self.executor.running and not self._settles and self._quiet.is_set()
+
+    def look_everywhere(self) -> None:
+        """Ask every queue in the next turns."""
+        self.notice(*self._consumers)
+
+    def notice(self, *queues: str) -> None:
+        """There may be work in these queues."""
+        self._agenda.note(queue for queue in queues if queue in self._consumers)
+        self._poke()
+
+    async def wait_quiet(self) -> None:
+        """Wait until there is nothing to claim or, after 0.25 s, nothing to claim it with."""
+        while not self._quiet.is_set():
+            try:
+                async with asyncio.timeout(_PAUSE):
+                    await self._quiet.wait()
+            except TimeoutError:
+                if self.free <= 0:
+                    return
+
+    def stop_claiming(self) -> None:
+        """From now on only settle."""
+        self._is_draining = True
+        self._poke()
+
+    async def hand_over(self) -> None:
+        """Wake other workers for the queues this one knew work in."""
+        queues = self._agenda.take_all()
+        if queues:
+            await self._store.rearm(self.pool, queues)
+
+    async def wait_settled(self) -> None:
+        """Wait until every settle was answered."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Take turns for ever; the worker owns this and ends it."""
+        try:
+            while True:
+                await self._poked.wait()
+                self._poked.clear()
+                try:
+                    await self._take_turns()
+                except StoreError as error:
+                    # Refused as a whole: nothing was recorded, so the same number goes again.
+                    _log.error("turn refused, trying again in 1 s", error=str(error))
+                    await asyncio.sleep(1)
+                    self._poke()
+        finally:
+            for timer in (self._owed_timer, self._due_timer):
+                if timer is not None:
+                    timer.cancel()
+
+    async def _take_turns(self) -> None:
+        while True:
+            queues = self._agenda.choose(_QUEUES) if self.free > 0 else []
+            if not (queues or self._settles or self._is_due):
+                break
+            await self._turn(queues)
+        self._quiet.set()
+        if not self._settles:
+            self._settled.set()
+        if self._agenda.has_owed and self._owed_timer is None:
+            self._owed_timer = asyncio.get_running_loop().call_later(_PAUSE, self._on_owed)
+            await self._pay_owed()
+
+    async def _turn(self, asked: list[str]) -> None:
+        settles = self._next_settles()
+        queues = [self._queue_row(queue, self._quota(queue)) for queue in asked]
+        others = {queue for queue, _ in settles}.difference(asked)
+        queues.extend(self._queue_row(queue, 0) for queue in others)
+        self._is_due = False
+        try:
+            answer = await self._store.turn(
+                worker=self._worker,
+                call=self._call + 1,
+                lease_ms=self._lease_ms,
+                pool=self.pool,
+                want=min(max(self.free, 0), _BATCH),
+                max_bytes=_BYTES,
+                queues=queues,
+                settles=[row for _, row in settles],
+            )
+        except BaseException:
+            self._settles.extendleft(reversed(settles))
+            raise
+        self._call += 1
+        self._apply(answer, asked, queues)
+
+    def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
+        self._agenda.answered(asked, (queues[place - 1].queue for place in answer.more))
+        self._agenda.note(queue for queue in answer.woken if queue in self._consumers)
+        self._expect_due(answer)
+        for job_id in answer.lost:
+            self.refused += 1
+            _log.warning("outcome refused: the lease was lost", job_id=job_id)
+        self.claimed += len(answer.claims)
+        for row in answer.claims:
+            queue = queues[row.queue - 1].queue
+            job = Job(
+                row.id,
+                answer.token,
+                queue,
+                row.body,
+                row.attempts,
+                row.stalls,
+                row.created,
+                row.due,
+                answer.now,
+            )
+            self.executor.start(job, self._consumers[queue])
+
+    def _settle(self, job: Job, settle: Settle) -> None:
+        attempts = job.attempts + 1 if settle.counts else ""
+        row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
+        self._settles.append((job.queue, row))
+        self._settled.clear()
+        self._poke()
+
+    def _next_settles(self) -> list[tuple[str, SettleRow]]:
+        chosen: list[tuple[str, SettleRow]] = []
+        size = 0
+        while self._settles and len(chosen) < _BATCH and size < _BYTES:
+            each = self._settles.popleft()
+            size += len(each[1].text)
+            chosen.append(each)
+        return chosen
+
+    def _queue_row(self, queue: str, quota: int) -> TurnQueue:
+        kept = self._consumers[queue].retention
+        return TurnQueue(
+            queue,
+            quota,
+            kept.keep_completed,
+            kept.age_completed,
+            kept.keep_failed,
+            kept.age_failed,
+            kept.key_ttl,
+        )
+
+    def _quota(self, queue: str) -> int:
+        return min(self._consumers[queue].concurrency - self.executor.counts[queue], self.free)
+
+    def _expect_due(self, answer: TurnAnswer) -> None:
+        """Take a turn when the earliest delayed job is due; turns promote."""
+        if self._due_timer is not None:
+            self._due_timer.cancel()
+            self._due_timer = None
+        if answer.next_due < 0:
+            return
+        seconds = (answer.next_due - answer.now) / 1000
+        if seconds <= 0:
+            self._is_due = True  # more was due than one turn promotes
+        else:
+            self._due_timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), self._on_due)
+
+    def _on_due(self) -> None:
+        self._due_timer = None
+        self._is_due = True
+        self._poke()
+
+    def _on_owed(self) -> None:
+        self._owed_timer = None
+        self._poke()
+
+    async def _pay_owed(self) -> None:
+        """Put wakes back that others may use. Ours may pop them again, hence the pause between."""
+        owed = self._agenda.take_owed()
+        if owed:
+            await self._store.rearm(self.pool, owed)
+
+    def _poke(self) -> None:
+        self._quiet.clear()
+        self._poked.set()

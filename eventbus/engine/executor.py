@@ -1,0 +1,160 @@
+"""Runs claimed jobs: claimed -> run -> decided -> settled, each in a native task.
+
+A native task for each job, not a task group: a group costs more than the job. The
+executor owns the tasks; nobody else cancels them.
+
+What must hold:
+- each started job leaves exactly one settle, unless its lease is lost (then none);
+- a job's slot is free only when its task has really ended, or was given up on (`abandoned`);
+- the cause of a cancellation decides what it means: `timeout` is a failed attempt, also
+  when the handler swallows the cancellation and returns; `shutdown` gives the job back,
+  unless it completed all the same;
+  `lease` settles nothing; without a cause the handler cancelled itself: an error.
+
+A handler that ignores its cancellation is cancelled once more after `patience`, then
+detached and counted: its job is settled without it, and what it returns later is
+fenced off because nobody listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Literal
+
+import structlog
+
+from eventbus.engine.consumer import Consumer
+from eventbus.engine.deadlines import Deadlines
+from eventbus.engine.job import Job, Settle, give_back
+
+__all__ = ["Executor", "Running"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+Cause = Literal["timeout", "shutdown", "lease"]
+
+
+class Running:
+    """One job in execution."""
+
+    __slots__ = ("bucket", "cause", "consumer", "executor", "job", "strikes", "task", "timeout")
+
+    def __init__(self, executor: Executor, job: Job, consumer: Consumer) -> None:
+        self.executor = executor
+        self.job = job
+        self.consumer = consumer
+        self.task: asyncio.Task[None] | None = None
+        self.cause: Cause | None = None
+        self.timeout: float | None = None
+        self.bucket = 0
+        self.strikes = 0
+
+    def on_deadline(self) -> None:
+        """The run's time is over, or its patience after a cancellation is."""
+        self.executor.strike(self, "timeout")
+
+
+class Executor:
+    """The jobs that this worker is running."""
+
+    def __init__(self, settle: Callable[[Job, Settle], None], *, patience: float) -> None:
+        """`settle` takes each decision; `patience` in seconds as told above."""
+        self.running: dict[str, Running] = {}
+        self.counts: Counter[str] = Counter()
+        self.abandoned = 0
+        self.deadlines = Deadlines()
+        self._settle = settle
+        self._patience = patience
+        self._ended = asyncio.Event()
+
+    def start(self, job: Job, consumer: Consumer) -> None:
+        """Start one claimed job."""
+        run = Running(self, job, consumer)
+        self.running[job.id] = run
+        self.counts[job.queue] += 1
+        run.timeout = consumer.timeout_of(job)
+        if run.timeout is not None:
+            run.bucket = self.deadlines.add(run, run.timeout)
+        run.task = asyncio.get_running_loop().create_task(self._run(run))
+
+    async def _run(self, run: Running) -> None:
+        settle: Settle | None
+        try:
+            settle = await run.consumer.run(run.job)
+            if run.cause is not None and run.cause != "shutdown":
+                settle = self._decide_cancelled(run)
+        except asyncio.CancelledError as error:
+            settle = self._decide_cancelled(run, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            settle = run.consumer.decide(run.job, error)
+            if run.cause is not None:
+                settle = self._decide_cancelled(run)
+        self._end(run, settle)
+
+    def _decide_cancelled(self, run: Running, error: BaseException | None = None) -> Settle | None:
+        if run.cause == "lease":
+            return None
+        if run.cause == "shutdown":
+            return give_back()
+        if run.cause == "timeout":
+            error = TimeoutError(f"the handler ran longer than its timeout of {run.timeout:g} s")
+        return run.consumer.decide(run.job, error or asyncio.CancelledError())
+
+    def _end(self, run: Running, settle: Settle | None) -> None:
+        job = run.job
+        if self.running.get(job.id) is not run:
+            return  # given up on before: its outcome was decided then
+        del self.running[job.id]
+        self.counts[job.queue] -= 1
+        if run.timeout is not None or run.strikes:
+            self.deadlines.discard(run, run.bucket)
+        if settle is not None:
+            self._settle(job, settle)
+        if not self.running:
+            self._ended.set()
+
+    def strike(self, run: Running, cause: Cause) -> None:
+        """Cancel a job: politely, again after `patience`, then give up on it."""
+        if self.running.get(run.job.id) is not run or run.task is None:
+            return
+        run.cause = run.cause or cause
+        run.strikes += 1
+        if run.strikes <= 2:
+            run.task.cancel()
+            run.bucket = self.deadlines.add(run, self._patience)
+            return
+        self.abandoned += 1
+        _log.error("handler ignores its cancellation, given up on", job_id=run.job.id, queue=run.job.queue)
+        self._end(run, self._decide_cancelled(run))
+
+    def lose(self, ids: list[str]) -> None:
+        """The leases of these jobs are lost: cancel them, settle nothing."""
+        for each in ids:
+            run = self.running.get(each)
+            if run is not None and run.cause != "lease":
+                _log.warning("lease lost, handler cancelled", job_id=each, queue=run.job.queue)
+                run.cause = "lease"
+                self.strike(run, "lease")
+
+    async def drain(self, grace: float) -> None:
+        """Let handlers finish within `grace` seconds, then give the rest back."""
+        if await self._wait_ended(grace):
+            return
+        for run in list(self.running.values()):
+            self.strike(run, "shutdown")
+        await self._wait_ended(2 * self._patience + 0.1)
+
+    async def _wait_ended(self, seconds: float) -> bool:
+        if not self.running:
+            return True
+        self._ended.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,116 @@
+"""The lease thread: renews this worker's leases whatever the event loop does.
+
+A thread with a connection of its own, so that a handler that blocks the loop does not
+lose its job. It also watches the loop: past a lag of 1 s it logs once what blocks it;
+past `hang_after` it stops renewing, for then the worker does no work any more and its
+jobs belong elsewhere. Code that holds the GIL stops this thread too and loses its lease.
+
+What must hold: a lease found lost cancels its handler; a renewal that gets no answer is
+tried again at the next beat, three beats to a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+
+import structlog
+
+from eventbus.engine.executor import Executor
+from eventbus.errors import StoreError
+from eventbus.store.rows import LeaseRow
+from eventbus.store.store import Store
+
+__all__ = ["LeaseKeeper"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+_LAG_LIMIT = 1.0
+_LAG_LOOK = 0.5
+
+
+class LeaseKeeper:
+    """Renews the leases of one worker's running jobs."""
+
+    def __init__(self, store: Store, executor: Executor, *, lease: float, hang_after: float) -> None:
+        """`lease` and `hang_after` in seconds."""
+        self._leases = store.open_leases(timeout=max(0.5, lease / 3))
+        self._executor = executor
+        self._lease = lease
+        self._hang_after = hang_after
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._heard = 0.0
+        self._is_lagging = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Call it in the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._heard = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="eventbus-leases", daemon=True)
+        self._thread.start()
+
+    async def aclose(self) -> None:
+        """End the thread and its connection."""
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    @property
+    def lag(self) -> float:
+        """Seconds since the event loop last answered."""
+        return time.monotonic() - self._heard
+
+    def _run(self) -> None:
+        beat = 0.3 * self._lease
+        next_beat = time.monotonic()
+        while not self._stop.is_set():
+            self._ask_loop()
+            if time.monotonic() >= next_beat:
+                self._renew()
+                next_beat = time.monotonic() + beat
+            self._stop.wait(min(_LAG_LOOK, max(0.0, next_beat - time.monotonic())))
+            self._watch_loop()
+        self._leases.close()
+
+    def _renew(self) -> None:
+        if self.lag > self._hang_after:
+            return
+        rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
+        try:
+            lost = self._leases.renew(round(self._lease * 1000), rows)
+        except StoreError as error:
+            _log.warning("leases not renewed, trying again", error=str(error), jobs=len(rows))
+            return
+        if lost:
+            self._in_loop(self._executor.lose, lost)
+
+    def _ask_loop(self) -> None:
+        self._in_loop(self._answer)
+
+    def _answer(self) -> None:
+        self._heard = time.monotonic()
+
+    def _in_loop(self, call: object, *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)  # type: ignore[union-attr, arg-type]
+        except RuntimeError:
+            self._stop.set()  # the loop is closed: nobody is left to keep leases for
+
+    def _watch_loop(self) -> None:
+        lag = self.lag
+        if lag < _LAG_LIMIT:
+            self._is_lagging = False
+            return
+        if self._is_lagging:
+            return
+        self._is_lagging = True
+        frame = sys._current_frames().get(self._loop_thread)
+        stack = "".join(traceback.format_stack(frame)) if frame else ""
+        _log.warning("event loop blocked; run CPU-bound code outside it", seconds=round(lag, 1), stack=stack)

@@ -1,0 +1,60 @@
+"""Gives the jobs of dead workers back: looks when the earliest lease ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import structlog
+
+from eventbus.errors import StoreError
+from eventbus.store.store import Store
+
+__all__ = ["Rescuer"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+_LIMIT = 200
+
+
+class Rescuer:
+    """Ends leases that ran out, of any worker of the shard."""
+
+    def __init__(self, store: Store, *, lease_ms: int, max_stalls: int, key_ttl_ms: int) -> None:
+        self._store = store
+        self._lease_ms = lease_ms
+        self._max_stalls = max_stalls
+        self._key_ttl_ms = key_ttl_ms
+
+    async def run_once(self, *, now_ms: int | None = None) -> float:
+        """Rescue what has stalled; returns the seconds until the next look.
+
+        A lease that begins after this look ends at least one lease later, so waiting one
+        lease at most sees every end in time.
+        """
+        lease = self._lease_ms / 1000
+        next_ms, rescued, failed = await self._store.rescue(
+            lease_ms=self._lease_ms,
+            limit=_LIMIT,
+            max_stalls=self._max_stalls,
+            key_ttl_ms=self._key_ttl_ms,
+            now="" if now_ms is None else now_ms,
+        )
+        for job_id in rescued:
+            _log.warning("job stalled, given back", job_id=job_id)
+        for job_id in failed:
+            _log.error("job stalled too often, failed", job_id=job_id)
+        if len(rescued) + len(failed) >= _LIMIT:
+            return 0.0
+        return lease if next_ms < 0 else min(lease, next_ms / 1000)
+
+    async def run(self) -> None:
+        """Look for ever; the worker owns this and ends it."""
+        while True:
+            try:
+                pause = await self.run_once()
+            except StoreError as error:
+                _log.error("rescue refused", error=str(error))
+                pause = self._lease_ms / 1000
+            # Apart by up to half a second, so that a fleet does not look in one instant.
+            await asyncio.sleep(pause + 0.5 * random.random())

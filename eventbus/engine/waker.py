@@ -1,0 +1,58 @@
+"""The blocked read of a worker: ends when its pool is woken or a message comes for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from eventbus.engine.claimer import Claimer
+from eventbus.errors import StoreError
+from eventbus.store.store import Store, WakeReader
+
+__all__ = ["Waker"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+LONGEST = 4.0
+"""The stated worst case for work whose wake was lost with another worker, seconds."""
+
+
+class Waker:
+    """Tells the claimer where work is, while it does not know by itself."""
+
+    def __init__(self, store: Store, claimer: Claimer, *, worker: str) -> None:
+        self._store = store
+        self._claimer = claimer
+        self._worker = worker
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Leave after the read under way, which a control message ends."""
+        self._is_stopping = True
+
+    async def run(self) -> None:
+        """Wait for wakes until stopped. A read is never cancelled in flight but woken."""
+        while not self._is_stopping:
+            pool = self._claimer.pool
+            reader = self._store.open_wakes(pool=pool, worker=self._worker)
+            try:
+                while not self._is_stopping and self._claimer.pool == pool:
+                    await self.run_once(reader)
+            finally:
+                await reader.aclose()
+
+    async def run_once(self, reader: WakeReader) -> None:
+        """One blocked read and what follows from it."""
+        await self._claimer.wait_quiet()
+        try:
+            message = await reader.wait(LONGEST)
+        except StoreError:
+            # The claimer's connection logs the trouble; here only the pace is kept.
+            await asyncio.sleep(0.2)
+            self._claimer.look_everywhere()
+            return
+        if message is None:
+            self._claimer.look_everywhere()
+        elif message[0] == "wake":
+            self._claimer.notice(message[1])

@@ -1,0 +1,136 @@
+"""Handlers: what subscribers registered, checked against their events at registration."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from eventbus.annotations import is_untyped, types_agree
+from eventbus.context import EventContext, JobFacts, SyncContext
+from eventbus.durations import Duration, seconds
+from eventbus.errors import DefinitionError
+from eventbus.names import DEFAULT_GROUP, check_group, shown
+from eventbus.retry import Retry
+
+__all__ = ["Handler", "make_handler"]
+
+_EMPTY = inspect.Parameter.empty
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """One registered function with its options.
+
+    `context` is the name of the parameter that takes the context, or None.
+    """
+
+    function: Callable[..., Any]
+    group: str
+    concurrency: int | None
+    retry: Retry | None
+    timeout: float | None
+    is_async: bool
+    context: str | None
+
+
+def make_handler(
+    function: Callable[..., Any],
+    *,
+    event: str,
+    payload: Any,
+    result: Any,
+    group: str = DEFAULT_GROUP,
+    concurrency: int | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+) -> Handler:
+    """Check a function against its event's types and make a handler of it.
+
+    Raises DefinitionError naming the event and the function when they do not agree.
+    """
+    where = f"handler {_name_of(function)} of event {event!r}"
+    if not callable(function):
+        raise DefinitionError(f"expected {where} to be a function, got: {shown(function)}")
+    check_group(group)
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise DefinitionError(
+            f"expected concurrency of {where} to be a positive integer, got: {shown(concurrency)}"
+        )
+    hints = _hints_of(function)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
+    )
+    first, context = _parameters_of(function, hints, where)
+    _check_type(first, payload, f"the payload parameter of {where}", "payload")
+    if group == DEFAULT_GROUP:
+        _check_type(hints.get("return", _EMPTY), result, f"the return type of {where}", "result")
+    _check_context(context, hints, where, is_async=is_async)
+    return Handler(
+        function=function,
+        group=group,
+        concurrency=concurrency,
+        retry=retry,
+        timeout=None if timeout is None else seconds(timeout, setting="timeout"),
+        is_async=is_async,
+        context=context,
+    )
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or shown(function)
+
+
+def _hints_of(function: Any) -> dict[str, Any]:
+    """The annotations, resolved where they can be; text otherwise (names local to a function)."""
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target)
+    except Exception:  # noqa: BLE001  (whatever evaluating a user's annotation raises)
+        return dict(getattr(target, "__annotations__", {}))
+
+
+def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[Any, str | None]:
+    """Return the payload's annotation and the name of the context's parameter."""
+    parameters = list(inspect.signature(function).parameters.values())
+    context = next((each.name for each in parameters if _is_context(hints.get(each.name))), None)
+    others = [each for each in parameters if each.name != context]
+    needed = [
+        each
+        for each in others
+        if each.default is _EMPTY and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if not others or others[0].kind is inspect.Parameter.KEYWORD_ONLY or len(needed) > 1:
+        names = ", ".join(each.name for each in parameters) or "none"
+        raise DefinitionError(
+            f"expected {where} to take the payload and, if annotated as EventContext, a context; "
+            f"its parameters are: {names}"
+        )
+    return hints.get(others[0].name, _EMPTY), context
+
+
+def _is_context(hint: Any) -> bool:
+    if isinstance(hint, str):
+        return hint.rsplit(".", 1)[-1] in ("EventContext", "SyncContext")
+    return isinstance(hint, type) and issubclass(hint, JobFacts)
+
+
+def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
+    if isinstance(annotated, str) or is_untyped(annotated):
+        return
+    if not types_agree(declared, annotated):
+        raise DefinitionError(f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}")
+
+
+def _check_context(context: str | None, hints: dict[str, Any], where: str, *, is_async: bool) -> None:
+    if context is None:
+        return
+    hint = hints[context]
+    name = hint.rsplit(".", 1)[-1] if isinstance(hint, str) else hint.__name__
+    wanted = EventContext if is_async else SyncContext
+    other = SyncContext if is_async else EventContext
+    if name == other.__name__:
+        kind = "async" if is_async else "sync"
+        raise DefinitionError(f"{where} is {kind}: annotate its context as {wanted.__name__}, not {name}")

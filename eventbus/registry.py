@@ -1,0 +1,46 @@
+"""Which handler answers which event and group, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eventbus.errors import DefinitionError
+from eventbus.handler import Handler
+from eventbus.names import queue_name
+from eventbus.route import Route
+
+__all__ = ["Registry", "Subscription"]
+
+
+class Subscription:
+    """One handler of one event and group; its queue names both."""
+
+    __slots__ = ("handler", "queue", "route")
+
+    def __init__(self, route: Route, handler: Handler) -> None:
+        self.route = route
+        self.handler = handler
+        self.queue = queue_name(route.name, handler.group)
+
+
+class Registry:
+    """The subscriptions of one provider, in the order of their registration."""
+
+    def __init__(self) -> None:
+        self._by_queue: dict[str, Subscription] = {}
+
+    def add(self, subscription: Subscription) -> None:
+        """Raises DefinitionError for a second handler of one event and group."""
+        known = self._by_queue.get(subscription.queue)
+        if known is not None:
+            raise DefinitionError(
+                f"event {subscription.route.name!r} has a handler for group {subscription.handler.group!r} "
+                f"already: {known.handler.function!r}; give the second one a group of its own"
+            )
+        self._by_queue[subscription.queue] = subscription
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(list(self._by_queue.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_queue)

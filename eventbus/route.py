@@ -1,0 +1,81 @@
+"""Routes: where the emissions of each event go, with its codecs, prepared once per provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eventbus.codec import Codec
+from eventbus.config import Settings
+from eventbus.errors import DefinitionError
+from eventbus.event import Event
+from eventbus.names import queue_name, shown
+from eventbus.store.rows import AddQueue
+
+__all__ = ["Route", "Routes"]
+
+
+class Route:
+    """One event's way into the server: its queue, its codecs, its defaults."""
+
+    __slots__ = (
+        "decode_result",
+        "encode_payload",
+        "event",
+        "key",
+        "name",
+        "payload",
+        "queue",
+        "result",
+        "row",
+    )
+
+    def __init__(self, event: Event[Any, Any], settings: Settings) -> None:
+        self.event = event
+        self.name = event.name
+        self.queue = queue_name(event.name)
+        self.row = AddQueue(
+            self.queue, int(event.default), "" if settings.max_waiting is None else settings.max_waiting
+        )
+        self.payload = Codec(event.payload, role="payload", owner=event.name, max_bytes=settings.max_payload)
+        self.result = Codec(event.result, role="result", owner=event.name, max_bytes=settings.max_result)
+        self.encode_payload: Callable[[Any], bytes] = self.payload.encode
+        self.decode_result: Callable[[str], Any] = self.result.decode
+        self.key = event.key
+
+
+class Routes:
+    """The routes of one provider; one definition for each event name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._routes: dict[str, Route] = {}
+
+    def find(self, event: Event[Any, Any] | str) -> Route:
+        """Return the route of an event, or of an event's name (untyped unless it was seen typed).
+
+        Raises DefinitionError for two different events of one name.
+        """
+        name = event if isinstance(event, str) else event.name
+        route = self._routes.get(name)
+        if route is not None and (route.event is event or isinstance(event, str)):
+            return route
+        return self._add(event, route)
+
+    def _add(self, event: Any, known: Route | None) -> Route:
+        if isinstance(event, str):
+            event = Event[Any, Any](event)
+        elif not isinstance(event, Event):
+            raise DefinitionError(f"expected an Event or the name of one, got: {shown(event)}")
+        if known is not None and not _is_bare(known.event):
+            raise DefinitionError(
+                f"event {event.name!r} is defined twice; define it once and import it where it is used"
+            )
+        route = Route(event, self._settings)
+        self._routes[event.name] = route
+        return route
+
+
+def _is_bare(event: Event[Any, Any]) -> bool:
+    """Made from a name alone, so that a definition may still take its place."""
+    return event.payload is Any and event.result is Any and event.key is None and not event.errors

@@ -1,0 +1,106 @@
+"""A worker of this process: the engine's worker with the subscribers of a provider."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from eventbus.config import Settings
+from eventbus.context import SyncTools, Tools
+from eventbus.engine.notes import Notes
+from eventbus.engine.threads import Threads
+from eventbus.engine.worker import Worker, WorkerOptions
+from eventbus.registry import Subscription
+from eventbus.store.store import Store
+from eventbus.subscriber import Subscriber
+
+__all__ = ["Runner"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+
+class Runner:
+    """Runs one worker; started once, stopped once."""
+
+    def __init__(self, store: Store, settings: Settings, *, tools: Tools, sync: SyncTools) -> None:
+        self._settings = settings
+        self._tools = tools
+        self._sync = sync
+        self._threads = Threads(settings.max_concurrency)
+        self._consumers: dict[str, Subscriber] = {}
+        options = WorkerOptions(
+            max_concurrency=settings.max_concurrency,
+            lease=settings.lease,
+            hang_after=settings.hang_after,
+            grace=settings.grace,
+            max_stalls=settings.max_stalls,
+            key_ttl=settings.key_ttl,
+        )
+        self._worker = Worker(store, self._consumers, options)
+        self._notes = Notes(store, self._worker.claimer.executor)
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        """The worker's id, as leases show it."""
+        return self._worker.id
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues it serves."""
+        return list(self._consumers)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and no queue is known to have work."""
+        return self._worker.claimer.is_idle
+
+    @property
+    def claimed(self) -> int:
+        """Jobs claimed since the start."""
+        return self._worker.claimer.claimed
+
+    async def start(self, subscriptions: Iterable[Subscription]) -> None:
+        """Start the worker; returns when it is ready. Raises what its start raised."""
+        for each in subscriptions:
+            self._add(each)
+        self._task = asyncio.create_task(self._worker.run(), name="eventbus-worker")
+        ready = asyncio.create_task(self._worker.ready.wait())
+        await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            ready.cancel()
+            await self._task
+        _log.info("worker ready", worker=self.id, queues=self.queues)
+
+    async def add(self, subscription: Subscription) -> None:
+        """Serve one more subscription; returns when emits wake this worker for it."""
+        self._add(subscription)
+        await self._worker.update()
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Stop the worker and wait for its end; see `Worker` for the order. Idempotent."""
+        if self._task is None:
+            return
+        self._worker.stop(at_once=at_once)
+        await asyncio.wait([self._task])
+        self._threads.close()
+        _log.info("worker stopped", worker=self.id, claimed=self.claimed)
+
+    def request_stop(self, *, at_once: bool = False) -> None:
+        """Ask it to stop; `wait` returns when it has. A second time `at_once` skips the grace."""
+        self._worker.stop(at_once=at_once)
+
+    async def wait(self) -> None:
+        """Wait until the worker has ended; raises what ended it, if it was an error."""
+        assert self._task is not None
+        await asyncio.shield(self._task)
+
+    async def note_progress(self, job_id: str, token: str, progress: str) -> None:
+        """Record a job's progress under its lease."""
+        await self._notes.write(job_id, token, progress)
+
+    def _add(self, subscription: Subscription) -> None:
+        consumer = Subscriber(subscription, self._settings, self._tools, self._sync, self._threads)
+        self._consumers[consumer.queue] = consumer

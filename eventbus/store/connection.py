@@ -1,0 +1,205 @@
+"""From a URL to open connections, and from the client library's errors to ours.
+
+Not a pool and no retries: redis-py's own are off, because only the store knows which
+calls may be repeated. What must hold: no password in any text that leaves here, and no
+exception of redis-py passes `translate` unmapped (a test walks its whole tree).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio.connection as asyncio_connection
+import redis.exceptions as foreign
+from redis.backoff import NoBackoff
+
+from eventbus.config import redact
+from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
+from eventbus.store.embedded import EmbeddedServer
+
+__all__ = ["Connector", "translate"]
+
+_SCHEMES = "redis://, rediss://, valkey://, valkeys://, unix://, embedded:PATH, memory:"
+_DIALECTS = {"valkey": "redis", "valkeys": "rediss"}
+_REMEDIES = {
+    "NOAUTH": "put the password into the URL, as in redis://:PASSWORD@host:6379",
+    "WRONGPASS": "the server does not take this user name and password; check the URL",
+    "NOPERM": "the user of the URL lacks a right; docs/operations.md lists the rights needed",
+    "READONLY": "this is a read-only replica; use the URL of the primary",
+    "OOM": "the server's maxmemory is reached; raise it, or shorten what is kept",
+    "MISCONF": "the server cannot write to its disk and refuses writes; see its log",
+    "CLUSTERDOWN": "the cluster does not serve this slot; see its log",
+}
+
+#: Errors after which the same call may work: the store reconnects and repeats.
+TRANSIENT = frozenset({"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "BUSY", "CLUSTERDOWN", "NOREPLICAS"})
+
+
+def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
+    """Return our error for one of redis-py or the operating system.
+
+    `sent` says whether a command may have reached the server.
+    """
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, foreign.AuthenticationError):
+        code = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
+        return _refused(code, str(error), address)
+    if isinstance(
+        error, (foreign.ConnectionError, foreign.TimeoutError, OSError, EOFError, asyncio.TimeoutError)
+    ):
+        code = str(error).split(" ", 1)[0]
+        if code in ("LOADING", "Redis"):
+            return _refused("LOADING", "the server is loading its data", address)
+        why = str(error) or type(error).__name__
+        when = "before it answered" if sent else "while connecting"
+        return StoreUnavailable(f"no server at {address} ({when}): {why}", address=address, sent=sent)
+    if isinstance(error, foreign.ResponseError):
+        return _refused(_code_of(error), str(error), address)
+    return StoreError(f"the server at {address} answered unexpectedly: {type(error).__name__}: {error}")
+
+
+_CODES: dict[type[Exception], str] = {
+    foreign.ReadOnlyError: "READONLY",
+    foreign.NoPermissionError: "NOPERM",
+    foreign.OutOfMemoryError: "OOM",
+    foreign.NoScriptError: "NOSCRIPT",
+    foreign.MasterDownError: "MASTERDOWN",
+    foreign.ClusterDownError: "CLUSTERDOWN",
+    foreign.TryAgainError: "TRYAGAIN",
+}
+
+
+def _code_of(error: foreign.ResponseError) -> str:
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    first = str(error).split(" ", 1)[0]
+    return first if first.isupper() else "ERR"
+
+
+def _refused(code: str, text: str, address: str) -> StoreRefused:
+    remedy = _REMEDIES.get(code)
+    return StoreRefused(
+        f"the server at {address} refused: {text}" + (f"; {remedy}" if remedy else ""), code=code
+    )
+
+
+class Connector:
+    """Opens connections to the server of one URL; starts the embedded one when the URL asks for it."""
+
+    def __init__(self, url: str, *, connect_timeout: float = 5.0) -> None:
+        """Raises ConfigError for a URL that cannot be used."""
+        self._timeout = connect_timeout
+        self._server: EmbeddedServer | None = None
+        self._arguments: dict[str, Any] = {}
+        scheme = url.split(":", 1)[0].lower()
+        if scheme in ("embedded", "memory"):
+            path = url.split(":", 1)[1]
+            if scheme == "embedded" and not path:
+                raise ConfigError("expected embedded:PATH, got a URL without a path", setting="url")
+            self._server = EmbeddedServer(Path(path).expanduser() if scheme == "embedded" else None)
+            self.address = url
+            return
+        self._arguments = _parse(url, scheme)
+        self.address = _address_of(self._arguments)
+
+    async def start(self) -> None:
+        """Start or join the embedded server, if the URL names one. Idempotent."""
+        if self._server is not None:
+            path = await asyncio.to_thread(self._server.start)
+            self._arguments = {
+                "path": str(path),
+                "connection_class": asyncio_connection.UnixDomainSocketConnection,
+            }
+
+    async def aclose(self) -> None:
+        """Leave the embedded server; its last user ends it. Idempotent."""
+        if self._server is not None:
+            await asyncio.to_thread(self._server.stop)
+
+    async def open(self, *, name: str) -> asyncio_connection.Connection:
+        """Open one connection. `name` is what CLIENT LIST shows.
+
+        Raises StoreUnavailable or StoreRefused.
+        """
+        arguments = self._common(name)
+        kind = arguments.pop("connection_class", asyncio_connection.Connection)
+        connection = kind(**arguments, retry=redis.asyncio.retry.Retry(NoBackoff(), 0))
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.connect()
+        except BaseException as error:
+            await connection.disconnect(nowait=True)
+            if isinstance(error, Exception):
+                raise translate(error, address=self.address, sent=False) from error
+            raise
+        return cast(asyncio_connection.Connection, connection)
+
+    def open_blocking(self, *, name: str, timeout: float) -> redis.Connection:
+        """Open one blocking connection, for a thread; `timeout` bounds each answer, seconds.
+
+        Raises StoreUnavailable or StoreRefused.
+        """
+        arguments = self._common(name)
+        kind = arguments.pop("connection_class", asyncio_connection.Connection)
+        blocking: dict[type, type[Any]] = {
+            asyncio_connection.Connection: redis.Connection,
+            asyncio_connection.SSLConnection: redis.SSLConnection,
+            asyncio_connection.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+        }
+        arguments["socket_timeout"] = timeout
+        connection = blocking[kind](**arguments, retry=redis.retry.Retry(NoBackoff(), 0))
+        try:
+            connection.connect()
+        except Exception as error:
+            connection.disconnect()
+            raise translate(error, address=self.address, sent=False) from error
+        return cast(redis.Connection, connection)
+
+    def _common(self, name: str) -> dict[str, Any]:
+        return {
+            "protocol": 2,
+            "socket_timeout": None,
+            "socket_connect_timeout": self._timeout,
+            "decode_responses": True,
+            "encoding_errors": "surrogateescape",
+            **self._arguments,
+            "client_name": name,
+        }
+
+
+def _parse(url: str, scheme: str) -> dict[str, Any]:
+    kind: Literal["Sentinel", "Cluster"] | None = None
+    if "sentinel" in scheme:
+        kind = "Sentinel"
+    elif "cluster" in scheme:
+        kind = "Cluster"
+    if kind:
+        raise ConfigError(
+            f"{kind} is not supported yet: {redact(url)}; use the URL of one server", setting="url"
+        )
+    if scheme not in ("redis", "rediss", "unix", *_DIALECTS):
+        raise ConfigError(f"expected a URL of {_SCHEMES}, got: {redact(url)!r}", setting="url")
+    plain = _DIALECTS.get(scheme, scheme) + url[len(scheme) :]
+    try:
+        arguments = dict(asyncio_connection.parse_url(plain))
+        urlsplit(plain).port  # noqa: B018  (raises for a port that is no number)
+        kind_of = arguments.get("connection_class", asyncio_connection.Connection)
+        cast(Any, kind_of)(**{k: v for k, v in arguments.items() if k != "connection_class"})
+    except (ValueError, TypeError, redis.RedisError) as error:
+        raise ConfigError(f"cannot use the URL {redact(url)!r}: {error}", setting="url") from None
+    if scheme == "unix" and not arguments.get("path"):
+        raise ConfigError(f"expected unix:///path/to/socket, got: {redact(url)!r}", setting="url")
+    return cast(dict[str, Any], arguments)
+
+
+def _address_of(arguments: dict[str, Any]) -> str:
+    if "path" in arguments:
+        return f"unix:{os.fspath(arguments['path'])}"
+    return f"{arguments.get('host', 'localhost')}:{arguments.get('port', 6379)}"

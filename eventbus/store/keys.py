@@ -1,0 +1,101 @@
+"""Every key in the server, built in one place.
+
+A key is `<prefix>:{<shard>}:<kind>[:<name>]`. The braces are the hash tag that puts
+all keys of a shard into one slot, so that one script call may touch any of them.
+Names are escaped, so none can leave its tag or meet another's key.
+
+What must hold: no other Python module writes a key by hand; a Lua script builds keys
+only from `KEYS[1]`, the shard's root, and a kind listed in `KINDS` (a test reads the
+scripts and checks both).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from urllib.parse import quote
+
+__all__ = ["KINDS", "Keys", "escape", "key_digest"]
+
+#: kind -> (type, content, who writes it, when it goes)
+KINDS: dict[str, tuple[str, str, str, str]] = {
+    # one per shard
+    "active": ("zset", "job -> end of its lease, ms", "turn, renew, rescue", "never"),
+    "delayed": ("zset", "job -> due time, ms", "add, turn", "never"),
+    "clock": (
+        "hash",
+        "heard: last call of any worker, ms; grace: no rescue before, ms",
+        "turn, renew",
+        "never",
+    ),
+    "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
+    "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
+    "control": ("zset", "messages to one worker", "poke", "2 min"),
+    "last": ("hash", "one worker's last call and what it was answered", "turn", "10 min after its worker"),
+    # one per queue
+    "ready": ("zset", "waiting job -> priority and order", "add, turn, rescue", "with its last job"),
+    "completed": ("zset", "job -> end, ms", "turn", "by retention"),
+    "failed": ("zset", "job -> end, ms", "turn, rescue", "by retention"),
+    "cancelled": ("zset", "job -> end, ms", "turn", "by retention"),
+    "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
+    "meta": ("hash", "seq: the order counter", "add, turn", "never"),
+    "groups": ("set", "groups of the queue", "announce, add_group", "never"),
+    "pools": ("zset", "pool -> last announcement, ms", "announce", "2 min after its last worker"),
+    # one per job or idempotency key
+    "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),
+    "body": ("string", "envelope larger than a field", "add", "with the record"),
+    "result": ("string", "result or error larger than a field", "turn, rescue", "with the record"),
+    "progress": ("string", "last progress, JSON", "note", "with the record"),
+    "log": ("list", "errors of ended attempts, the newest 50", "turn", "with the record"),
+    "waiters": ("hash", "further emission -> its emitter", "add, look", "with the record"),
+    "raw": ("any", "a foreign value found in the place of a record", "turn", "7 days"),
+    "key": (
+        "hash",
+        "pointer: job, print of the payload, state and small outcome",
+        "add, turn",
+        "key_ttl after the end",
+    ),
+}
+
+
+def escape(name: str) -> str:
+    """Return `name` with everything but letters, digits and `._-@` percent-encoded (UTF-8)."""
+    return quote(name, safe="@")
+
+
+def key_digest(key: str) -> str:
+    """Return what stands for an idempotency key in key names and records, at most 64 bytes.
+
+    Short keys stay readable; longer ones become a SHA-256 digest, told apart by a
+    leading `#` that an escaped key cannot have.
+    """
+    plain = escape(key)
+    if len(plain) <= 48:
+        return plain
+    return "#" + hashlib.sha256(key.encode()).hexdigest()[:40]
+
+
+class Keys:
+    """The keys of one shard."""
+
+    def __init__(self, prefix: str, shard: str) -> None:
+        self.root = f"{escape(prefix)}:{{{escape(shard)}}}"
+
+    def shard_key(self, kind: str) -> str:
+        """A key that the shard has once: `active`, `delayed` or `clock`."""
+        return f"{self.root}:{kind}"
+
+    def of(self, kind: str, name: str) -> str:
+        """A key of one queue, job, worker, pool or emitter; `kind` is one of `KINDS`."""
+        return f"{self.root}:{kind}:{name}"
+
+    def replies(self, emitter: str) -> str:
+        """Stream; outcomes for one emitter; written by settling workers, trimmed by the emitter."""
+        return self.of("replies", emitter)
+
+    def wake(self, pool: str) -> str:
+        """Sorted set; queues with work for the workers of one pool."""
+        return self.of("wake", pool)
+
+    def control(self, worker: str) -> str:
+        """Sorted set; messages to one worker."""
+        return self.of("control", worker)

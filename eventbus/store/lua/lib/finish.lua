@@ -1,0 +1,62 @@
+-- The end of jobs: record, finished set, key pointer, replies. Used by settle and rescue.
+local FIELD = 64 -- larger values get a key of their own, so that the record stays a listpack
+local INLINE = 8192 -- larger outcomes are announced to emitters, not carried
+local ends = {} -- state .. ':' .. queue -> flat list of time, job
+local replies = {} -- emitter -> flat list of job, state, carried, text
+
+local function reply(emitter, id, state, text)
+  if #text <= INLINE then
+    push(replies, emitter, id, state, 1, text)
+  else
+    push(replies, emitter, id, state, 0, '')
+  end
+end
+
+-- Tells the job's emitter and everybody who joined it later, each emitter once.
+local function tell(id, record, state, text)
+  local told = {}
+  if record.reply then
+    told[record.reply] = true
+    reply(record.reply, id, state, text)
+  end
+  if not record.joined then return end
+  for _, emitter in ipairs(try('HVALS', key('waiters', id)) or {}) do
+    if emitter ~= '' and not told[emitter] then
+      told[emitter] = true
+      reply(emitter, id, state, text)
+    end
+  end
+end
+
+-- The pointer keeps a small outcome longer than the record is kept.
+local function end_key(id, record, state, text, ttl)
+  local pointer = key('key', record.queue .. ':' .. record.key)
+  if try('HGET', pointer, 'job') ~= id then return end
+  redis.call('HSET', pointer, 'state', state)
+  if #text <= INLINE then redis.call('HSET', pointer, 'text', text) end
+  redis.call('PEXPIRE', pointer, ttl)
+end
+
+-- Writes the final state. `text` is the result or the error, JSON.
+local function finish(id, record, state, text, now, key_ttl)
+  if #text <= FIELD then
+    redis.call('HSET', key('job', id), 'state', state, 'ended', now, 'result', text)
+  else
+    redis.call('HSET', key('job', id), 'state', state, 'ended', now)
+    redis.call('SET', key('result', id), text)
+  end
+  push(ends, state .. ':' .. record.queue, now, id)
+  if record.key then end_key(id, record, state, text, key_ttl) end
+  tell(id, record, state, text)
+end
+
+-- The last write of a call: finished sets, and one stream entry for each emitter.
+-- NOMKSTREAM: the stream of an emitter that is gone does not come back.
+local function flush_ends()
+  for name, list in pairs(ends) do
+    call_many('ZADD', root .. ':' .. name, list)
+  end
+  for emitter, rows in pairs(replies) do
+    redis.call('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))
+  end
+end

@@ -1,0 +1,27 @@
+-- Idempotency keys: pointers from a key to the job it stands for.
+local planned = {} -- pointer -> job and print, decided earlier in this call
+
+-- Returns the job that `pointer` stands for, its payload's print, its final state (nil
+-- while open) and outcome. Nil when the key is free: unknown, its record lost, or its
+-- job ended without completing. An emission that joined that very job before (a repeat
+-- whose first answer was lost) gets it again, and so does one that asks to reuse it.
+local function follow(pointer, emission, reuse)
+  local plan = planned[pointer]
+  if plan then return plan.job, plan.print end
+  local values = try('HMGET', pointer, 'job', 'print', 'state', 'text') or {}
+  local job, print, state, text = values[1], values[2], values[3], values[4]
+  if not job then return nil end
+  if not state then
+    if redis.call('EXISTS', key('job', job)) == 0 then return nil end
+    return job, print
+  end
+  local may = state == 'completed' or reuse or try('HEXISTS', key('waiters', job), emission) == 1
+  if not may then return nil end
+  return job, print, state, text or try('GET', key('result', job)) or ''
+end
+
+-- Points the key at a new job; it has no expiry until that job ends.
+local function point(pointer, job, print)
+  redis.call('DEL', pointer)
+  redis.call('HSET', pointer, 'job', job, 'print', print)
+end

@@ -1,0 +1,34 @@
+-- Due delayed jobs: read first, then moved to ready with a new order.
+local function read_due(now, limit)
+  local ids = redis.call('ZRANGEBYSCORE', root .. ':delayed', '-inf', whole(now), 'LIMIT', 0, limit)
+  local due = { ids = ids, by_queue = {}, bad = {} }
+  for _, id in ipairs(ids) do
+    local record, why = read(id)
+    if not record then
+      due.bad[#due.bad + 1] = { id = id, queue = 'unknown', why = why }
+    elseif record.state == 'delayed' then
+      record.id = id
+      push(due.by_queue, record.queue, record)
+    end
+  end
+  return due
+end
+
+local function write_due(due, ready, now)
+  call_many('ZREM', root .. ':delayed', due.ids)
+  for _, bad in ipairs(due.bad) do quarantine(bad.id, bad.queue, bad.why, now) end
+  for queue, records in pairs(due.by_queue) do
+    local order = reserve(queue, #records)
+    for i, record in ipairs(records) do
+      local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
+      redis.call('HSET', key('job', record.id), 'state', 'waiting', 'order', score)
+      push(ready, queue, score, record.id)
+    end
+  end
+end
+
+-- The next due time, ms, or -1.
+local function next_due()
+  local first = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) or -1
+end

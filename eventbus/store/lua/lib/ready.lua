@@ -1,0 +1,38 @@
+-- Into `ready`, and waking whoever serves the queue.
+local MIDDLE = 549755813888 -- 2^39: orders rise from here, those of lifo jobs fall
+local SPAN = 1099511627776 -- 2^40 orders within one priority; 4000 * 2^40 stays below 2^53
+local SILENT = 60000 -- a pool that did not announce itself for so long has no worker
+
+-- Reserves `count` orders of the queue and returns the one before the first.
+local function reserve(queue, count)
+  return redis.call('HINCRBY', key('meta', queue), 'seq', count) - count
+end
+
+local function score_of(priority, order, lifo)
+  if lifo then order = -order end
+  return priority * SPAN + MIDDLE + order
+end
+
+local function priority_of(score)
+  return math.floor(score / SPAN)
+end
+
+-- One wake for each live pool; a blocked worker of it takes the wake and looks.
+local function wake(queue, now)
+  local pools = redis.call('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf')
+  for _, pool in ipairs(pools) do
+    redis.call('ZADD', key('wake', pool), now, queue)
+    redis.call('PEXPIRE', key('wake', pool), 120000)
+  end
+end
+
+-- members: queue -> flat list of score, job. Wakes queues that had nothing waiting:
+-- where something waits already, the worker that leaves it there re-arms the wake.
+local function place_ready(members, now)
+  for queue, list in pairs(members) do
+    local name = key('ready', queue)
+    local was_empty = redis.call('EXISTS', name) == 0
+    call_many('ZADD', name, list)
+    if was_empty then wake(queue, now) end
+  end
+end

@@ -1,0 +1,34 @@
+-- Removing finished jobs: bounded work in each call, oldest first.
+local WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
+
+local function forget(ids)
+  local names = {}
+  for _, id in ipairs(ids) do
+    for _, kind in ipairs({ 'job', 'body', 'result', 'progress', 'log', 'waiters' }) do
+      names[#names + 1] = key(kind, id)
+    end
+  end
+  for first = 1, #names, 1000 do
+    redis.call('UNLINK', unpack(names, first, math.min(first + 999, #names)))
+  end
+end
+
+-- Removes at most `limit` jobs past `count` or `age` (ms) from one finished set;
+-- returns how many.
+local function retain(state, queue, count, age, limit, now)
+  local name = key(state, queue)
+  local over = redis.call('ZCARD', name) - count
+  local oldest = redis.call('ZRANGE', name, 0, limit - 1, 'WITHSCORES')
+  local gone = {}
+  for i = 1, #oldest, 2 do
+    local ended = tonumber(oldest[i + 1])
+    local past = ended < now - math.max(age, WINDOW) or (i <= 2 * over and ended < now - WINDOW)
+    if not past then break end
+    gone[#gone + 1] = oldest[i]
+  end
+  if #gone > 0 then
+    call_many('ZREM', name, gone)
+    forget(gone)
+  end
+  return #gone
+end

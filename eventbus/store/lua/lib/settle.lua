@@ -1,0 +1,74 @@
+-- Settling: first every lease is checked, then the outcomes are written.
+local function read_settles(count)
+  local settles, lost = {}, {}
+  for _ = 1, count do
+    local row = { id = take(), token = take(), state = take(), attempts = take(), text = take(), delay = take() }
+    local record = read(row.id)
+    if record and record.token == row.token then
+      -- Not active any more but settled with this very token: a repeat, already done.
+      if record.state == 'active' then
+        row.record = record
+        settles[#settles + 1] = row
+      end
+    else
+      lost[#lost + 1] = row.id
+    end
+  end
+  return settles, lost
+end
+
+local function note_error(id, text)
+  if text == '' then return end
+  if not try('RPUSH', key('log', id), text) then return end
+  redis.call('LTRIM', key('log', id), -50, -1)
+end
+
+-- A retry takes a new place behind what waits already, at its priority.
+local function settle_retry(row, now, retried, delayed)
+  note_error(row.id, row.text)
+  if row.delay > 0 then
+    redis.call('HSET', key('job', row.id), 'state', 'delayed', 'attempts', row.attempts, 'due', now + row.delay)
+    delayed[#delayed + 1] = now + row.delay
+    delayed[#delayed + 1] = row.id
+  else
+    redis.call('HSET', key('job', row.id), 'state', 'waiting', 'attempts', row.attempts)
+    push(retried, row.record.queue, row)
+  end
+end
+
+local function place_again(retried, ready)
+  for queue, rows in pairs(retried) do
+    local order = reserve(queue, #rows)
+    for i, row in ipairs(rows) do
+      local score = score_of(priority_of(tonumber(row.record.order)), order + i, row.record.lifo)
+      redis.call('HSET', key('job', row.id), 'order', score)
+      push(ready, queue, score, row.id)
+    end
+  end
+end
+
+-- policies: queue -> its row of the call; ready: where given-back and retried jobs are put.
+local function write_settles(settles, policies, ready, now)
+  local ended, delayed, retried = {}, {}, {}
+  for _, row in ipairs(settles) do
+    local record = row.record
+    local policy = policies[record.queue]
+    if policy then policy.settled = true end
+    ended[#ended + 1] = row.id
+    if row.state == 'delayed' then
+      settle_retry(row, now, retried, delayed)
+    elseif row.state == 'waiting' then
+      redis.call('HSET', key('job', row.id), 'state', 'waiting')
+      push(ready, record.queue, record.order, row.id)
+    elseif row.state == 'parked' then
+      redis.call('HSET', key('job', row.id), 'state', 'parked', 'result', row.text)
+      redis.call('ZADD', key('parked', record.queue), now, row.id)
+    else
+      if row.attempts ~= '' then redis.call('HSET', key('job', row.id), 'attempts', row.attempts) end
+      finish(row.id, record, row.state, row.text, now, policy and policy.key_ttl or 86400000)
+    end
+  end
+  call_many('ZREM', root .. ':active', ended)
+  call_many('ZADD', root .. ':delayed', delayed)
+  place_again(retried, ready)
+end

@@ -1,0 +1,154 @@
+"""The rows that go into the scripts and come out of them, in the order of their headers.
+
+Values only. A test holds each row against the header of its script. `''` stands for
+absent; times and delays are whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "AddQueue",
+    "AddRow",
+    "AddVerdict",
+    "AnnounceQueue",
+    "ClaimRow",
+    "LeaseRow",
+    "NoteRow",
+    "Outcome",
+    "SettleRow",
+    "SweepQueue",
+    "TurnAnswer",
+    "TurnQueue",
+]
+
+
+class AddQueue(NamedTuple):
+    """A queue that rows of one add refer to by its place, counted from 1."""
+
+    queue: str
+    has_default: int
+    max_waiting: int | str
+
+
+class AddRow(NamedTuple):
+    """One emission."""
+
+    id: str
+    queue: int
+    body: str
+    key: str
+    print: str
+    delay: int | str
+    due: int | str
+    priority: int
+    lifo: int
+    reply: int
+    reuse: int
+
+
+class AddVerdict(NamedTuple):
+    """What became of a row that is not simply a new job.
+
+    `word`: `joined`, `other` (joined, but with another payload) or `full`; `state` is
+    `open` or the final state of the joined job, `text` its outcome.
+    """
+
+    index: int
+    word: str
+    job: str
+    state: str
+    text: str
+
+
+class TurnQueue(NamedTuple):
+    """A queue of one turn: how many jobs it may give, and how long it keeps what ended."""
+
+    queue: str
+    quota: int
+    keep_completed: int
+    age_completed: int
+    keep_failed: int
+    age_failed: int
+    key_ttl: int
+
+
+class SettleRow(NamedTuple):
+    """One outcome under its lease. `state` is the state the job goes to."""
+
+    id: str
+    token: str
+    state: str
+    attempts: int | str
+    text: str
+    delay: int
+
+
+class ClaimRow(NamedTuple):
+    """One claimed job; `queue` is the place in the turn's queues, counted from 1."""
+
+    id: str
+    queue: int
+    body: str
+    attempts: int
+    stalls: int
+    created: int
+    due: int
+
+
+class TurnAnswer(NamedTuple):
+    """What one turn brought. `next_due` is -1 when nothing is delayed."""
+
+    now: int
+    next_due: int
+    lost: list[str]
+    woken: list[str]
+    control: list[str]
+    more: list[int]
+    token: str
+    claims: list[ClaimRow]
+
+
+class LeaseRow(NamedTuple):
+    """One lease to renew."""
+
+    id: str
+    token: str
+
+
+class NoteRow(NamedTuple):
+    """One progress note under a lease."""
+
+    id: str
+    token: str
+    progress: str
+
+
+class AnnounceQueue(NamedTuple):
+    """A queue that a worker serves; `group` is `''` for the default group."""
+
+    queue: str
+    base: str
+    group: str
+
+
+class SweepQueue(NamedTuple):
+    """A queue whose finished jobs are swept."""
+
+    queue: str
+    keep_completed: int
+    age_completed: int
+    keep_failed: int
+    age_failed: int
+
+
+class Outcome(NamedTuple):
+    """A job's state with its result or error as JSON text, `''` while there is none.
+
+    `text` is None where a reply only announced the outcome and the record must be read.
+    """
+
+    job: str
+    state: str
+    text: str | None

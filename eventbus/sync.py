@@ -1,0 +1,168 @@
+"""The provider for code that cannot await: threads, sync frameworks, scripts.
+
+In a process whose provider is started, calls go to its event loop. Elsewhere the first call
+starts the provider in a thread with an event loop of its own, until the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextvars
+import threading
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
+
+from eventbus.errors import ProviderStopped, UsageError
+from eventbus.event import Event
+from eventbus.options import EmitKeywords
+
+if TYPE_CHECKING:
+    from eventbus.durations import Duration
+    from eventbus.emission import Emission
+    from eventbus.provider import EventProvider
+
+__all__ = ["SyncEmission", "SyncProvider"]
+
+P = TypeVar("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class SyncEmission(Generic[R]):
+    """An emission as a thread sees it."""
+
+    def __init__(self, emission: Emission[R], loop: asyncio.AbstractEventLoop) -> None:
+        self._emission = emission
+        self._loop = loop
+
+    @property
+    def job_id(self) -> str:
+        """The job's id; final once `enqueued()` returned."""
+        return self._emission.job_id
+
+    @property
+    def correlation_id(self) -> str:
+        """The id of the chain of emissions it belongs to."""
+        return self._emission.correlation_id
+
+    def done(self) -> bool:
+        """Whether it has an outcome."""
+        return self._emission.done()
+
+    def enqueued(self) -> None:
+        """Wait until the job is in the server; raises as `Emission.enqueued`."""
+        _run(self._loop, self._emission.enqueued())
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the outcome; raises as awaiting the emission does.
+
+        Raises TimeoutError after `timeout` seconds; the emission goes on and may be asked again.
+        """
+
+        async def wait() -> R:
+            return await self._emission
+
+        return _run(self._loop, wait(), timeout)
+
+
+class SyncProvider:
+    """`provider.sync`: the provider's calls, blocking."""
+
+    def __init__(self, provider: EventProvider) -> None:
+        self._provider = provider
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @overload
+    def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> SyncEmission[R]: ...
+    @overload
+    def emit(self, event: str, payload: Any = ..., **options: Unpack[EmitKeywords]) -> SyncEmission[Any]: ...
+    def emit(self, event: Any, payload: Any = None, **options: Any) -> SyncEmission[Any]:
+        """Emit from a thread; `.result()` of what it returns waits. Options and errors as `EventProvider.emit`."""
+        loop = self._find_loop()
+
+        async def emit() -> Emission[Any]:
+            return self._provider.emit(event, payload, **options)
+
+        return SyncEmission(_run(loop, emit()), loop)
+
+    def result(self, job_id: str, *, event: Any = None, reply_timeout: Duration | None = None) -> Any:
+        """Wait for the outcome of a job by its id; as `EventProvider.result`."""
+        return _run(
+            self._find_loop(), self._provider.result(job_id, event=event, reply_timeout=reply_timeout)
+        )
+
+    def note_progress(self, job_id: str, token: str, progress: str) -> None:
+        """For handlers in threads: record progress under the lease."""
+        _run(self._find_loop(), self._provider.note_progress(job_id, token, progress))
+
+    def close(self) -> None:
+        """Stop a provider that the first call here started. Idempotent; called at exit."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            _run(loop, self._provider.stop())
+            loop.call_soon_threadsafe(loop.stop)
+
+    def _find_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._provider.loop or self._start_loop()
+        if loop is _running_loop():
+            raise UsageError(
+                "provider.sync would block the event loop it needs; await provider.emit(...) here"
+            )
+        return loop
+
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                if _running_loop() is not None:
+                    raise ProviderStopped("the provider is not started; use `async with provider:`")
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=_serve, args=(loop,), name="eventbus-sync", daemon=True).start()
+                try:
+                    _run(loop, self._provider.start())
+                except BaseException:
+                    loop.call_soon_threadsafe(loop.stop)
+                    raise
+                self._loop = loop
+                atexit.register(self.close)
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    """Run a coroutine in the loop's thread, in a copy of the caller's context, and wait for it."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    context = contextvars.copy_context()
+
+    def start() -> None:
+        task = loop.create_task(work, context=context)
+        task.add_done_callback(lambda done: _hand_over(done, future))
+
+    loop.call_soon_threadsafe(start)
+    return future.result(timeout)
+
+
+def _hand_over(task: asyncio.Task[T], future: concurrent.futures.Future[T]) -> None:
+    if task.cancelled():
+        future.set_exception(ProviderStopped("the provider's event loop ended"))
+    elif error := task.exception():
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())

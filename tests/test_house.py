@@ -1,0 +1,157 @@
+"""The rules of the house that can be counted; CONTRIBUTING.md tells them in words."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parent.parent
+_FOLDERS = ("eventbus", "workflows", "tests", "integration", "benchmarks", "examples")
+_PACKAGES = ("eventbus", "workflows")
+
+_PYTHON_LINES = 400
+_LUA_LINES = 120
+_FUNCTION_LINES = 60
+
+_UNSAFE_MODULES = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+_NAMELESS_MODULES = {"base", "common", "helper", "helpers", "manager", "managers", "util", "utils"}
+
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def _sources(suffix: str, folders: tuple[str, ...] = _FOLDERS) -> list[Path]:
+    """List the sources that git tracks or would track; in an unpacked archive, those that lie there."""
+    patterns = [f"{folder}/*{suffix}" for folder in folders]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        found = (_ROOT / name for name in listed.stdout.split("\0") if name)
+    else:
+        found = (path for folder in folders for path in (_ROOT / folder).rglob(f"*{suffix}"))
+    return sorted({path for path in found if path.is_file() and "node_modules" not in path.parts})
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes(), str(path))
+
+
+def _shown(path: Path) -> str:
+    return path.relative_to(_ROOT).as_posix()
+
+
+def _too_long(suffix: str, most: int) -> dict[str, int]:
+    counts = {_shown(path): len(path.read_bytes().splitlines()) for path in _sources(suffix)}
+    return {name: lines for name, lines in counts.items() if lines > most}
+
+
+def _functions(tree: ast.Module) -> Iterator[_Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, _Function))
+
+
+def _lines_without_docstring(function: _Function) -> int:
+    """Count from the name to the end; decorators and the docstring are not work."""
+    end = function.end_lineno or function.lineno
+    lines = end - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is not None:
+        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return lines
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+
+
+def test_there_are_sources_to_check() -> None:
+    assert _ROOT / "eventbus" / "errors.py" in _sources(".py")
+    assert _ROOT / "eventbus" / "store" / "lua" / "add.lua" in _sources(".lua")
+
+
+def test_imports_go_one_way() -> None:
+    # In a process of its own: import-linter changes sys.path and keeps a cache of modules.
+    linter = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    ran = subprocess.run(
+        [sys.executable, "-c", linter, "--no-cache"], cwd=_ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_python_file_fits_its_limit() -> None:
+    assert _too_long(".py", _PYTHON_LINES) == {}
+
+
+def test_a_lua_file_fits_its_limit() -> None:
+    assert _too_long(".lua", _LUA_LINES) == {}
+
+
+def test_a_function_fits_its_limit() -> None:
+    counts = {
+        f"{_shown(path)}:{function.lineno} {function.name}": _lines_without_docstring(function)
+        for path in _sources(".py")
+        for function in _functions(_tree(path))
+    }
+    assert {name: lines for name, lines in counts.items() if lines > _FUNCTION_LINES} == {}
+
+
+def test_a_docstring_does_not_count_as_a_line_of_its_function() -> None:
+    source = '@cached\ndef work():\n    """Do it.\n\n    Twice.\n    """\n    return 1\n'
+    (function,) = _functions(ast.parse(source))
+    assert _lines_without_docstring(function) == 2
+
+
+def test_nothing_imports_a_serialiser_that_runs_code() -> None:
+    unsafe = {
+        _shown(path): module
+        for path in _sources(".py")
+        for module in _imported(_tree(path))
+        if module.split(".")[0] in _UNSAFE_MODULES
+    }
+    assert unsafe == {}
+
+
+def test_every_module_is_named_for_what_it_holds() -> None:
+    nameless = {
+        _shown(path)
+        for path in _sources(".py")
+        if _NAMELESS_MODULES & {part.lower() for part in path.relative_to(_ROOT).with_suffix("").parts}
+    }
+    assert nameless == set()
+
+
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_the_front_door_lists_its_names_sorted_and_documented(package: str) -> None:
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:  # without __init__.py it has no door
+        pytest.skip(f"{package} has no front door yet")
+    door = importlib.import_module(package)
+    offered: list[str] = door.__all__
+    assert offered == sorted(set(offered))
+    assert [name for name in offered if not _is_documented(getattr(door, name))] == []
+
+
+def _is_documented(offered: object) -> bool:
+    """Tell whether a class or function has a docstring of its own; a plain value needs none."""
+    if not callable(offered):
+        return True
+    text = vars(offered).get("__doc__") if isinstance(offered, type) else offered.__doc__
+    return bool(text and text.strip())
