@@ -6,7 +6,7 @@ asyncio's rules: a task sees what surrounded its creation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -37,7 +37,7 @@ enter = _current.set
 
 
 @contextmanager
-def with_meta(meta: Mapping[str, Any]) -> Iterator[None]:
+def with_meta(meta: Mapping[str, Any]) -> Generator[None]:
     """Add `meta` to every emission inside; inner values win over outer ones."""
     outer = current()
     token = _current.set(msgspec.structs.replace(outer, meta={**(outer.meta or {}), **meta}))

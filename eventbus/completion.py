@@ -212,7 +212,7 @@ class CompletionTracker:
     async def stop_reading(self) -> None:
         """End the blocked read: by an entry of our own, for a cancelled read may lose one."""
         self._is_stopping = True
-        await self._stream.nudge()
+        await self._stream.nudge(deadline=time.monotonic() + 1)
 
     async def _resume(self) -> None:
         try:

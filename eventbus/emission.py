@@ -188,7 +188,8 @@ async def _wait(waiters: list[asyncio.Future[None]]) -> None:
     try:
         await future
     finally:
-        if not future.done() or future.cancelled():
+        # Not there any more if the release came between the cancellation and this step.
+        if future.cancelled() and future in waiters:
             waiters.remove(future)
 
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -107,6 +108,10 @@ class Emitter:
         except StoreError as error:
             _log.info("reply stream left to expire", error=str(error))
 
+    async def flush(self) -> None:
+        """Wait until everything emitted so far was answered or given up."""
+        await self._outbox.flush()
+
     def emit(
         self, route: Route, payload: Any, options: EmitOptions, *, is_bounded: bool = True
     ) -> Emission[Any]:
@@ -146,7 +151,6 @@ class Emitter:
         """Wait for the outcome of any job; see `EventProvider.result`."""
         emission: Emission[Any] = Emission(route, self._tracker, job_id, job_id, reply_timeout, reply=True)
         deadline = time.monotonic() + (reply_timeout or _DEFAULT_DEADLINE)
-        self._tracker.expect_answers(1)
         try:
             self._tracker.join(emission, job_id, "open", "")
             await self._tracker.look_up([job_id], deadline=deadline)
@@ -154,7 +158,6 @@ class Emitter:
                 emission.bucket = self._tracker.deadlines.add(emission, reply_timeout)
             return await emission
         finally:
-            self._tracker.expect_answers(-1)
             self._tracker.drop(emission)
 
     async def _run_roles(self) -> None:
@@ -166,7 +169,7 @@ class Emitter:
                 self._tracker.run_lookups,
                 self._outbox.run,
             ):
-                roles.start_soon(run, name=run.__qualname__)
+                roles.start_soon(_keep_running, run, name=run.__qualname__)
             await self._stop.wait()
             roles.cancel_scope.cancel()
 
@@ -217,6 +220,16 @@ class Emitter:
                 f"the key function of {route.name} raised {type(error).__name__}: {error}", event=route.name
             ) from error
         return check_key(key)
+
+
+async def _keep_running(role: Callable[[], Awaitable[None]]) -> None:
+    """No error that nobody foresaw ends a role: those who wait would never hear of it."""
+    while True:
+        try:
+            return await role()
+        except Exception:
+            _log.exception("a role of the emitter failed, starting it again")
+            await asyncio.sleep(1)
 
 
 def _due(options: EmitOptions) -> tuple[int | str, int | str, float]:

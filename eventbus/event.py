@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 from eventbus.durations import Duration, seconds
 from eventbus.errors import DefinitionError
@@ -14,6 +14,9 @@ __all__ = ["Event"]
 
 P = TypeVar("P")
 R = TypeVar("R")
+# What an overload of __init__ makes of `self` must be type variables of its own.
+PT = TypeVar("PT")
+RT = TypeVar("RT")
 
 
 class Event(Generic[P, R]):
@@ -25,12 +28,12 @@ class Event(Generic[P, R]):
 
     @overload
     def __init__(
-        self: Event[P, R],
+        self: Event[PT, RT],
         name: str,
         *,
-        payload: type[P],
-        result: type[R],
-        key: Callable[[P], str] | None = ...,
+        payload: type[PT],
+        result: type[RT],
+        key: Callable[[PT], str] | None = ...,
         ttl: Duration | None = ...,
         errors: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
@@ -39,12 +42,12 @@ class Event(Generic[P, R]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Event[P, None],
+        self: Event[PT, None],
         name: str,
         *,
-        payload: type[P],
+        payload: type[PT],
         result: None,
-        key: Callable[[P], str] | None = ...,
+        key: Callable[[PT], str] | None = ...,
         ttl: Duration | None = ...,
         errors: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
@@ -53,12 +56,12 @@ class Event(Generic[P, R]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Event[P, Any],
+        self: Event[PT, Any],
         name: str,
         *,
-        payload: type[P],
+        payload: type[PT],
         result: Any = ...,
-        key: Callable[[P], str] | None = ...,
+        key: Callable[[PT], str] | None = ...,
         ttl: Duration | None = ...,
         errors: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
@@ -67,11 +70,11 @@ class Event(Generic[P, R]):
     ) -> None: ...
     @overload
     def __init__(
-        self: Event[Any, R],
+        self: Event[Any, RT],
         name: str,
         *,
         payload: Any = ...,
-        result: type[R],
+        result: type[RT],
         key: Callable[[Any], str] | None = ...,
         ttl: Duration | None = ...,
         errors: Sequence[type[Exception]] = ...,
@@ -125,7 +128,7 @@ class Event(Generic[P, R]):
         self.key = _check_callable(key, name)
         self.ttl = None if ttl is None else seconds(ttl, setting="ttl")
         self.errors = _check_errors(errors, name)
-        self.retry = retry
+        self.retry = _check_retry(retry, name)
         self.reply = reply and default
         self.default = default
 
@@ -138,13 +141,19 @@ def _check_callable(key: Any, name: str) -> Callable[[Any], str] | None:
         raise DefinitionError(
             f"expected key of event {name!r} to be a function of its payload, got: {shown(key)}"
         )
-    return key
+    return cast("Callable[[Any], str] | None", key)
+
+
+def _check_retry(retry: Any, name: str) -> Retry | None:
+    if retry is not None and not isinstance(retry, Retry):
+        raise DefinitionError(f"expected retry of event {name!r} to be a Retry, got: {shown(retry)}")
+    return retry
 
 
 def _check_errors(errors: Sequence[Any], name: str) -> tuple[type[Exception], ...]:
     for each in errors:
         if not (isinstance(each, type) and issubclass(each, Exception)):
             raise DefinitionError(
-                f"expected errors of event {name!r} to be exception classes, got: {shown(each)}"
+                f"expected errors of event {name!r} to be exception classes, got: {shown(cast('object', each))}"
             )
     return tuple(errors)

@@ -33,6 +33,9 @@ class Failure(msgspec.Struct, omit_defaults=True):
     """The declared error class that this one is, if any."""
     args: list[Any] | None = None
     stalls: int = 0
+    """Above 0 if the job itself stalled too often; 0 in a handler's own StalledError of another job."""
+    expired: bool = False
+    """The job itself expired; False in a handler's own EmissionExpired of another one."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -46,8 +49,13 @@ def type_name(kind: type[BaseException]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+def describe_expired(error: EmissionExpired, *, attempts: int) -> str:
+    """Return the record of a job that expired, as JSON text."""
+    return _encode(Failure("EmissionExpired", str(error), attempts, expired=True)).decode()
+
+
 def describe(error: BaseException, *, attempts: int, declared: Sequence[type[Exception]] = ()) -> str:
-    """Return the record of `error` as JSON text. Never raises."""
+    """Return the record of an attempt's `error` as JSON text. Never raises."""
     kind = next((each for each in declared if isinstance(error, each)), None)
     failure = Failure(
         type=type_name(type(error)),
@@ -56,12 +64,11 @@ def describe(error: BaseException, *, attempts: int, declared: Sequence[type[Exc
         traceback=_cut(_traceback_of(error)),
         causes=_causes_of(error),
         declared=type_name(kind) if kind else "",
-        args=list(error.args) if kind else None,
+        args=_args_of(error) if kind else None,
     )
     try:
         return _encode(failure).decode()
-    except (TypeError, ValueError, msgspec.MsgspecError, UnicodeError, RecursionError):
-        failure.args = None
+    except UnicodeError:
         failure.message, failure.traceback = _clean(failure.message), _clean(failure.traceback)
         failure.causes = [(name, _clean(text)) for name, text in failure.causes]
         return _encode(failure).decode()
@@ -82,9 +89,9 @@ def revive(
             job_id=job_id,
             reason=failure.message,
         )
-    if failure.type == "EmissionExpired":
+    if failure.expired:
         return EmissionExpired(failure.message, event=event, job_id=job_id)
-    if failure.type == "StalledError":
+    if failure.stalls:
         return StalledError(
             f"job {job_id}: {failure.message}", event=event, job_id=job_id, stalls=failure.stalls
         )
@@ -112,8 +119,7 @@ def _as_declared(
     try:
         error = kind(*arguments)
     except Exception:  # noqa: BLE001  (a constructor of the user's with other parameters)
-        error = kind.__new__(kind)
-        error.args = tuple(arguments)
+        error = Exception.__new__(kind, *arguments)
     error.__cause__ = remote
     return error
 
@@ -131,6 +137,15 @@ def _message_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001  (the user's __str__)
         return "<the error has no readable text>"
+
+
+def _args_of(error: BaseException) -> list[Any] | None:
+    """The arguments to make the error from again, if they are JSON values and not too long."""
+    try:
+        text = _encode(error.args)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    return msgspec.json.decode(text) if len(text) <= MAX_TEXT else None
 
 
 def _traceback_of(error: BaseException) -> str:

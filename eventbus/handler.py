@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +26,8 @@ _EMPTY = inspect.Parameter.empty
 class Handler(msgspec.Struct, frozen=True):
     """One registered function with its options.
 
-    `context` is the name of the parameter that takes the context, or None.
+    `context` is the name of the parameter that takes the context, or None. A `timeout` of 0
+    means none.
     """
 
     function: Callable[..., Any]
@@ -54,6 +57,8 @@ def make_handler(
     where = f"handler {_name_of(function)} of event {event!r}"
     if not callable(function):
         raise DefinitionError(f"expected {where} to be a function, got: {shown(function)}")
+    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"expected retry of {where} to be a Retry, got: {shown(retry)}")
     check_group(group)
     if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
         raise DefinitionError(
@@ -73,7 +78,7 @@ def make_handler(
         group=group,
         concurrency=concurrency,
         retry=retry,
-        timeout=None if timeout is None else seconds(timeout, setting="timeout"),
+        timeout=None if timeout is None else seconds(timeout, setting="timeout") or None,
         is_async=is_async,
         context=context,
     )
@@ -84,12 +89,22 @@ def _name_of(function: Any) -> str:
 
 
 def _hints_of(function: Any) -> dict[str, Any]:
-    """The annotations, resolved where they can be; text otherwise (names local to a function)."""
+    """The annotations, each resolved if it can be, else as text (names local to a function)."""
+    while isinstance(function, functools.partial):
+        function = function.func
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         return typing.get_type_hints(target)
     except Exception:  # noqa: BLE001  (whatever evaluating a user's annotation raises)
-        return dict(getattr(target, "__annotations__", {}))
+        return {name: _resolved(target, hint) for name, hint in target.__annotations__.items()}
+
+
+def _resolved(target: Any, hint: Any) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"hint": hint})
+    try:
+        return typing.get_type_hints(holder, getattr(target, "__globals__", {}))["hint"]
+    except Exception:  # noqa: BLE001  (as above)
+        return hint
 
 
 def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[Any, str | None]:
@@ -108,6 +123,8 @@ def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[An
             f"expected {where} to take the payload and, if annotated as EventContext, a context; "
             f"its parameters are: {names}"
         )
+    if context is not None and parameters[0].name == context:
+        raise DefinitionError(f"expected {where} to take the payload first, its context {context!r} after it")
     return hints.get(others[0].name, _EMPTY), context
 
 

@@ -25,6 +25,7 @@ import time
 from collections import deque
 from typing import Any
 
+import anyio
 import msgspec
 import structlog
 
@@ -115,6 +116,9 @@ class Outbox:
         finally:
             for task in self._in_flight:
                 task.cancel()
+            with anyio.CancelScope(shield=True):
+                while self._in_flight:
+                    await asyncio.wait(self._in_flight)
 
     async def flush(self) -> None:
         """Wait until everything taken so far was answered or given up."""
@@ -154,6 +158,7 @@ class Outbox:
                 batch = await self._try(batch)
         except BaseException as error:
             for letter in batch:
+                letter.maybe_sent = True  # the call was under way
                 self._fail(letter, _given_up(letter, error))
             raise
         finally:
@@ -243,14 +248,15 @@ def _row(letter: Letter, queue: int) -> AddRow:
 
 def _given_up(letter: Letter, error: BaseException) -> EmitError:
     emission = letter.emission
+    why = "the provider stopped" if isinstance(error, asyncio.CancelledError) else error
     if letter.maybe_sent:
         message = (
-            f"it is unknown whether {letter.route.name} was enqueued: {error}; "
+            f"it is unknown whether {letter.route.name} was enqueued: {why}; "
             f"provider.result({emission.job_id!r}) tells"
         )
         lost = EmitError(message, event=letter.route.name, job_id=emission.job_id, enqueued=None)
     else:
-        message = f"{letter.route.name} was not enqueued: {error}"
+        message = f"{letter.route.name} was not enqueued: {why}"
         lost = EmitError(message, event=letter.route.name, job_id=emission.job_id, enqueued=False)
     lost.__cause__ = error
     return lost

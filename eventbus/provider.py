@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -20,10 +20,10 @@ from eventbus.config import Settings
 from eventbus.durations import Duration, seconds
 from eventbus.emission import Emission
 from eventbus.emitter import EmitOptions, Emitter
-from eventbus.errors import ConfigError, DefinitionError, ProviderStopped
+from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
 from eventbus.event import Event
 from eventbus.handler import make_handler
-from eventbus.names import DEFAULT_GROUP, check_group
+from eventbus.names import DEFAULT_GROUP, check_group, shown
 from eventbus.options import EmitKeywords, ProviderKeywords
 from eventbus.registry import Registry, Subscription
 from eventbus.retry import Retry
@@ -31,7 +31,7 @@ from eventbus.route import Routes
 from eventbus.runner import Runner
 from eventbus.store.connection import Connector
 from eventbus.store.store import Store
-from eventbus.sync import SyncProvider
+from eventbus.sync import SyncProvider, running_loop
 
 __all__ = ["EventProvider"]
 
@@ -40,6 +40,15 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NO_OPTIONS = EmitOptions()
+
+#: Options that are checked here; the others are where they are converted.
+_OPTION_KINDS: dict[str, tuple[type, ...]] = {
+    "lifo": (bool,),
+    "meta": (dict, type(None)),
+    "reply": (bool, type(None)),
+    "retry": (Retry, type(None)),
+    "reuse_failure": (bool,),
+}
 
 
 class EventProvider:
@@ -63,7 +72,7 @@ class EventProvider:
         self._emitter: Emitter | None = None
         self._store: Store | None = None
         self._runner: Runner | None = None
-        self._lock = asyncio.Lock()
+        self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop it is started in, or None."""
 
@@ -112,12 +121,16 @@ class EventProvider:
         subscription = self._register(
             event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout
         )
-        async with self._lock:
+        async with self._turn():
             if self._runner is None:
                 self._runner = self._new_runner()
                 await self._runner.start([subscription])
             else:
                 await self._runner.add(subscription)
+
+    def find_event(self, name: str) -> Event[Any, Any] | None:
+        """Return the event of this name that was registered or emitted here, None if there is none."""
+        return self._routes.known(name)
 
     async def add_group(self, event: Event[Any, Any] | str, group: str) -> None:
         """Make a group exist before its first worker starts: it gets every emission from now on."""
@@ -170,6 +183,10 @@ class EventProvider:
             raise DefinitionError("emit_many takes no idempotency_key; give the event a key function")
         return [emitter.emit(route, payload, chosen, is_bounded=False) for payload in payloads]
 
+    async def flush(self) -> None:
+        """Wait until everything emitted so far is in the server, or was given up at its deadline."""
+        await self._running("flush").flush()
+
     @overload
     async def result(
         self, job_id: str, *, event: Event[Any, R], reply_timeout: Duration | None = ...
@@ -207,7 +224,7 @@ class EventProvider:
         Raises StoreRefused when the server cannot be used (password, version, read-only
         replica, eviction). A server that is not there is waited for in the background.
         """
-        async with self._lock:
+        async with self._turn():
             if self._emitter is not None:
                 return
             store = Store(Connector(self.settings.url), prefix=self.settings.prefix, name=self.settings.name)
@@ -222,7 +239,7 @@ class EventProvider:
 
     async def stop(self) -> None:
         """Stop workers, flush emissions, settle every waiter, disconnect. Does nothing when stopped."""
-        async with self._lock:
+        async with self._turn():
             runner, self._runner = self._runner, None
             if runner is not None:
                 await runner.stop()
@@ -240,17 +257,17 @@ class EventProvider:
         await asyncio.shield(self.stop())
 
     @asynccontextmanager
-    async def worker(self, *, queues: Iterable[str] = ("*",)) -> AsyncIterator[Runner]:
+    async def worker(self, *, queues: Iterable[str] = ("*",)) -> AsyncGenerator[Runner]:
         """Run a worker in this process for the block; starts the provider if need be.
 
         `queues` are globs over event names and `name@group`. The block begins when the
         worker is ready. Raises ConfigError when no handler matches.
         """
         subscriptions = self._matching(list(queues))
-        was_started = self._emitter is not None
+        was_started = self.loop is asyncio.get_running_loop()
         await self.start()
         try:
-            async with self._lock:
+            async with self._turn():
                 if self._runner is not None:
                     raise DefinitionError("a worker of this provider runs in this process already")
                 self._runner = runner = self._new_runner()
@@ -260,12 +277,27 @@ class EventProvider:
             await asyncio.shield(self._end_worker(stop_provider=not was_started))
 
     async def _end_worker(self, *, stop_provider: bool) -> None:
-        async with self._lock:
+        async with self._turn():
             runner, self._runner = self._runner, None
             if runner is not None:
                 await runner.stop()
         if stop_provider:
             await self.stop()
+
+    def _turn(self) -> asyncio.Lock:
+        """One start or stop at a time, in one event loop.
+
+        Raises UsageError while the provider runs in another loop. A loop that was closed
+        without a stop has taken everything with it.
+        """
+        loop = asyncio.get_running_loop()
+        if self.loop is not None and self.loop.is_closed():
+            self._emitter = self._store = self._runner = self.loop = None
+        if self.loop not in (None, loop):
+            raise UsageError("the provider runs in another event loop; stop it there first")
+        if self._lock is None or self._lock[0] is not loop:
+            self._lock = (loop, asyncio.Lock())
+        return self._lock[1]
 
     def _new_runner(self) -> Runner:
         assert self._store is not None
@@ -296,6 +328,8 @@ class EventProvider:
     def _running(self, verb: str) -> Emitter:
         if self._emitter is None:
             raise ProviderStopped(f"cannot {verb}: the provider is not started; use `async with provider:`")
+        if running_loop() is not self.loop:
+            raise UsageError(f"cannot {verb}: the provider runs in another thread; use provider.sync there")
         return self._emitter
 
     # What contexts of handlers use.
@@ -309,12 +343,20 @@ class EventProvider:
 def _options(given: Mapping[str, Any]) -> EmitOptions:
     if not given:
         return _NO_OPTIONS
+    for name, value in given.items():
+        kinds = _OPTION_KINDS.get(name)
+        if kinds is not None and not isinstance(value, kinds):
+            raise DefinitionError(f"expected {name} to be {_kinds_shown(kinds)}, got: {shown(value)}")
     try:
         return EmitOptions(**given)
     except TypeError:
         known = EmitOptions.__struct_fields__
         wrong = ", ".join(repr(name) for name in given if name not in known)
         raise DefinitionError(f"unknown emit option {wrong}; there are: {', '.join(known)}") from None
+
+
+def _kinds_shown(kinds: tuple[type, ...]) -> str:
+    return " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
 
 
 def _label(subscription: Subscription) -> str:

@@ -62,9 +62,14 @@ class Routes:
             return route
         return self._add(event, route)
 
+    def known(self, name: str) -> Event[Any, Any] | None:
+        """Return the event of a name, if it has a route already."""
+        route = self._routes.get(name)
+        return None if route is None else route.event
+
     def _add(self, event: Any, known: Route | None) -> Route:
         if isinstance(event, str):
-            event = Event[Any, Any](event)
+            event = Event(event)
         elif not isinstance(event, Event):
             raise DefinitionError(f"expected an Event or the name of one, got: {shown(event)}")
         if known is not None and not _is_bare(known.event):

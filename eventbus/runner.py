@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
@@ -67,6 +67,7 @@ class Runner:
         for each in subscriptions:
             self._add(each)
         self._task = asyncio.create_task(self._worker.run(), name="eventbus-worker")
+        self._task.add_done_callback(self._on_ended)
         ready = asyncio.create_task(self._worker.ready.wait())
         await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
@@ -97,9 +98,24 @@ class Runner:
         assert self._task is not None
         await asyncio.shield(self._task)
 
+    async def wait_drained(self, flush: Callable[[], Awaitable[None]]) -> None:
+        """Wait until nothing of its queues is waiting or due, or runs in this worker.
+
+        `flush` sends what handlers emitted. Two looks in a row must find nothing: the first
+        promotes delayed jobs that are due, which only a later one can claim.
+        """
+        empty = 0
+        while empty < 2:
+            await flush()
+            empty = empty + 1 if await self._worker.claimer.look_through() else 0
+
     async def note_progress(self, job_id: str, token: str, progress: str) -> None:
         """Record a job's progress under its lease."""
         await self._notes.write(job_id, token, progress)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("worker ended by an error", worker=self.id, exc_info=task.exception())
 
     def _add(self, subscription: Subscription) -> None:
         consumer = Subscriber(subscription, self._settings, self._tools, self._sync, self._threads)

@@ -19,7 +19,7 @@ from eventbus.engine.job import Job, Settle, complete, fail, retry
 from eventbus.engine.threads import Threads
 from eventbus.envelope import EventMessage, decode_message
 from eventbus.errors import DefinitionError, EmissionExpired, PayloadError, StoreCorrupt, Unrecoverable
-from eventbus.failure import describe
+from eventbus.failure import describe, describe_expired
 from eventbus.names import DEFAULT_GROUP
 from eventbus.registry import Subscription
 from eventbus.retry import Retry
@@ -28,7 +28,7 @@ from eventbus.telemetry import receive_span, tracer
 __all__ = ["Subscriber", "retention_of"]
 
 #: Errors of the job, not of the moment: another attempt would end the same.
-_FINAL = (Unrecoverable, PayloadError, StoreCorrupt, EmissionExpired)
+_FINAL = (Unrecoverable, PayloadError, StoreCorrupt)
 
 
 class Subscriber:
@@ -111,8 +111,8 @@ class Subscriber:
 
     def decide(self, job: Job, error: BaseException) -> Settle:
         attempts = job.attempts + 1
-        if isinstance(error, EmissionExpired):
-            return fail(describe(error, attempts=job.attempts), counts=False)
+        if isinstance(error, EmissionExpired) and error.job_id == job.id:  # not one that the handler awaited
+            return fail(describe_expired(error, attempts=job.attempts), counts=False)
         text = describe(error, attempts=attempts, declared=self._errors)
         rule = self._rule_for(job)
         if isinstance(error, _FINAL) or attempts >= rule.attempts:

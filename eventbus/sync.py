@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from eventbus.emission import Emission
     from eventbus.provider import EventProvider
 
-__all__ = ["SyncEmission", "SyncProvider"]
+__all__ = ["SyncEmission", "SyncProvider", "running_loop"]
 
 P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_LAST_STEPS = 2.0
+"""Seconds for the thread of an ended loop to end too."""
 
 
 class SyncEmission(Generic[R]):
@@ -74,6 +77,7 @@ class SyncProvider:
         self._provider = provider
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> SyncEmission[R]: ...
@@ -103,12 +107,15 @@ class SyncProvider:
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            _run(loop, self._provider.stop())
-            loop.call_soon_threadsafe(loop.stop)
+            atexit.unregister(self.close)
+            try:
+                _run(loop, self._provider.stop())
+            finally:
+                self._end(loop)
 
     def _find_loop(self) -> asyncio.AbstractEventLoop:
         loop = self._provider.loop or self._start_loop()
-        if loop is _running_loop():
+        if loop is running_loop():
             raise UsageError(
                 "provider.sync would block the event loop it needs; await provider.emit(...) here"
             )
@@ -117,18 +124,26 @@ class SyncProvider:
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                if _running_loop() is not None:
+                if running_loop() is not None:
                     raise ProviderStopped("the provider is not started; use `async with provider:`")
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=_serve, args=(loop,), name="eventbus-sync", daemon=True).start()
+                self._thread = threading.Thread(
+                    target=_serve, args=(loop,), name="eventbus-sync", daemon=True
+                )
+                self._thread.start()
                 try:
                     _run(loop, self._provider.start())
                 except BaseException:
-                    loop.call_soon_threadsafe(loop.stop)
+                    self._end(loop)
                     raise
                 self._loop = loop
                 atexit.register(self.close)
             return self._loop
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_soon_threadsafe(loop.stop)
+        if self._thread is not None:
+            self._thread.join(_LAST_STEPS)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -139,7 +154,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread, if any."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -147,22 +163,43 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-    """Run a coroutine in the loop's thread, in a copy of the caller's context, and wait for it."""
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-    context = contextvars.copy_context()
+    """Run a coroutine in the loop's thread and wait for it; it is cancelled after `timeout` seconds."""
+    call = _Call(loop, work)
+    try:
+        loop.call_soon_threadsafe(call.start)
+    except RuntimeError as error:  # the loop was closed without a stop
+        work.close()
+        raise ProviderStopped("the provider's event loop has ended") from error
+    try:
+        return call.future.result(timeout)
+    except BaseException:  # too late, or interrupted: nobody waits any more
+        if not call.future.done():
+            loop.call_soon_threadsafe(call.cancel)
+        raise
 
-    def start() -> None:
-        task = loop.create_task(work, context=context)
-        task.add_done_callback(lambda done: _hand_over(done, future))
 
-    loop.call_soon_threadsafe(start)
-    return future.result(timeout)
+class _Call(Generic[T]):
+    """One coroutine that runs in the loop's thread, in a copy of the caller's context."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._loop = loop
+        self._work = work
+        self._context = contextvars.copy_context()
+        self._task: asyncio.Task[T] | None = None
 
-def _hand_over(task: asyncio.Task[T], future: concurrent.futures.Future[T]) -> None:
-    if task.cancelled():
-        future.set_exception(ProviderStopped("the provider's event loop ended"))
-    elif error := task.exception():
-        future.set_exception(error)
-    else:
-        future.set_result(task.result())
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._work, context=self._context)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.future.set_exception(ProviderStopped("the provider's event loop ended"))
+        elif (error := task.exception()) is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(task.result())

@@ -7,7 +7,7 @@ nothing costs more than a small job. Names follow OpenTelemetry's conventions fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from opentelemetry import trace
@@ -52,7 +52,7 @@ def receive_span(
     attempt: int,
     traceparent: str,
     tracestate: str,
-) -> Iterator[trace.Span]:
+) -> Generator[trace.Span]:
     """The consumer span around one attempt, the producer's child. Records what is raised inside."""
     carrier = {"traceparent": traceparent, "tracestate": tracestate}
     attributes = {**_attributes("process", event, queue, job_id), "eventbus.attempt": attempt}

@@ -18,7 +18,8 @@ class Agenda:
     def __init__(self, quota: Callable[[str], int]) -> None:
         """`quota(queue)` is how many more jobs of it this worker may run."""
         self._quota = quota
-        self._hot: dict[str, None] = {}
+        self._hot: dict[str, bool] = {}
+        """Queue -> whether an answer left jobs in it (else it is a guess)."""
         self._owed: set[str] = set()
 
     @property
@@ -28,15 +29,18 @@ class Agenda:
     def note(self, queues: Iterable[str]) -> None:
         """There may be work in these queues."""
         for queue in queues:
-            self._hot[queue] = None
+            self._hot.setdefault(queue, False)
             if self._quota(queue) <= 0:
                 self._owed.add(queue)
 
-    def choose(self, limit: int) -> list[str]:
-        """Up to `limit` hot queues that this worker has slots for, the longest unasked first."""
+    def choose(self, limit: int, *, only_backlog: bool = False) -> list[str]:
+        """Up to `limit` hot queues that this worker has slots for, the longest unasked first.
+
+        `only_backlog` leaves out those of which only a wake is known.
+        """
         chosen: list[str] = []
-        for queue in self._hot:
-            if self._quota(queue) > 0:
+        for queue, is_backlog in self._hot.items():
+            if (is_backlog or not only_backlog) and self._quota(queue) > 0:
                 chosen.append(queue)
                 if len(chosen) == limit:
                     break
@@ -49,7 +53,7 @@ class Agenda:
             self._hot.pop(queue, None)
             self._owed.discard(queue)
             if queue in left:
-                self._hot[queue] = None
+                self._hot[queue] = True
 
     def take_owed(self) -> list[str]:
         """The queues whose wakes are to be put back for other workers."""

@@ -1,12 +1,15 @@
-"""Turns: settles what ended and claims what comes next, one call at a time.
+"""Turns: settles what ended and claims what comes next, in one call.
 
-One call under way; what ends meanwhile gathers for the next, so a busy worker makes few
-large calls and an idle one a small one at once. Calls are numbered; the store repeats a
-call whose answer was lost, with the same number, and the server gives the same answer.
+Two lanes take turns: while the server works on the call of one, this process runs the jobs
+that the other claimed. What ends meanwhile gathers for the next call, so a busy worker makes
+few large calls and an idle one a small one at once. Each lane has one call under way and
+numbers its calls; the store repeats a call whose answer was lost, with the same number, and
+the server gives the same answer.
 
 What must hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
-- never more jobs are claimed than there are free slots, for the worker and each queue;
+- never more jobs are asked for than there are free slots, for the worker and each queue,
+  what the other lane asks for counted in;
 - while a queue has work and this worker has a slot for it, a turn is under way or due.
 
 Crash windows: `turn-not-sent`, `turn-not-answered` (both: the same call again),
@@ -17,9 +20,10 @@ handlers run at least once).
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
+import anyio
 import structlog
 
 from eventbus.engine.agenda import Agenda
@@ -37,8 +41,18 @@ _log = structlog.get_logger("eventbus.worker")
 _BATCH = 200
 _BYTES = 1 << 20
 _QUEUES = 64
+_ENOUGH = 16  # settles that are worth a second call beside one under way
 _PAUSE = 0.25
 _LONGEST = 3600.0
+
+
+class _Lane:
+    """One series of numbered calls."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.call = 0
+        self.is_busy = False
 
 
 class Claimer:
@@ -61,12 +75,13 @@ class Claimer:
         """Outcomes that the server refused because their lease was lost."""
         self._store = store
         self._consumers = consumers
-        self._worker = worker
         self._lease_ms = lease_ms
         self._max_concurrency = max_concurrency
         self._agenda = Agenda(self._quota)
         self._settles: deque[tuple[str, SettleRow]] = deque()
-        self._call = 0
+        self._lanes = (_Lane(worker), _Lane(f"{worker}+"))
+        self._asked = 0
+        self._asked_of: Counter[str] = Counter()
         self._is_due = False
         self._is_draining = False
         self._poked = asyncio.Event()
@@ -80,7 +95,9 @@ class Claimer:
     @property
     def free(self) -> int:
         """Slots of this worker that could take a job now."""
-        return 0 if self._is_draining else self._max_concurrency - len(self.executor.running)
+        if self._is_draining:
+            return 0
+        return self._max_concurrency - len(self.executor.running) - self._asked
 
     @property
     def is_idle(self) -> bool:
@@ -106,6 +123,21 @@ class Claimer:
                 if self.free <= 0:
                     return
 
+    async def look_through(self) -> bool:
+        """Ask every queue once nothing runs here; True if none had a job.
+
+        Nothing runs, so every queue has slots and is really asked; a claim meanwhile, also
+        one that a wake brought, makes the answer False.
+        """
+        while not self.is_idle:
+            await self._quiet.wait()
+            await self.executor.wait_ended()
+            await self._settled.wait()
+        before = self.claimed
+        self.look_everywhere()
+        await self._quiet.wait()
+        return self.is_idle and self.claimed == before
+
     def stop_claiming(self) -> None:
         """From now on only settle."""
         self._is_draining = True
@@ -124,55 +156,73 @@ class Claimer:
     async def run(self) -> None:
         """Take turns for ever; the worker owns this and ends it."""
         try:
-            while True:
-                await self._poked.wait()
-                self._poked.clear()
-                try:
-                    await self._take_turns()
-                except StoreError as error:
-                    # Refused as a whole: nothing was recorded, so the same number goes again.
-                    _log.error("turn refused, trying again in 1 s", error=str(error))
-                    await asyncio.sleep(1)
-                    self._poke()
+            async with anyio.create_task_group() as lanes:
+                for lane in self._lanes:
+                    lanes.start_soon(self._run_lane, lane, name=f"lane {lane.name}")
         finally:
             for timer in (self._owed_timer, self._due_timer):
                 if timer is not None:
                     timer.cancel()
 
-    async def _take_turns(self) -> None:
+    async def _run_lane(self, lane: _Lane) -> None:
         while True:
-            queues = self._agenda.choose(_QUEUES) if self.free > 0 else []
-            if not (queues or self._settles or self._is_due):
+            await self._poked.wait()
+            try:
+                await self._take_turns(lane)
+            except StoreError as error:
+                # Refused as a whole: nothing was recorded, so the same number goes again.
+                _log.error("turn refused, trying again in 1 s", error=str(error))
+                await asyncio.sleep(1)
+                self._poke()
+
+    async def _take_turns(self, lane: _Lane) -> None:
+        while True:
+            is_second = any(each.is_busy for each in self._lanes)
+            queues = self._agenda.choose(_QUEUES, only_backlog=is_second) if self.free > 0 else []
+            enough = _ENOUGH if is_second else 1
+            if not (queues or len(self._settles) >= enough or (self._is_due and not is_second)):
                 break
-            await self._turn(queues)
+            await self._turn(lane, queues)
+        self._poked.clear()
+        if is_second:
+            return  # the lane under way looks again when it is answered
         self._quiet.set()
-        if not self._settles:
-            self._settled.set()
+        self._settled.set()
         if self._agenda.has_owed and self._owed_timer is None:
             self._owed_timer = asyncio.get_running_loop().call_later(_PAUSE, self._on_owed)
             await self._pay_owed()
 
-    async def _turn(self, asked: list[str]) -> None:
+    async def _turn(self, lane: _Lane, asked: list[str]) -> None:
         settles = self._next_settles()
-        queues = [self._queue_row(queue, self._quota(queue)) for queue in asked]
+        # Half of the slots at most: the other half is what the other lane asks for.
+        want = min(max(self.free, 0), max(1, self._max_concurrency // 2), _BATCH)
+        queues = [self._queue_row(queue, min(want, self._quota(queue))) for queue in asked]
+        reserved = {row.queue: row.quota for row in queues}
         others = {queue for queue, _ in settles}.difference(asked)
         queues.extend(self._queue_row(queue, 0) for queue in others)
         self._is_due = False
+        lane.is_busy = True
+        self._asked += want
+        self._asked_of.update(reserved)
         try:
             answer = await self._store.turn(
-                worker=self._worker,
-                call=self._call + 1,
+                worker=lane.name,
+                call=lane.call + 1,
                 lease_ms=self._lease_ms,
                 pool=self.pool,
-                want=min(max(self.free, 0), _BATCH),
+                want=want,
                 max_bytes=_BYTES,
                 queues=queues,
                 settles=[row for _, row in settles],
             )
+            lane.call += 1
         except BaseException:
             self._settles.extendleft(reversed(settles))
             raise
-        self._call += 1
+        finally:
+            lane.is_busy = False
+            self._asked -= want
+            self._asked_of.subtract(reserved)
         self._apply(answer, asked, queues)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
@@ -227,7 +277,8 @@ class Claimer:
         )
 
     def _quota(self, queue: str) -> int:
-        return min(self._consumers[queue].concurrency - self.executor.counts[queue], self.free)
+        limit = self._consumers[queue].concurrency
+        return min(limit - self.executor.counts[queue] - self._asked_of[queue], self.free)
 
     def _expect_due(self, answer: TurnAnswer) -> None:
         """Take a turn when the earliest delayed job is due; turns promote."""

@@ -125,6 +125,7 @@ class Executor:
         run.strikes += 1
         if run.strikes <= 2:
             run.task.cancel()
+            self.deadlines.discard(run, run.bucket)  # one deadline for each run
             run.bucket = self.deadlines.add(run, self._patience)
             return
         self.abandoned += 1
@@ -142,13 +143,14 @@ class Executor:
 
     async def drain(self, grace: float) -> None:
         """Let handlers finish within `grace` seconds, then give the rest back."""
-        if await self._wait_ended(grace):
+        if await self.wait_ended(grace):
             return
         for run in list(self.running.values()):
             self.strike(run, "shutdown")
-        await self._wait_ended(2 * self._patience + 0.1)
+        await self.wait_ended(2 * self._patience + 0.1)
 
-    async def _wait_ended(self, seconds: float) -> bool:
+    async def wait_ended(self, seconds: float | None = None) -> bool:
+        """Wait until nothing runs; False if that takes longer than `seconds`."""
         if not self.running:
             return True
         self._ended.clear()

@@ -111,6 +111,8 @@ class LeaseKeeper:
         if self._is_lagging:
             return
         self._is_lagging = True
-        frame = sys._current_frames().get(self._loop_thread)
+        # The one way to another thread's stack, documented in spite of its name.
+        frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        frame = frames.get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)) if frame else ""
         _log.warning("event loop blocked; run CPU-bound code outside it", seconds=round(lag, 1), stack=stack)

@@ -26,6 +26,8 @@ class Waker:
         self._claimer = claimer
         self._worker = worker
         self._is_stopping = False
+        self.ended = asyncio.Event()
+        """Set when it reads no more, and has told what it read."""
 
     def stop(self) -> None:
         """Leave after the read under way, which a control message ends."""
@@ -41,6 +43,7 @@ class Waker:
                     await self.run_once(reader)
             finally:
                 await reader.aclose()
+        self.ended.set()
 
     async def run_once(self, reader: WakeReader) -> None:
         """One blocked read and what follows from it."""

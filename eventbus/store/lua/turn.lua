@@ -15,7 +15,6 @@
 --include finish
 --include retain
 --include record
---include heard
 --include settle
 --include promote
 --include claim
@@ -50,9 +49,9 @@ end
 local function answer_again(kept)
   local jobs, lost, ids = {}, cmsgpack.unpack(kept[2]), cmsgpack.unpack(kept[3])
   for i = 1, #ids do
-    local record = read(ids[i])
+    local record, lease_record = read(ids[i]), read_lease(ids[i])
     local body = record and read_body(ids[i], record)
-    if body and record.state == 'active' and record.token == token then
+    if body and record.state == 'active' and lease_record.token == token then
       for index, queue in ipairs(queues) do
         if queue.name == record.queue then
           jobs[#jobs + 1] = { id = ids[i], index = index, record = record, body = body }
@@ -74,18 +73,16 @@ local due = read_due(now, 100)
 local plan = read_claims(queues, want, bytes)
 
 redis.call('PEXPIRE', last, 600000)
-note_heard(now, lease)
 local ready = {}
-write_settles(settles, by_name, ready, now)
+local changed = write_settles(settles, by_name, ready, now)
 write_due(due, ready, now)
 place_ready(ready, now)
 write_claims(plan, token, now + lease, now)
 flush_ends()
 for _, queue in ipairs(queues) do
-  if queue.settled then
-    retain('completed', queue.name, queue.keep_completed, queue.age_completed, 2 * settle_count + 10, now)
-    retain('failed', queue.name, queue.keep_failed, queue.age_failed, 2 * settle_count + 10, now)
-  end
+  local limit = 2 * settle_count + 10
+  if queue.completed then retain('completed', queue.name, queue.keep_completed, queue.age_completed, limit, now) end
+  if queue.failed then retain('failed', queue.name, queue.keep_failed, queue.age_failed, limit, now) end
 end
 
 local woken, claimed = {}, {}
@@ -99,5 +96,7 @@ end
 local control = redis.call('ZPOPMIN', key('control', worker), 32)
 for i, job in ipairs(plan.jobs) do claimed[i] = job.id end
 redis.call('HSET', last, 'call', call, 'lost', cmsgpack.pack(lost), 'claimed', cmsgpack.pack(claimed))
-redis.call('PEXPIRE', last, 600000)
-return { now, next_due(), lost, woken, control, plan.more, claim_rows(plan.jobs) }
+if not kept[1] then redis.call('PEXPIRE', last, 600000) end
+local earliest = due.next
+if #due.ids > 0 or changed then earliest = next_due() end
+return { now, earliest, lost, woken, control, plan.more, claim_rows(plan.jobs) }

@@ -6,6 +6,8 @@ local function key(kind, name)
   return root .. ':' .. kind .. ':' .. name
 end
 
+local job_root = key('job', '') -- records are what is named most
+
 -- One packed argument: a flat array, read from the front.
 local args = cmsgpack.unpack(ARGV[1])
 local at = 0
@@ -35,20 +37,22 @@ local function call_many(command, name, list)
 end
 
 -- A call on a key where somebody else's type may stand: nil instead of an error.
+-- A full server is an error all the same.
 local function try(...)
   local answer = redis.pcall(...)
-  if type(answer) == 'table' and answer.err then return nil end
-  return answer
+  if type(answer) ~= 'table' or not answer.err then return answer end
+  if string.find(answer.err, '^%-?OOM') then return redis.call(...) end
+  return nil
 end
 
--- Appends to the list under `name`, made when missing.
-local function push(lists, name, ...)
+-- Appends one or two values to the list under `name`, made when missing.
+local function push(lists, name, first, second)
   local list = lists[name]
   if not list then
     list = {}
     lists[name] = list
   end
-  for i = 1, select('#', ...) do
-    list[#list + 1] = (select(i, ...))
-  end
+  local n = #list
+  list[n + 1] = first
+  if second ~= nil then list[n + 2] = second end
 end

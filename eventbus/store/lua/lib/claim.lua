@@ -48,14 +48,15 @@ local function choose(plan, index, queue, id)
   return 0
 end
 
--- At most `want` jobs and `bytes` of bodies, but always one job.
+-- At most `want` jobs and `bytes` of bodies, but always one job. One id more than may be
+-- taken is asked for, to see whether more is left.
 local function read_claims(queues, want, bytes)
   local plan = { taken = {}, jobs = {}, bad = {}, foreign = {}, more = {} }
   if want <= 0 then return plan end
   for _, queue in ipairs(queues) do
     queue.ids = {}
     if queue.quota > 0 then
-      queue.ids = redis.call('ZRANGE', key('ready', queue.name), 0, math.min(queue.quota, want) - 1)
+      queue.ids = redis.call('ZRANGE', key('ready', queue.name), 0, math.min(queue.quota, want))
     end
   end
   for i, count in ipairs(share(queues, want)) do
@@ -64,9 +65,7 @@ local function read_claims(queues, want, bytes)
       took = took + 1
       bytes = bytes - choose(plan, i, queue, queue.ids[took])
     end
-    local waiting = #queue.ids
-    if took > 0 and took == waiting then waiting = redis.call('ZCARD', key('ready', queue.name)) end
-    if waiting > took then plan.more[#plan.more + 1] = i end
+    if #queue.ids > took then plan.more[#plan.more + 1] = i end
   end
   return plan
 end
@@ -81,7 +80,7 @@ local function write_claims(plan, token, lease_end, now)
     redis.call('ZADD', key('parked', each.queue), now, each.id)
   end
   for _, job in ipairs(plan.jobs) do
-    redis.call('HSET', key('job', job.id), 'state', 'active', 'token', token)
+    redis.call('HSET', job_root .. job.id, 'state', 'active', 'token', token)
     active[#active + 1] = lease_end
     active[#active + 1] = job.id
   end

@@ -28,7 +28,7 @@ end
 -- wakes a worker, so that its block ends in time.
 local function enqueue(jobs, fresh, emitter, now)
   local next_order, ready, delayed, due_queues = {}, {}, {}, {}
-  local earliest = tonumber(redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')[2]) or math.huge
+  local earliest
   for queue, count in pairs(fresh) do
     next_order[queue] = reserve(queue, count)
   end
@@ -45,6 +45,7 @@ local function enqueue(jobs, fresh, emitter, now)
       push(ready, queue, score, job.id)
     else
       push(delayed, 'delayed', row.due, job.id)
+      earliest = earliest or tonumber(redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')[2]) or math.huge
       if row.due < earliest then due_queues[queue] = true end
     end
   end

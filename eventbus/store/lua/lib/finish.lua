@@ -6,9 +6,11 @@ local replies = {} -- emitter -> flat list of job, state, carried, text
 
 local function reply(emitter, id, state, text)
   if #text <= INLINE then
-    push(replies, emitter, id, state, 1, text)
+    push(replies, emitter, id, state)
+    push(replies, emitter, 1, text)
   else
-    push(replies, emitter, id, state, 0, '')
+    push(replies, emitter, id, state)
+    push(replies, emitter, 0, '')
   end
 end
 
@@ -40,9 +42,9 @@ end
 -- Writes the final state. `text` is the result or the error, JSON.
 local function finish(id, record, state, text, now, key_ttl)
   if #text <= FIELD then
-    redis.call('HSET', key('job', id), 'state', state, 'ended', now, 'result', text)
+    redis.call('HSET', job_root .. id, 'state', state, 'ended', now, 'result', text)
   else
-    redis.call('HSET', key('job', id), 'state', state, 'ended', now)
+    redis.call('HSET', job_root .. id, 'state', state, 'ended', now)
     redis.call('SET', key('result', id), text)
   end
   push(ends, state .. ':' .. record.queue, now, id)

@@ -1,7 +1,15 @@
 -- Due delayed jobs: read first, then moved to ready with a new order.
+-- The earliest due time, ms, or -1.
+local function next_due()
+  local first = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) or -1
+end
+
 local function read_due(now, limit)
+  local due = { ids = {}, by_queue = {}, bad = {}, next = next_due() }
+  if due.next < 0 or due.next > now then return due end
   local ids = redis.call('ZRANGEBYSCORE', root .. ':delayed', '-inf', whole(now), 'LIMIT', 0, limit)
-  local due = { ids = ids, by_queue = {}, bad = {} }
+  due.ids = ids
   for _, id in ipairs(ids) do
     local record, why = read(id)
     if not record then
@@ -25,10 +33,4 @@ local function write_due(due, ready, now)
       push(ready, queue, score, record.id)
     end
   end
-end
-
--- The next due time, ms, or -1.
-local function next_due()
-  local first = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or -1
 end

@@ -17,6 +17,8 @@ end
 -- returns how many.
 local function retain(state, queue, count, age, limit, now)
   local name = key(state, queue)
+  local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
+  if not first or tonumber(first) >= now - WINDOW then return 0 end
   local over = redis.call('ZCARD', name) - count
   local oldest = redis.call('ZRANGE', name, 0, limit - 1, 'WITHSCORES')
   local gone = {}

@@ -1,13 +1,20 @@
 -- Settling: first every lease is checked, then the outcomes are written.
+-- Where a retried or given-back job goes; one with a damaged order goes to the middle.
+local function add_place(id, record)
+  local whole_record = read(id) or {}
+  record.order, record.lifo = whole_record.order or MIDDLE, whole_record.lifo
+end
+
 local function read_settles(count)
   local settles, lost = {}, {}
   for _ = 1, count do
     local row = { id = take(), token = take(), state = take(), attempts = take(), text = take(), delay = take() }
-    local record = read(row.id)
+    local record = read_lease(row.id)
     if record and record.token == row.token then
       -- Not active any more but settled with this very token: a repeat, already done.
       if record.state == 'active' then
         row.record = record
+        if row.state == 'delayed' or row.state == 'waiting' then add_place(row.id, record) end
         settles[#settles + 1] = row
       end
     else
@@ -48,12 +55,13 @@ local function place_again(retried, ready)
 end
 
 -- policies: queue -> its row of the call; ready: where given-back and retried jobs are put.
+-- Returns whether `delayed` changed.
 local function write_settles(settles, policies, ready, now)
   local ended, delayed, retried = {}, {}, {}
   for _, row in ipairs(settles) do
     local record = row.record
     local policy = policies[record.queue]
-    if policy then policy.settled = true end
+    if policy then policy[row.state] = true end
     ended[#ended + 1] = row.id
     if row.state == 'delayed' then
       settle_retry(row, now, retried, delayed)
@@ -64,11 +72,12 @@ local function write_settles(settles, policies, ready, now)
       redis.call('HSET', key('job', row.id), 'state', 'parked', 'result', row.text)
       redis.call('ZADD', key('parked', record.queue), now, row.id)
     else
-      if row.attempts ~= '' then redis.call('HSET', key('job', row.id), 'attempts', row.attempts) end
+      if row.attempts ~= '' then redis.call('HSET', job_root .. row.id, 'attempts', row.attempts) end
       finish(row.id, record, row.state, row.text, now, policy and policy.key_ttl or 86400000)
     end
   end
   call_many('ZREM', root .. ':active', ended)
   call_many('ZADD', root .. ':delayed', delayed)
   place_again(retried, ready)
+  return #delayed > 0
 end

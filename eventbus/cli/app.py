@@ -1,0 +1,49 @@
+"""The command line as a whole: its commands, `--version` and the border for errors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from eventbus._version import __version__
+from eventbus.cli import demo, emit, server, worker
+from eventbus.cli.failures import BorderGroup
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="eventbus",
+    cls=BorderGroup,
+    help="Typed events with awaited results on Redis or Valkey.",
+    epilog="--debug, anywhere on the line, shows the traceback of an error.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("worker")(worker.worker)
+app.command("emit")(emit.emit)
+app.command("demo")(demo.demo)
+app.add_typer(server.app, name="server")
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"eventbus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def eventbus(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> Any:
+    if context.invoked_subcommand is None:
+        sys.stderr.write(context.get_help() + "\n")
+        raise typer.Exit(2)

@@ -1,0 +1,5 @@
+"""demo."""
+
+
+def demo() -> int:
+    return 0

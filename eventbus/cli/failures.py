@@ -1,0 +1,135 @@
+"""The border of the command line: an error leaves as one line that says what to do.
+
+Exit codes: 0 done; 1 it failed; 2 the command line or the program is wrong; 128 + n ended by
+signal n, also where the reader of our output went away (141). `--debug`, anywhere on the
+line, shows the traceback instead of hiding it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from typer.core import TyperGroup
+
+from eventbus.errors import EventBusError, HandlerError, StoreUnavailable, UsageError
+
+__all__ = ["BorderGroup", "CommandError", "is_debugging", "one_line", "tell"]
+
+_DEBUG = "--debug"
+_SERVER_REMEDY = "start a server there, or name another one with --url or EVENTBUS_URL"
+
+
+class CommandError(Exception):
+    """A command cannot go on; its text is the whole line. `exit_code` is 2 for wrong usage."""
+
+    def __init__(self, message: str, *, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class _Border:
+    """Whether tracebacks are shown; one for each process, set for each command line."""
+
+    is_debugging = False
+
+
+def is_debugging() -> bool:
+    """Whether `--debug` was given."""
+    return _Border.is_debugging
+
+
+class BorderGroup(TyperGroup):
+    """The group of all commands; commands return their exit code or raise."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        _Border.is_debugging = _DEBUG in words
+        words = [word for word in words if word != _DEBUG]
+        try:
+            code = super().main(
+                words, prog_name or "eventbus", complete_var, False, windows_expand_args, **extra
+            )
+        except Exception as error:  # noqa: BLE001  (the border: whatever a command raised)
+            code = _report(error)
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def tell(text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def one_line(error: BaseException) -> str:
+    """Return what the error says, on one line; with its type where that is not one of ours."""
+    text = " ".join(str(error).split())
+    if isinstance(error, StoreUnavailable):
+        return f"{text}; {_SERVER_REMEDY}"
+    if isinstance(error, (EventBusError, CommandError)):
+        return text
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def _report(error: BaseException) -> int:
+    """Tell about the error and return the exit code."""
+    error = _first(error)
+    if isinstance(error, BrokenPipeError):
+        return leave_broken_pipe()
+    if _Border.is_debugging:
+        traceback.print_exception(error)
+        if isinstance(error, HandlerError) and error.remote_traceback:
+            tell(error.remote_traceback)
+    message, code = _read(error)
+    tell(f"eventbus: {message}")
+    return code
+
+
+def leave_broken_pipe() -> int:
+    """Nobody reads our output any more: send the rest nowhere, and return the exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return 128 + signal.SIGPIPE
+
+
+def _read(error: BaseException) -> tuple[str, int]:
+    """Return message and exit code."""
+    if isinstance(error, CommandError):
+        return one_line(error), error.exit_code
+    if hasattr(error, "format_message"):  # the parser's own; its classes move between releases
+        return _read_parser_error(error)
+    if isinstance(error, EventBusError):
+        return one_line(error), 2 if isinstance(error, UsageError) else 1
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}", 1
+    hint = "" if _Border.is_debugging else "; --debug shows the traceback"
+    return f"unexpected {one_line(error)}{hint}", 1
+
+
+def _read_parser_error(error: Any) -> tuple[str, int]:
+    path = getattr(getattr(error, "ctx", None), "command_path", "eventbus")
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; see `{path} --help`", error.exit_code
+
+
+def _first(error: BaseException) -> BaseException:
+    """The first error inside groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,106 @@
+"""Lines of a file or of standard input, read ahead by a thread.
+
+A thread, because a read may wait for somebody at a keyboard while results come in; of our
+own and a daemon, because such a read cannot be ended. It reads at most two chunks ahead,
+so a file of any size passes through little memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from io import UnsupportedOperation
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LineReader", "open_lines", "read_all"]
+
+_CHUNK = 1 << 16
+_AHEAD = 2
+
+Read = Callable[[], bytes]
+
+
+class LineReader:
+    """Reads lines in chunks; made inside the event loop that takes them."""
+
+    def __init__(self, read: Read) -> None:
+        """`read` returns the next bytes, at the latest when it has some; empty at the end."""
+        self._read = read
+        self._loop = asyncio.get_running_loop()
+        self._chunks: asyncio.Queue[list[bytes] | Exception] = asyncio.Queue()
+        self._room = threading.Semaphore(_AHEAD)
+        self._is_closed = False
+        threading.Thread(target=self._run, name="eventbus-lines", daemon=True).start()
+
+    async def next_chunk(self) -> list[bytes]:
+        """Return the next lines without their ends; none when there are no more. Raises OSError."""
+        chunk = await self._chunks.get()
+        self._room.release()
+        if isinstance(chunk, Exception):
+            raise chunk
+        return chunk
+
+    def close(self) -> None:
+        """Read no more; who waits for lines is told that there are none."""
+        self._is_closed = True
+        self._room.release()
+        self._chunks.put_nowait([])
+
+    def _run(self) -> None:
+        parts: list[bytes] = []
+        try:
+            while not self._is_closed:
+                chunk = self._read()
+                *lines, rest = chunk.split(b"\n")
+                if lines:
+                    lines[0] = b"".join((*parts, lines[0]))
+                    parts.clear()
+                parts.append(rest)
+                if not chunk and (last := b"".join(parts)):
+                    lines = [last]
+                if lines and not self._put(lines):
+                    return
+                if not chunk:
+                    self._put([])
+                    return
+        except Exception as error:  # noqa: BLE001  (told to whoever reads)
+            self._put(error)
+
+    def _put(self, chunk: list[bytes] | Exception) -> bool:
+        self._room.acquire()
+        if self._is_closed:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
+        except RuntimeError:
+            return False  # the loop has ended
+        return True
+
+
+def open_lines(place: str) -> tuple[Read, int | None]:
+    """Return how to read a file, or standard input for `-`, and its size where it has one. Raises OSError."""
+    if place == "-":
+        return _standard_input(), None
+    file = Path(place).open("rb", buffering=0)  # noqa: SIM115  (closed with the process)
+    status = os.fstat(file.fileno())
+    file.read(0)  # a folder is refused here
+    return lambda: file.read(_CHUNK) or b"", status.st_size or None
+
+
+def read_all() -> bytes:
+    """Return all of standard input."""
+    return sys.stdin.buffer.read()
+
+
+def _standard_input() -> Read:
+    stream: Any = sys.stdin.buffer
+    try:
+        number = stream.fileno()
+    except UnsupportedOperation:
+        return lambda: stream.read(_CHUNK)
+    # Not through the buffer: its lock, held by a read that waits, would stop the interpreter's end.
+    return lambda: os.read(number, _CHUNK)

@@ -1,0 +1,57 @@
+"""The meter: how far a stream of lines is, as a bar on a terminal, and in one line at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+__all__ = ["Meter"]
+
+_EVERY = 0.1
+
+
+class Meter:
+    """Counts lines; draws on standard error if that is a terminal and standard output is not one.
+
+    On one terminal for both, the results themselves show the progress.
+    """
+
+    def __init__(self, total: int | None, *, prints: bool) -> None:
+        """`total` is the size of the input in bytes, if known; `prints`: results are printed."""
+        self.began = time.monotonic()
+        self._size = 0
+        self._drawn = 0.0
+        self._bar: Progress | None = None
+        if sys.stderr.isatty() and not (prints and sys.stdout.isatty()):
+            columns = (BarColumn(), TimeRemainingColumn()) if total else (SpinnerColumn(),)
+            console = Console(file=sys.stderr)
+            self._bar = Progress(TextColumn("{task.description}"), *columns, console=console, transient=True)
+            self._task = self._bar.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, answered: int, failed: int, size: int) -> None:
+        """`size` more bytes of lines are dealt with."""
+        self._size += size
+        now = time.monotonic()
+        if self._bar is None or now - self._drawn < _EVERY:
+            return
+        self._drawn = now
+        count = answered + failed
+        rate = count / max(now - self.began, 0.001)
+        text = f"{count:,} lines, {rate:,.0f}/s" + (f", {failed:,} failed" if failed else "")
+        self._bar.update(self._task, completed=self._size, description=text)

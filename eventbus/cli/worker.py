@@ -1,0 +1,144 @@
+"""`eventbus worker`: one worker process, from its start to a clean end.
+
+    starting -> serving -> stopping (a signal, `--burst` drained, standard input closed) -> ended
+
+What must hold: a first signal lets handlers finish within the grace and gives the rest
+back; a second one waits for nothing; whichever it was, the process ends, also when a
+handler's thread does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Coroutine, Iterable
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from eventbus.cli.failures import CommandError, is_debugging
+from eventbus.cli.loading import load_provider, with_settings
+from eventbus.cli.logs import LogFormat, configure_logs
+from eventbus.cli.loop import leave_stuck_threads, run
+from eventbus.cli.session import started
+from eventbus.cli.signals import Interrupts
+from eventbus.provider import EventProvider
+from eventbus.runner import Runner
+
+__all__ = ["worker"]
+
+_log = structlog.get_logger("eventbus.worker")
+
+
+def worker(
+    place: Annotated[
+        str, typer.Argument(metavar="MODULE:PROVIDER", help="Where the provider is, such as app:provider.")
+    ],
+    *,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Jobs that this process runs at a time.")
+    ] = None,
+    queues: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB",
+            help="Serve what matches only: globs over NAME and NAME@GROUP, with commas or repeated.",
+        ),
+    ] = None,
+    burst: Annotated[bool, typer.Option("--burst", help="End when no work is left that is due.")] = False,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Form of the log; console on a terminal, else json.")
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long handlers may finish when asked to end: 10s, 1m."),
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="The server, over the provider's own setting.")] = None,
+    until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
+) -> int:
+    """Run the handlers of a provider until told to end by SIGTERM or SIGINT.
+
+    The first signal lets handlers finish and gives the rest back to other workers; the
+    second ends at once.
+    """
+    provider = load_provider(place)
+    configure_logs(log_format, level=logging.DEBUG if is_debugging() else logging.INFO)
+    with_settings(provider, url=url, max_concurrency=concurrency, grace=grace)
+    globs = [glob.strip() for each in queues or ["*"] for glob in each.split(",") if glob.strip()]
+    code = run(_Process(provider, globs, burst=burst, until_eof=until_eof).run())
+    leave_stuck_threads(code)
+    return code
+
+
+class _Process:
+    """One worker process."""
+
+    def __init__(
+        self, provider: EventProvider, globs: Iterable[str], *, burst: bool, until_eof: bool
+    ) -> None:
+        self._provider = provider
+        self._globs = list(globs)
+        self._is_burst = burst
+        self._until_eof = until_eof
+
+    async def run(self) -> int:
+        """Serve until the end; returns the exit code."""
+        # While it starts there is nothing to finish.
+        with Interrupts() as interrupts:
+            try:
+                async with started(self._provider), self._provider.worker(queues=self._globs) as runner:
+                    interrupts.act = lambda: self._on_signal(runner, interrupts.count)
+                    await self._serve(runner, interrupts)
+            except asyncio.CancelledError:
+                if not interrupts.count:
+                    raise
+            return interrupts.code if interrupts.count > 1 else 0
+
+    async def _serve(self, runner: Runner, interrupts: Interrupts) -> None:
+        ended = asyncio.create_task(runner.wait())
+        reasons = [asyncio.create_task(each) for each in self._reasons_to_end(runner)]
+        try:
+            await asyncio.wait([ended, *reasons], return_when=asyncio.FIRST_COMPLETED)
+            is_asked = bool(interrupts.count) or any(each.done() for each in reasons)
+            for each in reasons:
+                if each.done():
+                    each.result()
+            runner.request_stop()
+            await ended
+            if not is_asked:
+                raise CommandError("the worker gave up; its log says why", exit_code=1)
+        finally:
+            for each in reasons:
+                each.cancel()
+
+    def _reasons_to_end(self, runner: Runner) -> Iterable[Coroutine[Any, Any, None]]:
+        """What ends a worker beside a signal, each as a wait for it."""
+        if self._is_burst:
+            yield runner.wait_drained(self._provider.flush)
+        if self._until_eof:
+            yield _wait_input_closed()
+
+    def _on_signal(self, runner: Runner, count: int) -> None:
+        _log.info("stopping at once" if count > 1 else "stopping", worker=runner.id)
+        runner.request_stop(at_once=count > 1)
+
+
+async def _wait_input_closed() -> None:
+    """Wait until whoever started us closes our standard input, by its end if need be."""
+    loop = asyncio.get_running_loop()
+    closed = asyncio.Event()
+
+    def read() -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        try:
+            loop.call_soon_threadsafe(closed.set)
+        except RuntimeError:
+            pass  # the loop has ended first
+
+    threading.Thread(target=read, name="eventbus-stdin", daemon=True).start()
+    await closed.wait()

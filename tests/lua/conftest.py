@@ -1,0 +1,27 @@
+"""The scripts on a server of their own: the one that EVENTBUS_TEST_SERVER names, or the embedded one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from leaks import no_leaks, planted
+from servers import Server
+from shards import Shard
+
+from eventbus.store.store import Store
+
+__all__ = ["no_leaks", "planted"]
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    server = Server()
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+def shard(store: Store) -> Shard:
+    return Shard(store)

@@ -1,0 +1,178 @@
+"""One shard under test: rows with defaults, a clock that the test moves, and a look inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus.store.rows import (
+    AddQueue,
+    AddRow,
+    AddVerdict,
+    AnnounceQueue,
+    ClaimRow,
+    LeaseRow,
+    NoteRow,
+    SettleRow,
+    SweepQueue,
+    TurnAnswer,
+    TurnQueue,
+)
+from eventbus.store.store import Store
+
+__all__ = ["LEASE", "QUEUE", "START", "Shard", "add_queue", "row", "settle", "turn_queue"]
+
+QUEUE = "event.order.placed"
+START = 1_800_000_000_000
+LEASE = 10_000
+_FAR = 10.0**12
+_DAY = 86_400_000
+
+
+def add_queue(name: str = QUEUE, *, has_default: int = 1, max_waiting: int | str = "") -> AddQueue:
+    return AddQueue(name, has_default, max_waiting)
+
+
+def row(job: str, **given: Any) -> AddRow:
+    """An emission that asks for nothing but a reply."""
+    plain = AddRow(job, 1, f'{{"d":"{job}"}}', "", "", "", "", 0, 0, 1, 0)
+    return plain._replace(**given)
+
+
+def turn_queue(name: str = QUEUE, quota: int = 1000, **given: int) -> TurnQueue:
+    return TurnQueue(name, quota, 10_000, 3_600_000, 10_000, 7 * _DAY, _DAY)._replace(**given)
+
+
+def settle(claim: ClaimRow, token: str, state: str = "completed", text: str = "1", **given: Any) -> SettleRow:
+    return SettleRow(claim.id, token, state, "", text, 0)._replace(**given)
+
+
+class Shard:
+    """The store, called with the test's own time."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.now = START
+        self._calls: Counter[str] = Counter()
+
+    # operations
+
+    async def add(
+        self, *rows: AddRow, queues: Sequence[AddQueue] = (add_queue(),), emitter: str = "em"
+    ) -> list[AddVerdict]:
+        return await self.store.add(emitter, queues, rows, deadline=_FAR, now=self.now)
+
+    async def turn(
+        self,
+        *settles: SettleRow,
+        worker: str = "w",
+        want: int = 1000,
+        queues: Sequence[TurnQueue] = (turn_queue(),),
+        max_bytes: int = 1 << 20,
+        call: int | None = None,
+        pool: str = "pool",
+    ) -> TurnAnswer:
+        """The worker's next turn, or its turn number `call`."""
+        self._calls[worker] = self._calls[worker] + 1 if call is None else call
+        return await self.store.turn(
+            worker=worker,
+            call=self._calls[worker],
+            lease_ms=LEASE,
+            pool=pool,
+            want=want,
+            max_bytes=max_bytes,
+            queues=queues,
+            settles=settles,
+            now=self.now,
+        )
+
+    async def run(self, *states: str, text: str = "1", worker: str = "w", **given: Any) -> list[ClaimRow]:
+        """Claim what is ready and settle it: the first job to `states[0]` and so on, the last for the rest."""
+        answer = await self.turn(worker=worker)
+        ends = [*states, *[states[-1]] * len(answer.claims)]
+        rows = [settle(each, answer.token, ends[i], text, **given) for i, each in enumerate(answer.claims)]
+        await self.turn(*rows, worker=worker, want=0)
+        return answer.claims
+
+    async def rescue(
+        self, *, limit: int = 100, max_stalls: int = 3, is_heard: bool = True
+    ) -> tuple[int, list[str], list[str]]:
+        """Rescue, as after a time in which workers were heard all along, unless `is_heard` is False."""
+        if is_heard:
+            await self.command("HSET", self.shard_key("clock"), "heard", self.now, "grace", 0)
+        return await self.store.rescue(
+            lease_ms=LEASE, limit=limit, max_stalls=max_stalls, key_ttl_ms=_DAY, now=self.now
+        )
+
+    async def renew(self, *leases: tuple[str, str]) -> list[str]:
+        """Renew through the lease thread's script, at the test's time."""
+        flat: list[Any] = [self.now, LEASE, len(leases)]
+        for lease in leases:
+            flat.extend(LeaseRow(*lease))
+        return await self.script("renew", flat)
+
+    async def note(self, job: str, token: str, progress: str) -> list[str]:
+        return await self.store.note([NoteRow(job, token, progress)])
+
+    async def announce(
+        self, pool: str = "pool", queue: str = QUEUE, group: str = "", *, unpark: bool = False
+    ) -> int:
+        name = f"{queue}@{group}" if group else queue
+        return await self.store.announce(
+            pool=pool, queues=[AnnounceQueue(name, queue, group)], unpark=unpark, now=self.now
+        )
+
+    async def sweep(self, *queues: SweepQueue, limit: int = 100) -> int:
+        return await self.store.sweep(queues, limit=limit, now=self.now)
+
+    # a look inside
+
+    async def command(self, *command: Any) -> Any:
+        return await self.store._caller.command(*command)  # pyright: ignore[reportPrivateUsage]
+
+    async def script(self, name: str, arguments: list[Any]) -> Any:
+        return await self.store._caller.script(name, arguments)  # pyright: ignore[reportPrivateUsage]
+
+    def key(self, kind: str, name: str) -> str:
+        return self.store.keys.of(kind, name)
+
+    def shard_key(self, kind: str) -> str:
+        return self.store.keys.shard_key(kind)
+
+    async def record(self, job: str) -> dict[str, str]:
+        flat = await self.command("HGETALL", self.key("job", job))
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    async def state(self, job: str) -> str | None:
+        return await self.command("HGET", self.key("job", job), "state")
+
+    async def members(self, kind: str, name: str = QUEUE) -> list[str]:
+        """The members of a sorted set in order; of one per shard if `name` is empty."""
+        where = self.key(kind, name) if name else self.shard_key(kind)
+        return await self.command("ZRANGE", where, 0, -1)
+
+    async def score(self, kind: str, name: str, member: str) -> int | None:
+        where = self.key(kind, name) if name else self.shard_key(kind)
+        score = await self.command("ZSCORE", where, member)
+        return None if score is None else int(float(score))
+
+    async def ttl(self, kind: str, name: str) -> int:
+        """Milliseconds; -1 without an expiry, -2 without the key."""
+        return await self.command("PTTL", self.key(kind, name))
+
+    async def open_replies(self, emitter: str = "em") -> None:
+        await self.command("XADD", self.key("replies", emitter), "*", "open", "")
+        await self.command("EXPIRE", self.key("replies", emitter), 600)
+
+    async def replies(self, emitter: str = "em") -> list[list[tuple[str, str, int, str]]]:
+        """What was told to an emitter: for each entry its rows of job, state, carried, text."""
+        entries = await self.command("XRANGE", self.key("replies", emitter), "-", "+")
+        told: list[list[tuple[str, str, int, str]]] = []
+        for _, (field, packed) in entries:
+            if field == "d":
+                flat = msgspec.msgpack.decode(packed.encode("utf-8", "surrogateescape"), type=list[Any])
+                told.append([(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)])
+        return told
