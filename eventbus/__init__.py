@@ -37,8 +37,8 @@ from eventbus.retry import Retry
 __all__ = [
     "ConfigError",
     "DefinitionError",
-    "EmissionExpired",
     "Emission",
+    "EmissionExpired",
     "EmitError",
     "Event",
     "EventBusError",

@@ -314,7 +314,7 @@ def _field_names(cls: Any) -> tuple[str, ...] | None:
 
 
 def _key_step(key: object) -> str:
-    return f".{key}" if isinstance(key, str) and key.isidentifier() and len(key) <= 60 else "[...]"  # noqa: PLR2004
+    return f".{key}" if isinstance(key, str) and key.isidentifier() and len(key) <= 60 else "[...]"
 
 
 def _is_too_deep(value: Any, data: _Json) -> bool:

@@ -94,8 +94,9 @@ class CompletionTracker:
     def settle(self, outcome: Outcome) -> None:
         """An outcome came. Foreign and late ones are dropped."""
         if outcome.text is None:
-            self._unread.append(outcome.job)
-            self._unread_noted.set()
+            if outcome.job in self._waiting or self._owed_answers:
+                self._unread.append(outcome.job)
+                self._unread_noted.set()
             return
         emissions = self._waiting.pop(outcome.job, None)
         if emissions is None:
@@ -186,7 +187,8 @@ class CompletionTracker:
                     self.settle(outcome)
                 elif outcome.state == "unknown":
                     for emission in list(self._waiting.get(outcome.job, ())):
-                        self.forget(emission, UnknownJob(outcome.job))
+                        if emission.is_enqueued:  # else it is not there yet
+                            self.forget(emission, UnknownJob(outcome.job))
 
     async def look_up_all(self) -> None:
         """Look everything up that is waited for and known to be in the server."""

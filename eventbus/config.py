@@ -273,7 +273,7 @@ def _keep(name: str, value: object) -> Keep:
         return value
     if isinstance(value, tuple):
         pair = cast("tuple[Any, ...]", value)
-        if len(pair) == 2:  # noqa: PLR2004
+        if len(pair) == 2:
             return Keep(*pair)
         raise _refused(name, "(count, age)", pair)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -303,7 +303,7 @@ def _size(name: str, value: object) -> int:
     size: object = value
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
-        size = int(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match and len(value) <= 40 else value  # noqa: PLR2004
+        size = int(float(match[1]) * _SIZE_UNITS[match[2].lower()]) if match and len(value) <= 40 else value
     if isinstance(size, int) and not isinstance(size, bool) and 0 < size <= _MAX_BYTES:
         return size
     raise _refused(name, 'a number of bytes or text such as "1 MiB", at most 512 MiB', value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 import structlog
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["EventContext", "JobFacts", "SyncContext", "SyncEmission", "Tools"]
 
+Logger: TypeAlias = structlog.typing.FilteringBoundLogger
+
 P = TypeVar("P")
 R = TypeVar("R")
 
@@ -26,9 +28,17 @@ _progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
 class Tools(Protocol):
     """What contexts need of their provider."""
 
-    def emit(self, event: Any, payload: Any = ..., **options: Any) -> Emission[Any]: ...
-    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Emission[Any]]: ...
-    def note_progress(self, job_id: str, token: str, progress: str) -> Awaitable[None]: ...
+    def emit(self, event: Any, payload: Any = ..., **options: Any) -> Emission[Any]:
+        """As `EventProvider.emit`."""
+        ...
+
+    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Emission[Any]]:
+        """As `EventProvider.emit_many`."""
+        ...
+
+    def note_progress(self, job_id: str, token: str, progress: str) -> Awaitable[None]:
+        """Record a job's progress, JSON text, under its lease."""
+        ...
 
 
 class JobFacts:
@@ -77,10 +87,10 @@ class JobFacts:
         self._tools = tools
         self._token = token
         self._trace = traceparent
-        self._log: structlog.stdlib.BoundLogger | None = None
+        self._log: Logger | None = None
 
     @property
-    def log(self) -> structlog.stdlib.BoundLogger:
+    def log(self) -> Logger:
         """A structlog logger that knows event, job, attempt, correlation and trace."""
         if self._log is None:
             facts: dict[str, Any] = {
@@ -91,7 +101,7 @@ class JobFacts:
             }
             if self._trace:
                 facts["trace_id"] = trace_id_of(self._trace)
-            self._log = structlog.get_logger("eventbus.handler").bind(**facts)
+            self._log = cast("Logger", structlog.get_logger("eventbus.handler").bind(**facts))
         return self._log
 
 
@@ -125,7 +135,10 @@ class SyncEmission(Protocol):
     """An emission as seen from a thread."""
 
     @property
-    def job_id(self) -> str: ...
+    def job_id(self) -> str:
+        """The job's id."""
+        ...
+
     def result(self, timeout: float | None = None) -> Any:
         """Wait for the outcome; as awaiting the emission, or TimeoutError after `timeout` seconds."""
         ...
@@ -134,8 +147,13 @@ class SyncEmission(Protocol):
 class SyncTools(Protocol):
     """What contexts in threads need of their provider."""
 
-    def emit(self, event: Any, payload: Any = ..., **options: Any) -> SyncEmission: ...
-    def note_progress(self, job_id: str, token: str, progress: str) -> None: ...
+    def emit(self, event: Any, payload: Any = ..., **options: Any) -> SyncEmission:
+        """As `SyncProvider.emit`."""
+        ...
+
+    def note_progress(self, job_id: str, token: str, progress: str) -> None:
+        """Record a job's progress, JSON text, under its lease."""
+        ...
 
 
 class SyncContext(JobFacts):

@@ -144,6 +144,7 @@ class Emission(Generic[R]):
 
     @property
     def is_enqueued(self) -> bool:
+        """Whether the server has the job."""
         return self._is_enqueued
 
     def mark_enqueued(self) -> None:
@@ -172,6 +173,7 @@ class Emission(Generic[R]):
             self._finish()
 
     def on_deadline(self) -> None:
+        """Its reply timeout is over."""
         self._owner.overdue(self)
 
     def _finish(self) -> None:

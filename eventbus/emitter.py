@@ -49,7 +49,7 @@ _LOWEST, _HIGHEST = -4000, 4000
 class EmitOptions(msgspec.Struct, frozen=True):
     """What one emission asks for beside its payload; None and UNSET are not given."""
 
-    reply_timeout: Duration | None | msgspec.UnsetType = msgspec.UNSET
+    reply_timeout: Duration | msgspec.UnsetType | None = msgspec.UNSET
     delay: Duration | None = None
     at: datetime | None = None
     priority: int = 0
@@ -98,7 +98,7 @@ class Emitter:
                 await self._outbox.flush()
                 await self._tracker.stop_reading()
         except (TimeoutError, StoreError) as error:
-            _log.warning("stopping without the server", error=str(error))
+            _log.warning("stopping without the server", error=str(error) or "no answer in time")
         self._outbox.abandon()
         self._stop.set()
         if self._roles is not None:
@@ -196,7 +196,7 @@ class Emitter:
         return encode_message(message), ambient.correlation_id or job_id
 
     def _merged_meta(self, outer: Any, inner: dict[str, Any] | None) -> dict[str, Any] | None:
-        meta = {**(outer or {}), **(inner or {})}
+        meta: dict[str, Any] = {**(outer or {}), **(inner or {})}
         if not meta:
             return None
         self._meta.encode(meta)
@@ -227,7 +227,7 @@ async def _keep_running(role: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             return await role()
-        except Exception:
+        except Exception:  # noqa: BLE001  (whatever it is, it is logged and the role goes on)
             _log.exception("a role of the emitter failed, starting it again")
             await asyncio.sleep(1)
 

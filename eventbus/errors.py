@@ -259,5 +259,5 @@ class StalledError(JobError):
         self.stalls = stalls
 
 
-class Unrecoverable(Exception):  # noqa: N818  (users raise it as a word, as in `raise Unrecoverable`)
+class Unrecoverable(Exception):
     """Raised by a handler: fail now, whatever attempts are left."""

@@ -11,7 +11,7 @@ import re
 
 from eventbus.errors import DefinitionError
 
-__all__ = ["DEFAULT_GROUP", "check_event_name", "check_group", "check_key", "queue_name", "shown"]
+__all__ = ["DEFAULT_GROUP", "check_event_name", "check_group", "check_job_id", "check_key", "queue_name", "shown"]
 
 DEFAULT_GROUP = "default"
 """The group that answers the emitter."""
@@ -77,6 +77,15 @@ def check_key(key: object) -> str:
     raise DefinitionError(
         f"expected an idempotency key to be text of 1 to {_KEY_LENGTH} characters "
         f"without NUL and lone surrogates, got: {shown(key)}"
+    )
+
+
+def check_job_id(job_id: object) -> str:
+    """Return `job_id` if it can be the id of a job. Raises DefinitionError otherwise."""
+    if isinstance(job_id, str) and 0 < len(job_id) <= _KEY_LENGTH and _is_utf8(job_id):
+        return job_id
+    raise DefinitionError(
+        f'expected a job id, such as "0-4f1c2a9be07d-00000001" from emission.job_id, got: {shown(job_id)}'
     )
 
 

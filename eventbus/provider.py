@@ -23,7 +23,7 @@ from eventbus.emitter import EmitOptions, Emitter
 from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
 from eventbus.event import Event
 from eventbus.handler import make_handler
-from eventbus.names import DEFAULT_GROUP, check_group, shown
+from eventbus.names import DEFAULT_GROUP, check_group, check_job_id, shown
 from eventbus.options import EmitKeywords, ProviderKeywords
 from eventbus.registry import Registry, Subscription
 from eventbus.retry import Retry
@@ -110,7 +110,7 @@ class EventProvider:
         group: str = DEFAULT_GROUP,
         concurrency: int | None = None,
         retry: Retry | None = None,
-        timeout: Duration | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
     ) -> None:
         """Register a handler at run time; returns when a worker of this process serves it.
 
@@ -121,22 +121,21 @@ class EventProvider:
         subscription = self._register(
             event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout
         )
-        async with self._turn():
-            if self._runner is None:
-                self._runner = self._new_runner()
-                await self._runner.start([subscription])
-            else:
-                await self._runner.add(subscription)
+        try:
+            async with self._turn():
+                await self._serve(subscription)
+        except BaseException:
+            self._registry.discard(subscription)
+            raise
 
     def find_event(self, name: str) -> Event[Any, Any] | None:
-        """Return the event of this name that was registered or emitted here, None if there is none."""
+        """Return the event of a name that this provider has handled or emitted, if there is one."""
         return self._routes.known(name)
 
     async def add_group(self, event: Event[Any, Any] | str, group: str) -> None:
         """Make a group exist before its first worker starts: it gets every emission from now on."""
-        self._running("add a group")
-        assert self._store is not None
-        await self._store.add_group(self._routes.find(event).queue, check_group(group))
+        emitter = self._running("add a group")
+        await emitter.store.add_group(self._routes.find(event).queue, check_group(group))
 
     # Emitting.
 
@@ -210,7 +209,7 @@ class EventProvider:
         """
         emitter = self._running("wait for a result")
         timeout = None if reply_timeout is None else seconds(reply_timeout, setting="reply_timeout") or None
-        return await emitter.result(self._routes.find(event or "unknown"), job_id, timeout)
+        return await emitter.result(self._routes.find(event or "unknown"), check_job_id(job_id), timeout)
 
     def context(self, **meta: Any) -> AbstractContextManager[None]:
         """Add `meta` to every emission inside the block; handlers see it and pass it on."""
@@ -266,6 +265,7 @@ class EventProvider:
         subscriptions = self._matching(list(queues))
         was_started = self.loop is asyncio.get_running_loop()
         await self.start()
+        runner: Runner | None = None
         try:
             async with self._turn():
                 if self._runner is not None:
@@ -274,12 +274,12 @@ class EventProvider:
                 await runner.start(subscriptions)
             yield runner
         finally:
-            await asyncio.shield(self._end_worker(stop_provider=not was_started))
+            await asyncio.shield(self._end_worker(runner, stop_provider=not was_started))
 
-    async def _end_worker(self, *, stop_provider: bool) -> None:
+    async def _end_worker(self, runner: Runner | None, *, stop_provider: bool) -> None:
         async with self._turn():
-            runner, self._runner = self._runner, None
-            if runner is not None:
+            if runner is not None and self._runner is runner:
+                self._runner = None
                 await runner.stop()
         if stop_provider:
             await self.stop()
@@ -299,9 +299,21 @@ class EventProvider:
             self._lock = (loop, asyncio.Lock())
         return self._lock[1]
 
+    async def _serve(self, subscription: Subscription) -> None:
+        """Serve one more subscription here, by the worker that runs or a new one."""
+        if self._runner is not None:
+            await self._runner.add(subscription)
+            return
+        self._runner = runner = self._new_runner()
+        try:
+            await runner.start([subscription])
+        except BaseException:
+            self._runner = None
+            await runner.stop()
+            raise
+
     def _new_runner(self) -> Runner:
-        assert self._store is not None
-        return Runner(self._store, self.settings, tools=self, sync=self.sync)
+        return Runner(self._running("run a worker").store, self.settings, tools=self, sync=self.sync)
 
     def _matching(self, globs: list[str]) -> list[Subscription]:
         if not len(self._registry):

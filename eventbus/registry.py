@@ -39,6 +39,11 @@ class Registry:
             )
         self._by_queue[subscription.queue] = subscription
 
+    def discard(self, subscription: Subscription) -> None:
+        """Forget a subscription that could not be served."""
+        if self._by_queue.get(subscription.queue) is subscription:
+            del self._by_queue[subscription.queue]
+
     def __iter__(self) -> Iterator[Subscription]:
         return iter(list(self._by_queue.values()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from eventbus.codec import Codec
 from eventbus.config import Settings
@@ -67,11 +67,10 @@ class Routes:
         route = self._routes.get(name)
         return None if route is None else route.event
 
-    def _add(self, event: Any, known: Route | None) -> Route:
-        if isinstance(event, str):
-            event = Event(event)
-        elif not isinstance(event, Event):
-            raise DefinitionError(f"expected an Event or the name of one, got: {shown(event)}")
+    def _add(self, given: Any, known: Route | None) -> Route:
+        event = Event(given) if isinstance(given, str) else cast("Event[Any, Any]", given)
+        if not isinstance(given, (str, Event)):
+            raise DefinitionError(f"expected an Event or the name of one, got: {shown(given)}")
         if known is not None and not _is_bare(known.event):
             raise DefinitionError(
                 f"event {event.name!r} is defined twice; define it once and import it where it is used"

@@ -78,7 +78,11 @@ class Runner:
     async def add(self, subscription: Subscription) -> None:
         """Serve one more subscription; returns when emits wake this worker for it."""
         self._add(subscription)
-        await self._worker.update()
+        try:
+            await self._worker.update()
+        except BaseException:
+            del self._consumers[subscription.queue]
+            raise
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the worker and wait for its end; see `Worker` for the order. Idempotent."""
@@ -95,8 +99,8 @@ class Runner:
 
     async def wait(self) -> None:
         """Wait until the worker has ended; raises what ended it, if it was an error."""
-        assert self._task is not None
-        await asyncio.shield(self._task)
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def wait_drained(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Wait until nothing of its queues is waiting or due, or runs in this worker.

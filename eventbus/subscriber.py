@@ -48,7 +48,7 @@ class Subscriber:
         self._context = handler.context
         self._is_async = handler.is_async
         self._group_name = handler.group
-        self._timeout = handler.timeout
+        self.timeout = handler.timeout
         self._retry = handler.retry or route.event.retry or settings.retry
         self._ttl_ms = None if route.event.ttl is None else round(route.event.ttl * 1000)
         self._errors = route.event.errors
@@ -59,10 +59,8 @@ class Subscriber:
         self._sync = sync
         self._threads = threads
 
-    def timeout_of(self, job: Job) -> float | None:
-        return self._timeout
-
     async def run(self, job: Job) -> Settle:
+        """Decode the job's message, call the handler, encode its result."""
         message = _read(job)
         if self._ttl_ms is not None:
             self._check_ttl(job)
@@ -110,6 +108,7 @@ class Subscriber:
         }
 
     def decide(self, job: Job, error: BaseException) -> Settle:
+        """Retry, while attempts are left and the error may pass; else fail."""
         attempts = job.attempts + 1
         if isinstance(error, EmissionExpired) and error.job_id == job.id:  # not one that the handler awaited
             return fail(describe_expired(error, attempts=job.attempts), counts=False)
@@ -149,7 +148,7 @@ def _read(job: Job) -> EventMessage:
         raise StoreCorrupt(f"the message of job {job.id} cannot be read: {error}") from None
 
 
-def _encode_nothing(result: Any) -> bytes:
+def _encode_nothing(_: Any) -> bytes:
     return b"null"
 
 

@@ -28,7 +28,7 @@ class OutOfStock(Exception):
     pass
 
 
-price = Event("price", payload=Order, result=Receipt, errors=[OutOfStock])
+price = Event("price", payload=Order, result=Receipt, errors=[OutOfStock], retry=Retry(attempts=1))
 order_placed = Event("order.placed", payload=Order, result=Receipt, key=lambda order: order.order_id)
 
 provider = EventProvider()

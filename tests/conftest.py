@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -72,6 +73,14 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
+def unused_tcp_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
 def logs() -> Iterator[list[MutableMapping[str, Any]]]:
     """What is logged during the test, entries of structlog."""
     with structlog.testing.capture_logs() as entries:
@@ -116,7 +125,8 @@ async def leak_check(admin: Callable[..., Any]) -> AsyncIterator[None]:
 
 
 def _leftovers(admin: Callable[..., Any]) -> set[str]:
-    clients = {" ".join(["connection", *line.split()[::3][:2]]) for line in admin("CLIENT", "LIST").splitlines()}
+    facts = [dict(part.split("=", 1) for part in line.split(" ")) for line in admin("CLIENT", "LIST").splitlines()]
+    clients = {f"connection {each['id']} {each['name']}" for each in facts}
     threads = {
         f"thread {each.ident} {each.name}"
         for each in threading.enumerate()

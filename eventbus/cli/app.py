@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,11 +39,11 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def eventbus(
     context: typer.Context,
-    version: Annotated[
+    _version: Annotated[
         bool,
         typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True),
     ] = False,
-) -> Any:
+) -> None:
     if context.invoked_subcommand is None:
         sys.stderr.write(context.get_help() + "\n")
         raise typer.Exit(2)

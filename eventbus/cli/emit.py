@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import typer
@@ -157,7 +157,8 @@ class _Emitting:
         """Say on standard error how it went; returns the exit code."""
         seconds = time.monotonic() - began
         verb = "answered" if self._is_awaited else "enqueued"
-        text = f"{relay.answered} emissions of {self._event.name} {verb}"
+        noun = "emission" if relay.answered == 1 else "emissions"
+        text = f"{relay.answered} {noun} of {self._event.name} {verb}"
         text += f" in {seconds:.1f} s ({relay.answered / max(seconds, 0.001):.0f}/s)"
         if relay.failed:
             text += f", {relay.failed} failed"
@@ -174,6 +175,7 @@ def _interrupt(interrupts: Interrupts, relay: Relay, reader: LineReader) -> None
     if interrupts.count > 1:
         interrupts.cancel()
     else:
+        tell(f"interrupted; lines under way have {_SETTLE_WITHIN:g} s, interrupt again to leave them")
         asyncio.get_running_loop().call_later(_SETTLE_WITHIN, interrupts.cancel)
 
 
@@ -185,11 +187,11 @@ def _find_event(provider: EventProvider, name: str, app: str | None) -> Event[An
     found = provider.find_event(name)
     if found is not None:
         return found
-    module = vars(sys.modules[app.partition(":")[0]])
-    events = [value for value in module.values() if isinstance(value, Event)]
-    for each in events:
-        if each.name == name:
-            return each
+    for value in vars(sys.modules[app.partition(":")[0]]).values():
+        if isinstance(value, Event):
+            each = cast("Event[Any, Any]", value)
+            if each.name == name:
+                return each
     raise CommandError(
         f"{app} knows no event {name!r}; check the name, or leave --app out to emit it untyped"
     )

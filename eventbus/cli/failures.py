@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from typer.core import TyperGroup
 
@@ -55,6 +55,7 @@ class BorderGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
+        """Run a command line; ends the process with its code, or returns that if not `standalone_mode`."""
         words = list(sys.argv[1:] if args is None else args)
         _Border.is_debugging = _DEBUG in words
         words = [word for word in words if word != _DEBUG]
@@ -79,7 +80,7 @@ def one_line(error: BaseException) -> str:
     """Return what the error says, on one line; with its type where that is not one of ours."""
     text = " ".join(str(error).split())
     if isinstance(error, StoreUnavailable):
-        return f"{text}; {_SERVER_REMEDY}"
+        return f"{text.rstrip('.')}; {_SERVER_REMEDY}"
     if isinstance(error, (EventBusError, CommandError)):
         return text
     name = type(error).__name__
@@ -131,5 +132,5 @@ def _read_parser_error(error: Any) -> tuple[str, int]:
 def _first(error: BaseException) -> BaseException:
     """The first error inside groups of errors."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

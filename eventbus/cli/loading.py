@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 import sys
+from types import ModuleType
 from typing import Any
 
 from eventbus.cli.failures import CommandError, is_debugging, one_line
@@ -44,7 +45,7 @@ def with_settings(provider: EventProvider, **settings: Any) -> EventProvider:
     return provider
 
 
-def _import(name: str) -> Any:
+def _import(name: str) -> ModuleType:
     if os.getcwd() not in sys.path:  # noqa: PTH109  (text, as sys.path has it)
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
@@ -63,7 +64,7 @@ def _import(name: str) -> Any:
         raise CommandError(f"module {name} cannot be imported: {one_line(error)}{hint}") from error
 
 
-def _providers_in(module: Any) -> str:
+def _providers_in(module: ModuleType) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, EventProvider)]
     if not names:
         return "it holds no EventProvider"

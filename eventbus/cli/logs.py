@@ -12,6 +12,9 @@ import structlog
 __all__ = ["LogFormat", "configure_logs"]
 
 
+_FIRST = ("timestamp", "level", "logger", "event")
+
+
 class LogFormat(StrEnum):
     """How a log event is written."""
 
@@ -62,4 +65,9 @@ def _renderers(is_console: bool) -> list[Any]:
         # Plain: the colourful tracebacks print local variables, and with them payloads.
         plain = structlog.dev.plain_traceback
         return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer()]
+
+
+def _order(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """What every line has comes first."""
+    return {name: event.pop(name) for name in _FIRST if name in event} | event

@@ -133,7 +133,8 @@ class Relay:
             self._lines_ended = True
 
     async def _print_settled(self) -> None:
-        window, printed, size = self._window, [], 0
+        window, size = self._window, 0
+        printed: list[bytes] = []
         while window:
             number, line, emission = window[0]
             if not isinstance(emission, Exception) and not emission.done():

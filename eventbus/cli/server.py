@@ -13,7 +13,7 @@ from eventbus.store.embedded import end_server
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The embedded server.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The embedded server.", rich_markup_mode=None)
 
 
 @app.callback()

@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from eventbus.errors import StoreUnavailable
 from eventbus.provider import EventProvider
 from eventbus.store.connection import Connector
-from eventbus.store.store import Store
 
 __all__ = ["started"]
 
-_PATIENCE = 2.0
+_PAUSE = 0.2
 
 
 @asynccontextmanager
-async def started(provider: EventProvider) -> AsyncIterator[None]:
-    """Start the provider, and stop it.
+async def started(provider: EventProvider, *, patience: float = 0.0) -> AsyncGenerator[None]:
+    """Start the provider, and stop it; `patience`: seconds to wait for a server that is not there.
 
-    A provider alone waits in the background for a server that is not there; somebody at a
-    terminal wants to hear of it. Raises StoreUnavailable after 2 s, StoreRefused, ConfigError.
+    A provider alone starts without its server and waits in the background; somebody at a
+    terminal wants to hear of it. Raises StoreUnavailable, StoreRefused, ConfigError.
     """
-    settings = provider.settings
-    probe = Store(Connector(settings.url), prefix=settings.prefix, name=settings.name)
+    connector = Connector(provider.settings.url)
     try:
-        await probe.start(deadline=time.monotonic() + _PATIENCE, allow_eviction=settings.allow_eviction)
+        await connector.start()
+        await _reach(connector, provider.settings.name, time.monotonic() + patience)
         await provider.start()
     finally:
-        await probe.aclose()
+        await connector.aclose()  # not before: an embedded server would end and start again
     try:
         yield
     finally:
         await asyncio.shield(provider.stop())
+
+
+async def _reach(connector: Connector, name: str, deadline: float) -> None:
+    while True:
+        try:
+            connection = await connector.open(name=name)
+        except StoreUnavailable:
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(_PAUSE)
+        else:
+            await connection.disconnect()
+            return

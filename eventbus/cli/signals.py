@@ -24,7 +24,7 @@ class Interrupts:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (made by a task only)
         self.cancel: Callable[[], object] = task.cancel
-        self.act = self.cancel
+        self.act: Callable[[], object] = task.cancel
         self.count = 0
         self.code = 0
         """128 + the number of the last signal, 0 while there was none."""

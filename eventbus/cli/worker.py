@@ -33,6 +33,9 @@ __all__ = ["worker"]
 
 _log = structlog.get_logger("eventbus.worker")
 
+_PATIENCE = 3.0
+"""Seconds to wait for a server at the start, such as one that was started with this worker."""
+
 
 def worker(
     place: Annotated[
@@ -90,7 +93,10 @@ class _Process:
         # While it starts there is nothing to finish.
         with Interrupts() as interrupts:
             try:
-                async with started(self._provider), self._provider.worker(queues=self._globs) as runner:
+                async with (
+                    started(self._provider, patience=_PATIENCE),
+                    self._provider.worker(queues=self._globs) as runner,
+                ):
                     interrupts.act = lambda: self._on_signal(runner, interrupts.count)
                     await self._serve(runner, interrupts)
             except asyncio.CancelledError:

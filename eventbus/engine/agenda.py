@@ -1,7 +1,8 @@
 """Which queues a worker asks next.
 
 A queue is `hot` from a wake, or from an answer that left jobs in it, until an answer
-says it is empty. Turns name the hot queues in rotation, so none waits behind another.
+says it is empty. An answer says so only of the time it was made: a wake that came while a
+queue was being asked counts more, for it may have overtaken the answer. Turns name the hot queues in rotation, so none waits behind another.
 A wake for a queue that this worker has no slot for is `owed` to other workers.
 """
 
@@ -20,16 +21,20 @@ class Agenda:
         self._quota = quota
         self._hot: dict[str, bool] = {}
         """Queue -> whether an answer left jobs in it (else it is a guess)."""
+        self._noted: set[str] = set()
+        """Queues that were noted since they were last asked."""
         self._owed: set[str] = set()
 
     @property
     def has_owed(self) -> bool:
+        """Whether wakes wait to be put back."""
         return bool(self._owed)
 
     def note(self, queues: Iterable[str]) -> None:
         """There may be work in these queues."""
         for queue in queues:
             self._hot.setdefault(queue, False)
+            self._noted.add(queue)
             if self._quota(queue) <= 0:
                 self._owed.add(queue)
 
@@ -46,6 +51,10 @@ class Agenda:
                     break
         return chosen
 
+    def ask(self, queues: Iterable[str]) -> None:
+        """These queues are about to be asked; what is noted from here on is news."""
+        self._noted.difference_update(queues)
+
     def answered(self, asked: Iterable[str], more: Iterable[str]) -> None:
         """`asked` were named in a turn; those in `more` still have jobs, and go to the end."""
         left = set(more)
@@ -54,6 +63,8 @@ class Agenda:
             self._owed.discard(queue)
             if queue in left:
                 self._hot[queue] = True
+            elif queue in self._noted:
+                self._hot[queue] = False
 
     def take_owed(self) -> list[str]:
         """The queues whose wakes are to be put back for other workers."""

@@ -29,7 +29,7 @@ import structlog
 from eventbus.engine.agenda import Agenda
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
-from eventbus.engine.job import Job, Settle
+from eventbus.engine.job import Job, Settle, give_back
 from eventbus.errors import StoreError
 from eventbus.store.rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
@@ -150,7 +150,7 @@ class Claimer:
             await self._store.rearm(self.pool, queues)
 
     async def wait_settled(self) -> None:
-        """Wait until every settle was answered."""
+        """Wait until every settle was answered and no call is under way."""
         await self._settled.wait()
 
     async def run(self) -> None:
@@ -201,6 +201,8 @@ class Claimer:
         others = {queue for queue, _ in settles}.difference(asked)
         queues.extend(self._queue_row(queue, 0) for queue in others)
         self._is_due = False
+        self._settled.clear()
+        self._agenda.ask(asked)
         lane.is_busy = True
         self._asked += want
         self._asked_of.update(reserved)
@@ -246,7 +248,10 @@ class Claimer:
                 row.due,
                 answer.now,
             )
-            self.executor.start(job, self._consumers[queue])
+            if self._is_draining:
+                self._settle(job, give_back())  # asked for before the stop
+            else:
+                self.executor.start(job, self._consumers[queue])
 
     def _settle(self, job: Job, settle: Settle) -> None:
         attempts = job.attempts + 1 if settle.counts else ""

@@ -22,25 +22,36 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Consumer(Protocol):
-    """Runs the jobs of one queue.
-
-    `base` and `group` name the queue's event and group (`""`: the default one);
-    `concurrency` bounds its jobs in this process; `timeout` is for one run, seconds.
-    """
+    """Runs the jobs of one queue."""
 
     @property
-    def queue(self) -> str: ...
-    @property
-    def base(self) -> str: ...
-    @property
-    def group(self) -> str: ...
-    @property
-    def concurrency(self) -> int: ...
-    @property
-    def retention(self) -> Retention: ...
+    def queue(self) -> str:
+        """The queue's name."""
+        ...
 
-    def timeout_of(self, job: Job) -> float | None:
-        """Seconds one run may take, or None."""
+    @property
+    def base(self) -> str:
+        """The queue that emissions name; its groups are listed under it."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """The group, empty for the default one."""
+        ...
+
+    @property
+    def concurrency(self) -> int:
+        """Jobs of this queue at a time in this process."""
+        ...
+
+    @property
+    def retention(self) -> Retention:
+        """How long what ended is kept."""
+        ...
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one run may take, or None."""
         ...
 
     async def run(self, job: Job) -> Settle:

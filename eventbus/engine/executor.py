@@ -29,7 +29,10 @@ from eventbus.engine.consumer import Consumer
 from eventbus.engine.deadlines import Deadlines
 from eventbus.engine.job import Job, Settle, give_back
 
-__all__ = ["Executor", "Running"]
+__all__ = ["MAX_ABANDONED", "Executor", "Running"]
+
+MAX_ABANDONED = 10
+"""Handlers given up on past which a worker drains and ends: its process is not healthy."""
 
 _log = structlog.get_logger("eventbus.worker")
 
@@ -64,6 +67,8 @@ class Executor:
         self.running: dict[str, Running] = {}
         self.counts: Counter[str] = Counter()
         self.abandoned = 0
+        self.unhealthy = asyncio.Event()
+        """Set once MAX_ABANDONED handlers were given up on."""
         self.deadlines = Deadlines()
         self._settle = settle
         self._patience = patience
@@ -74,7 +79,7 @@ class Executor:
         run = Running(self, job, consumer)
         self.running[job.id] = run
         self.counts[job.queue] += 1
-        run.timeout = consumer.timeout_of(job)
+        run.timeout = consumer.timeout
         if run.timeout is not None:
             run.bucket = self.deadlines.add(run, run.timeout)
         run.task = asyncio.get_running_loop().create_task(self._run(run))
@@ -89,7 +94,7 @@ class Executor:
             settle = self._decide_cancelled(run, error)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (whatever a handler raises)
             settle = run.consumer.decide(run.job, error)
             if run.cause is not None:
                 settle = self._decide_cancelled(run)
@@ -129,6 +134,8 @@ class Executor:
             run.bucket = self.deadlines.add(run, self._patience)
             return
         self.abandoned += 1
+        if self.abandoned >= MAX_ABANDONED:
+            self.unhealthy.set()
         _log.error("handler ignores its cancellation, given up on", job_id=run.job.id, queue=run.job.queue)
         self._end(run, self._decide_cancelled(run))
 

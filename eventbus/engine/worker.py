@@ -21,6 +21,7 @@ import structlog
 from eventbus.engine.announcer import Announcer
 from eventbus.engine.claimer import Claimer
 from eventbus.engine.consumer import Consumer
+from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.engine.leases import LeaseKeeper
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
@@ -28,12 +29,9 @@ from eventbus.engine.waker import Waker
 from eventbus.errors import StoreError
 from eventbus.store.store import Store
 
-__all__ = ["MAX_ABANDONED", "Worker", "WorkerOptions"]
+__all__ = ["Worker", "WorkerOptions"]
 
 _log = structlog.get_logger("eventbus.worker")
-
-MAX_ABANDONED = 10
-"""Handlers given up on past which a worker drains and ends: its process is not healthy."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -143,7 +141,6 @@ class Worker:
 
     async def _watch_abandoned(self) -> None:
         """End a worker whose handlers ignore their cancellations."""
-        while self.claimer.executor.abandoned < MAX_ABANDONED:
-            await asyncio.sleep(1)
+        await self.claimer.executor.unhealthy.wait()
         _log.critical("too many handlers ignore their cancellation, worker ends", count=MAX_ABANDONED)
         self._stop.set()

@@ -37,8 +37,11 @@ class Caller:
         self._root = root
         self._prelude = prelude
         self._in_trouble = False
+        self._known: set[Any] = set()
         self.repeats = 0
         """Calls sent again since the start."""
+        self.loads = 0
+        """Scripts sent whole since the start: each once, and again after the server forgot them."""
 
     async def script(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
         """Run a script; repeat until `deadline` (monotonic seconds), None for ever.
@@ -62,6 +65,7 @@ class Caller:
     ) -> Any:
         """`without_script` goes in the place of `command` once the server does not know its script."""
         sent = False
+        why: StoreError | None = None
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -70,15 +74,20 @@ class Caller:
                 sent = sent or getattr(error, "sent", False)
                 left = _LAST_PAUSE if deadline is None else deadline - time.monotonic()
                 if without_script is not None and isinstance(error, StoreRefused) and error.code == "NOSCRIPT":
+                    self._note_load(command[1])
                     command, without_script = without_script, None
                     continue
                 if isinstance(error, StoreRefused) and error.code == "READONLY":
                     self._channel.drop("the server became read-only")  # the name may lead to a new primary
+                if why is None or left > 0:
+                    why = error  # that the time is over says less than what came before
                 if not _is_transient(error) or left <= 0 or self._channel.is_closed:
-                    raise _with_sent(error, self._channel.address, sent=sent) from error.__cause__
+                    raise _with_sent(why, self._channel.address, sent=sent) from why.__cause__
                 self._note_trouble(error)
             else:
                 self._note_recovery()
+                if without_script is not None:
+                    self._known.add(command[1])
                 return reply
             self.repeats += 1
             await asyncio.sleep(min(left, pause * (1 - random.random() / 2)))
@@ -88,6 +97,12 @@ class Caller:
         if not self._in_trouble:
             self._in_trouble = True
             _log.warning("server not available, trying again", error=str(error))
+
+    def _note_load(self, digest: Any) -> None:
+        self.loads += 1
+        if digest in self._known:
+            self._known.clear()
+            _log.info("the server forgot its scripts, sending them again")
 
     def _note_recovery(self) -> None:
         if self._in_trouble:

@@ -68,7 +68,7 @@ class Channel:
         """
         if self._connection is None:
             await self._within(deadline, self._open(), sent=False)
-        future = await self._send(command)
+        future = self._send(command)
         if deadline is None:
             return await future
         return await self._within(deadline, future, sent=True)
@@ -84,11 +84,18 @@ class Channel:
                 TimeoutError("no answer in time"), address=self._connector.address, sent=sent
             ) from error
 
-    async def _send(self, command: tuple[str | bytes | float, ...]) -> asyncio.Future[Any]:
-        """Send one command on the open connection; returns the future of its answer."""
+    def _send(self, command: tuple[str | bytes | float, ...]) -> asyncio.Future[Any]:
+        """Send one command on the open connection; returns the future of its answer.
+
+        Written to the transport directly: redis-py's own way would connect again by itself, and
+        close the connection of all when one caller is cancelled. Nothing waits for the buffer
+        to drain: callers have few calls under way, each bounded in bytes.
+        """
         connection = self._connection
-        if connection is None:
+        writer = None if connection is None else connection._writer
+        if writer is None:
             raise StoreUnavailable("the connection was lost before sending", address=self._connector.address)
+        packed = connection.pack_command(*command)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if not self._owed:
@@ -97,8 +104,8 @@ class Channel:
         if self._watch is None:
             self._watch = loop.call_later(self._answer_timeout, self._check_answers)
         try:
-            await connection.send_packed_command(connection.pack_command(*command), check_health=False)
-        except (OSError, foreign.RedisError) as error:
+            writer.writelines(packed)
+        except (OSError, RuntimeError) as error:
             self._lose(connection, error)
         return future
 
@@ -111,6 +118,7 @@ class Channel:
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
+            await asyncio.wait([self._opening])
         connection, reader = self._connection, self._reader
         self._lose(connection, ConnectionResetError("closed by this side"))
         if reader is not None:
@@ -124,6 +132,7 @@ class Channel:
             raise StoreUnavailable("this connection is closed", address=self._connector.address)
         if self._opening is None:
             self._opening = asyncio.create_task(self._connect(), name=f"{self._name}-connect")
+            self._opening.add_done_callback(_hear)  # all who wait for it may have gone
         try:
             await asyncio.shield(self._opening)
         except asyncio.CancelledError:
@@ -146,18 +155,21 @@ class Channel:
             reply: Any = None
             refusal: StoreError | None = None
             try:
-                reply = await read(disable_decoding=self._raw)
+                reply = await read(disable_decoding=self._raw, disconnect_on_error=False)
             except foreign.ConnectionError as error:
                 # redis-py files some refusals (LOADING) under its connection errors.
                 self._lose(connection, error)
                 return
             except foreign.ResponseError as error:
                 refusal = translate(error, address=self._connector.address, sent=True)
-            except (OSError, foreign.RedisError, asyncio.CancelledError) as error:
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (callers must hear of it)
                 self._lose(connection, error)
                 return
             self._last_answer = loop.time()
             if connection is not self._connection:
+                return
+            if not self._owed:
+                self._lose(connection, foreign.InvalidResponse("an answer that nobody asked for"))
                 return
             future = self._owed.popleft()
             if future.done():
@@ -198,3 +210,8 @@ class Channel:
             return
         silence = TimeoutError(f"no answer for {self._answer_timeout:g} s")
         self._lose(self._connection, silence)
+
+
+def _hear(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()

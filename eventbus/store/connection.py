@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -34,6 +35,7 @@ _REMEDIES = {
     "OOM": "the server's maxmemory is reached; raise it, or shorten what is kept",
     "MISCONF": "the server cannot write to its disk and refuses writes; see its log",
     "CLUSTERDOWN": "the cluster does not serve this slot; see its log",
+    "MOVED": "this is a node of a cluster, which is not supported yet; use the URL of one server",
 }
 
 #: Errors after which the same call may work: the store reconnects and repeats.
@@ -53,8 +55,7 @@ def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
     if isinstance(
         error, (foreign.ConnectionError, foreign.TimeoutError, OSError, EOFError, asyncio.TimeoutError)
     ):
-        code = str(error).split(" ", 1)[0]
-        if code in ("LOADING", "Redis"):
+        if isinstance(error, foreign.BusyLoadingError):
             return _refused("LOADING", "the server is loading its data", address)
         why = str(error) or type(error).__name__
         when = "before it answered" if sent else "while connecting"
@@ -72,7 +73,14 @@ _CODES: dict[type[Exception], str] = {
     foreign.MasterDownError: "MASTERDOWN",
     foreign.ClusterDownError: "CLUSTERDOWN",
     foreign.TryAgainError: "TRYAGAIN",
+    foreign.ExecAbortError: "EXECABORT",
+    foreign.ClusterCrossSlotError: "CROSSSLOT",
+    foreign.MovedError: "MOVED",
+    foreign.AskError: "ASK",
 }
+
+# Redis 6 wraps what a script's command was refused with: `...: @user_script: 9: -OOM command ...`
+_IN_SCRIPT = re.compile(r"@user_script: ?\d+: -?([A-Z]{3,}) ")
 
 
 def _code_of(error: foreign.ResponseError) -> str:
@@ -80,7 +88,10 @@ def _code_of(error: foreign.ResponseError) -> str:
         if isinstance(error, kind):
             return code
     first = str(error).split(" ", 1)[0]
-    return first if first.isupper() else "ERR"
+    if first.isupper():
+        return first
+    inner = _IN_SCRIPT.search(str(error))
+    return inner[1] if inner else "ERR"
 
 
 def _refused(code: str, text: str, address: str) -> StoreRefused:
@@ -167,13 +178,15 @@ class Connector:
         return cast(redis.Connection, connection)
 
     def _common(self, name: str) -> dict[str, Any]:
+        # What a URL asks for may not change how answers are read.
         return {
+            "socket_connect_timeout": self._timeout,
+            **self._arguments,
             "protocol": 2,
             "socket_timeout": None,
-            "socket_connect_timeout": self._timeout,
             "decode_responses": True,
+            "encoding": "utf-8",
             "encoding_errors": "surrogateescape",
-            **self._arguments,
             "client_name": name,
         }
 
@@ -197,10 +210,23 @@ def _parse(url: str, scheme: str) -> dict[str, Any]:
         kind_of = arguments.get("connection_class", asyncio_connection.Connection)
         cast(Any, kind_of)(**{k: v for k, v in arguments.items() if k != "connection_class"})
     except (ValueError, TypeError, redis.RedisError) as error:
-        raise ConfigError(f"cannot use the URL {redact(url)!r}: {error}", setting="url") from None
+        raise ConfigError(f"cannot use the URL {redact(url)!r}: {_why_not(error)}", setting="url") from None
     if scheme == "unix" and not arguments.get("path"):
         raise ConfigError(f"expected unix:///path/to/socket, got: {redact(url)!r}", setting="url")
     return cast(dict[str, Any], arguments)
+
+
+def _why_not(error: Exception) -> str:
+    """Say what is wrong with a URL; its own words may hold a piece of a password."""
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if unknown:
+        return f"it has an option that is not known, {unknown[1]!r}"
+    if str(error).startswith("Invalid value for"):
+        return str(error)
+    return (
+        "expected scheme://user:password@host:port/db with a port from 0 to 65535, "
+        "other characters of the password percent-encoded"
+    )
 
 
 def _address_of(arguments: dict[str, Any]) -> str:

@@ -259,7 +259,7 @@ class _Folder:
         with contextlib.closing(_Lock(self._lock_file)) as lock:
             if lock.take():
                 return False
-            self._ending.touch()
+            self._ending.touch(mode=0o600)
             # The append-only file is written out and synced all the same; there is no snapshot to save.
             launcher.ask(self._address(), b"SHUTDOWN NOSAVE\r\n", timeout=_END_WITHIN)
             if not lock.take_within(_END_WITHIN):
@@ -273,6 +273,7 @@ class _Folder:
                 return False
             address = launcher.choose_address(self.path)
             launcher.find_program()  # or an error, before anything changes
+            self._address_file.touch(mode=0o600)
             self._address_file.write_bytes(os.fsencode(address))
             address.unlink(missing_ok=True)
             self._ending.unlink(missing_ok=True)

@@ -65,6 +65,7 @@ def launch_thrown_away(folder: Path, address: Path, *, lock: int, owner: int) ->
 
 
 def _run(script: str, arguments: list[str], *, folder: Path, lock: int, stdin: int) -> None:
+    (folder / "server.log").touch(mode=0o600)
     with (folder / "server.log").open("ab") as log:
         subprocess.run(  # noqa: S603  (our program, no input of others)
             ["/bin/sh", "-c", script, "eventbus", *arguments],

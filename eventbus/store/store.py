@@ -53,7 +53,7 @@ class Store:
     def __init__(self, connector: Connector, *, prefix: str, name: str, prelude: str = "") -> None:
         self.connector = connector
         self.keys = Keys(prefix, SHARD)
-        self._name = name
+        self.name = name
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
         self._caller = Caller(self._channel, root=self.keys.root, prelude=prelude)
 
@@ -94,12 +94,12 @@ class Store:
 
     def open_wakes(self, *, pool: str, worker: str) -> WakeReader:
         """A reader for one worker's wakes, on a connection of its own."""
-        channel = Channel(self.connector, name=f"{self._name}-wake", answer_timeout=_BLOCK + _ANSWER_TIMEOUT)
+        channel = Channel(self.connector, name=f"{self.name}-wake", answer_timeout=_BLOCK + _ANSWER_TIMEOUT)
         return WakeReader(channel, wake=self.keys.wake(pool), control=self.keys.control(worker))
 
     def open_leases(self, *, timeout: float) -> LeaseStore:
         """A store for the lease thread, on a blocking connection of its own."""
-        return LeaseStore(self.connector, self.keys, name=f"{self._name}-lease", timeout=timeout)
+        return LeaseStore(self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout)
 
     async def add(
         self,
@@ -204,6 +204,7 @@ class Store:
         """Put wakes back that this worker cannot use now."""
         pairs = chain.from_iterable((0, queue) for queue in queues)
         await self._caller.command("ZADD", self.keys.wake(pool), *pairs)
+        await self._caller.command("EXPIRE", self.keys.wake(pool), 120)
 
     async def poke(self, worker: str, message: str) -> None:
         """Wake one worker's blocked read with a message."""
@@ -271,8 +272,8 @@ class LeaseStore:
             return self._connection.read_response()
         except Exception as error:
             ours = translate(error, address=self._connector.address, sent=True)
-            if isinstance(ours, StoreUnavailable):
-                self.close()
+            if not isinstance(ours, StoreRefused):
+                self.close()  # what it answers next may belong to this call
             raise ours from error
 
 

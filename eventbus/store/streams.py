@@ -1,9 +1,9 @@
 """The reply stream of one emitter: created, read, trimmed and kept alive by it alone.
 
 The emitter creates the stream; workers add to it only while it exists. Reading goes on
-from a remembered position. What must hold: after a reconnect, or when the stream is
-missing, `read` says so by raising or by `is_fresh`, and the caller looks up whatever it
-still waits for; so no outcome depends on the stream alone.
+from a remembered position. What must hold: after a reconnect `read` has raised, and the
+caller calls `open`, which makes a missing stream anew, and looks up whatever it still
+waits for; so no outcome depends on the stream alone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ class ReplyStream:
         self._caller = store._caller  # pyright: ignore[reportPrivateUsage]  (one package)
         self._key = store.keys.replies(emitter)
         self._channel = Channel(
-            store.connector, name=f"eventbus-replies-{emitter}", answer_timeout=_BLOCK_MS / 1000 + 5, raw=True
+            store.connector, name=f"{store.name}-replies", answer_timeout=_BLOCK_MS / 1000 + 5, raw=True
         )
         self._position = "0"
         self._trimmed = "0"
+        self._corrupt = ""
 
     async def open(self, *, deadline: float | None = None) -> None:
         """Make sure the stream exists and lives 10 minutes more; reading starts over if it was gone."""
@@ -48,9 +49,12 @@ class ReplyStream:
     async def read(self) -> list[Outcome]:
         """Wait up to 4 s for outcomes and return them in order; one try.
 
-        Raises StoreUnavailable; the position is kept, so nothing read later is missed. Raises
-        StoreCorrupt for foreign entries; they are passed over, with those read beside them.
+        Raises StoreUnavailable; the position is kept, so nothing read later is missed. An entry
+        that cannot be read is passed over, and the next call raises StoreCorrupt, once.
         """
+        if self._corrupt:
+            corrupt, self._corrupt = self._corrupt, ""
+            raise StoreCorrupt(corrupt)
         reply = await self._channel.call(
             "XREAD", "COUNT", 500, "BLOCK", _BLOCK_MS, "STREAMS", self._key, self._position
         )
@@ -61,7 +65,10 @@ class ReplyStream:
         outcomes: list[Outcome] = []
         for _, fields in entries:
             if fields and fields[0] == b"d":
-                outcomes.extend(_outcomes(fields[1]))
+                try:
+                    outcomes.extend(_outcomes(fields[1]))
+                except (msgspec.MsgspecError, ValueError) as error:
+                    self._corrupt = f"an entry of the reply stream {self._key} cannot be read: {error}"
         return outcomes
 
     async def trim(self) -> None:
@@ -82,11 +89,14 @@ class ReplyStream:
 
 
 def _outcomes(packed: bytes) -> list[Outcome]:
-    try:
-        flat = _unpack(packed)
-        return [
-            Outcome(flat[i], flat[i + 1], flat[i + 3] if flat[i + 2] else None)
-            for i in range(0, len(flat), 4)
-        ]
-    except (msgspec.MsgspecError, UnicodeError, IndexError) as error:
-        raise StoreCorrupt(f"an entry of the reply stream cannot be read: {error}") from error
+    """Raises MsgspecError or ValueError for what the scripts did not write."""
+    flat = _unpack(packed)
+    if len(flat) % 4:
+        raise ValueError(f"{len(flat)} values are no rows of four")
+    outcomes: list[Outcome] = []
+    for i in range(0, len(flat), 4):
+        job, state, carried, text = flat[i : i + 4]
+        if not (isinstance(job, str) and isinstance(state, str) and isinstance(text, str)):
+            raise ValueError("a job, a state or an outcome is not text")  # noqa: TRY004
+        outcomes.append(Outcome(job, state, text if carried else None))
+    return outcomes

@@ -27,8 +27,8 @@ end
 
 for _, queue in ipairs(queues) do
   local pools = key('pools', queue.name)
+  redis.call('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) -- a full server lets it through
   redis.call('ZADD', pools, now, pool)
-  redis.call('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE))
   redis.call('PEXPIRE', pools, SILENCE)
   if queue.group ~= '' then redis.call('SADD', key('groups', queue.base), queue.group) end
 end

@@ -24,6 +24,7 @@ for i = 1, count do
   end
   rows[2 * i - 1], rows[2 * i] = state, text
 end
+if #joins > 0 then redis.call('ZREM', root .. ':active', '') end -- a full server lets it through
 for _, id in ipairs(joins) do
   try('HSET', key('job', id), 'joined', 1)
   try('HSET', key('waiters', id), 'w:' .. emitter, emitter)

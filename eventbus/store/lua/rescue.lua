@@ -15,9 +15,12 @@ local active = root .. ':active'
 local ids = redis.call('ZRANGEBYSCORE', active, '-inf', whole(now), 'LIMIT', 0, limit)
 local stalled, bad = {}, {}
 for _, id in ipairs(ids) do
-  local record, why = read(id)
+  local record, why, queue = read(id)
+  if record and record.state ~= 'active' and not is_placed(id, record) then
+    record, why, queue = nil, 'active in the state ' .. record.state, record.queue
+  end
   if not record then
-    bad[#bad + 1] = { id = id, why = why }
+    bad[#bad + 1] = { id = id, queue = queue, why = why }
   elseif record.state == 'active' then
     record.lease = read_lease(id)
     stalled[#stalled + 1] = { id = id, record = record, stalls = (tonumber(record.stalls) or 0) + 1 }
@@ -42,8 +45,9 @@ end
 
 local ready, rescued, failed = {}, {}, {}
 call_many('ZREM', active, ids)
-for _, job in ipairs(bad) do quarantine(job.id, 'unknown', job.why, now) end
+for _, job in ipairs(bad) do quarantine(job.id, job.queue, job.why, now) end
 for _, job in ipairs(stalled) do
+  redis.call('HDEL', key('job', job.id), 'token') -- what its holder still sends is refused
   if job.stalls > max_stalls then
     fail(job)
     failed[#failed + 1] = job.id

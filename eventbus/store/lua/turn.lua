@@ -47,7 +47,7 @@ end
 
 -- What the last call claimed and this worker still holds, read again from the records.
 local function answer_again(kept)
-  local jobs, lost, ids = {}, cmsgpack.unpack(kept[2]), cmsgpack.unpack(kept[3])
+  local jobs, ids = {}, cmsgpack.unpack(kept[2])
   for i = 1, #ids do
     local record, lease_record = read(ids[i]), read_lease(ids[i])
     local body = record and read_body(ids[i], record)
@@ -59,10 +59,11 @@ local function answer_again(kept)
       end
     end
   end
-  return { now, next_due(), lost, {}, {}, {}, claim_rows(jobs) }
+  local lost, woken, control = cmsgpack.unpack(kept[3]), cmsgpack.unpack(kept[4]), cmsgpack.unpack(kept[5])
+  return { now, next_due(), lost, woken, control, {}, claim_rows(jobs) }
 end
 
-local kept = redis.call('HMGET', last, 'call', 'lost', 'claimed')
+local kept = redis.call('HMGET', last, 'call', 'claimed', 'lost', 'woken', 'control')
 if kept[1] then
   if tonumber(kept[1]) == call then return answer_again(kept) end
   if tonumber(kept[1]) > call then return redis.error_reply('STALE an older call of worker ' .. worker) end
@@ -76,8 +77,8 @@ redis.call('PEXPIRE', last, 600000)
 local ready = {}
 local changed = write_settles(settles, by_name, ready, now)
 write_due(due, ready, now)
-place_ready(ready, now)
 write_claims(plan, token, now + lease, now)
+place_ready(ready, now) -- after the claims, which may have left the queue empty: then it wakes
 flush_ends()
 for _, queue in ipairs(queues) do
   local limit = 2 * settle_count + 10
@@ -93,9 +94,13 @@ end
 for _, index in ipairs(plan.more) do
   redis.call('ZADD', key('wake', pool), now, queues[index].name)
 end
+if #plan.more > 0 then redis.call('PEXPIRE', key('wake', pool), 120000) end
 local control = redis.call('ZPOPMIN', key('control', worker), 32)
 for i, job in ipairs(plan.jobs) do claimed[i] = job.id end
-redis.call('HSET', last, 'call', call, 'lost', cmsgpack.pack(lost), 'claimed', cmsgpack.pack(claimed))
+redis.call(
+  'HSET', last, 'call', call, 'claimed', cmsgpack.pack(claimed),
+  'lost', cmsgpack.pack(lost), 'woken', cmsgpack.pack(woken), 'control', cmsgpack.pack(control)
+)
 if not kept[1] then redis.call('PEXPIRE', last, 600000) end
 local earliest = due.next
 if #due.ids > 0 or changed then earliest = next_due() end

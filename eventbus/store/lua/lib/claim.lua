@@ -38,7 +38,9 @@ local function choose(plan, index, queue, id)
   if why then
     plan.bad[#plan.bad + 1] = { id = id, queue = queue.name, why = why }
   elseif record.state ~= 'waiting' then
-    return 0 -- settled elsewhere; a stray entry is only removed
+    if not is_placed(id, record) then
+      plan.bad[#plan.bad + 1] = { id = id, queue = queue.name, why = 'waits in the state ' .. record.state }
+    end -- else a stray entry, which is only removed
   elseif record.v then
     plan.foreign[#plan.foreign + 1] = { id = id, queue = queue.name }
   else

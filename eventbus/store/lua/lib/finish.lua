@@ -59,6 +59,6 @@ local function flush_ends()
     call_many('ZADD', root .. ':' .. name, list)
   end
   for emitter, rows in pairs(replies) do
-    redis.call('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))
+    try('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))
   end
 end

@@ -11,9 +11,11 @@ local function follow(pointer, emission, reuse)
   local values = try('HMGET', pointer, 'job', 'print', 'state', 'text') or {}
   local job, print, state, text = values[1], values[2], values[3], values[4]
   if not job then return nil end
-  if not state then
-    if redis.call('EXISTS', key('job', job)) == 0 then return nil end
-    return job, print
+  if not state then -- the record knows better: it may be lost, foreign, or set apart as failed
+    local record = try('HMGET', key('job', job), 'state', 'result') or {}
+    state, text = record[1], record[2]
+    if not state then return nil end
+    if state ~= 'completed' and state ~= 'failed' and state ~= 'cancelled' then return job, print end
   end
   local may = state == 'completed' or reuse or try('HEXISTS', key('waiters', job), emission) == 1
   if not may then return nil end

@@ -11,9 +11,12 @@ local function read_due(now, limit)
   local ids = redis.call('ZRANGEBYSCORE', root .. ':delayed', '-inf', whole(now), 'LIMIT', 0, limit)
   due.ids = ids
   for _, id in ipairs(ids) do
-    local record, why = read(id)
+    local record, why, queue = read(id)
+    if record and record.state ~= 'delayed' and not is_placed(id, record) then
+      record, why, queue = nil, 'delayed in the state ' .. record.state, record.queue
+    end
     if not record then
-      due.bad[#due.bad + 1] = { id = id, queue = 'unknown', why = why }
+      due.bad[#due.bad + 1] = { id = id, queue = queue, why = why }
     elseif record.state == 'delayed' then
       record.id = id
       push(due.by_queue, record.queue, record)

@@ -1,21 +1,24 @@
 -- Reading job records that may be missing, foreign or damaged, without raising.
+local KEPT = 604800000 -- a week
+
+-- A whole number as we write them, or none; `tonumber` also takes nan, inf, 0x10 and 1e99.
 local function is_number(value)
-  return not value or tonumber(value) ~= nil
+  return not value or #value <= 17 and string.find(value, '^%-?%d+$')
 end
 
 -- What a claim, a promotion or a rescue must know. Absent fields are false.
--- Returns the record, or nil and what is wrong with it.
+-- Returns the record; or nil, what is wrong with it, and its queue if that can be read.
 local function read(id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'queue', 'order', 'attempts', 'stalls', 'created', 'due', 'body', 'v', 'lifo'
   )
   if v.err then return nil, 'not a hash' end
   local state, queue, order = v[1], v[2], v[3]
-  if not state then return nil, 'missing' end
-  if not queue then return nil, 'no queue' end
-  if not tonumber(order) then return nil, 'bad order' end
-  if not (is_number(v[4]) and is_number(v[5])) then return nil, 'bad attempts or stalls' end
-  if not (is_number(v[6]) and is_number(v[7])) then return nil, 'bad created or due' end
+  if not queue then return nil, state and 'no queue' or 'missing' end
+  if not state then return nil, 'no state', queue end
+  if not order or not is_number(order) then return nil, 'bad order', queue end
+  if not (is_number(v[4]) and is_number(v[5])) then return nil, 'bad attempts or stalls', queue end
+  if not (is_number(v[6]) and is_number(v[7])) then return nil, 'bad created or due', queue end
   return {
     state = state, queue = queue, order = order, attempts = v[4], stalls = v[5],
     created = v[6], due = v[7], body = v[8], v = v[9], lifo = v[10],
@@ -29,23 +32,35 @@ local function read_lease(id)
   return { state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6] }
 end
 
--- Sets a damaged job apart as failed: what stood there is kept under `raw`, a week.
+-- Whether a job found where its state does not belong also stands where it does: then the
+-- other entry is a stray. If not, the job is lost unless somebody is told.
+local function is_placed(id, record)
+  local place = record.state == 'waiting' and 'ready' or record.state
+  if place ~= 'active' and place ~= 'delayed' then place = place .. ':' .. record.queue end
+  return try('ZSCORE', root .. ':' .. place, id)
+end
+
+-- Sets a damaged job apart as failed: what stood there is kept under `raw`. Where no queue
+-- is known it is listed under `unknown`, which nobody sweeps; so that goes by itself.
 local function quarantine(id, queue, why, now)
-  local name = key('job', id)
-  local record = { queue = queue }
+  local name, raw = key('job', id), key('raw', id)
+  local record = { queue = queue or 'unknown' }
   if redis.call('EXISTS', name) == 1 then
-    if redis.call('TYPE', name).ok == 'hash' then
-      record.reply = redis.call('HGET', name, 'reply') or nil
-    else
-      redis.call('RENAME', name, key('raw', id))
-      redis.call('PEXPIRE', key('raw', id), 604800000)
-    end
+    local kept = try('HMGET', name, 'reply', 'joined', 'key') or {}
+    record.reply, record.joined, record.key = kept[1], kept[2], kept[3]
+    redis.call('RENAME', name, raw)
+    redis.call('PEXPIRE', raw, KEPT)
   end
-  redis.call('HSET', name, 'queue', queue)
+  redis.call('HSET', name, 'queue', record.queue)
   local text = cjson.encode({
     type = 'StoreCorrupt',
     message = 'the record of job ' .. id .. ' cannot be read: ' .. why,
     attempts = 0,
   })
   finish(id, record, 'failed', text, now, 0)
+  if queue then return end
+  redis.call('ZADD', key('failed', 'unknown'), now, id)
+  for _, each in ipairs({ name, key('result', id), key('body', id), key('failed', 'unknown') }) do
+    redis.call('PEXPIRE', each, KEPT)
+  end
 end

@@ -19,14 +19,11 @@ local function retain(state, queue, count, age, limit, now)
   local name = key(state, queue)
   local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
   if not first or tonumber(first) >= now - WINDOW then return 0 end
-  local over = redis.call('ZCARD', name) - count
-  local oldest = redis.call('ZRANGE', name, 0, limit - 1, 'WITHSCORES')
-  local gone = {}
-  for i = 1, #oldest, 2 do
-    local ended = tonumber(oldest[i + 1])
-    local past = ended < now - math.max(age, WINDOW) or (i <= 2 * over and ended < now - WINDOW)
-    if not past then break end
-    gone[#gone + 1] = oldest[i]
+  local over = math.min(redis.call('ZCARD', name) - count, limit)
+  local too_old = '(' .. whole(now - math.max(age, WINDOW))
+  local gone = redis.call('ZRANGEBYSCORE', name, '-inf', too_old, 'LIMIT', 0, limit)
+  if over > #gone then
+    gone = redis.call('ZRANGEBYSCORE', name, '-inf', '(' .. whole(now - WINDOW), 'LIMIT', 0, over)
   end
   if #gone > 0 then
     call_many('ZREM', name, gone)

@@ -69,7 +69,7 @@ local function write_settles(settles, policies, ready, now)
       redis.call('HSET', key('job', row.id), 'state', 'waiting')
       push(ready, record.queue, record.order, row.id)
     elseif row.state == 'parked' then
-      redis.call('HSET', key('job', row.id), 'state', 'parked', 'result', row.text)
+      redis.call('HSET', key('job', row.id), 'state', 'parked', 'why', string.sub(row.text, 1, FIELD))
       redis.call('ZADD', key('parked', record.queue), now, row.id)
     else
       if row.attempts ~= '' then redis.call('HSET', job_root .. row.id, 'attempts', row.attempts) end

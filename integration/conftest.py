@@ -1,0 +1,113 @@
+"""Real servers, real processes. Each test has servers of its own and ends what it started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from backends import KINDS, MISSING, Backend
+from journal import Journal
+from programs import Program, clean_environment
+
+_SETS = {
+    # Which kinds of server a test meets, as far as this machine has them.
+    "all": ("valkey", "redis7", "redis6"),
+    "both": ("valkey", "redis7"),
+    "one": ("redis7", "valkey"),  # the first of them
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "servers(which): all, both (the default) or one of the kinds of server")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    lines = [f"servers: {', '.join(f'{name} ({path})' for name, path in KINDS.items()) or 'none'}"]
+    if MISSING:
+        lines.append(f"servers not found, their tests are not collected: {', '.join(MISSING)}")
+    return lines
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A kind of server that is not here is no parameter."""
+    if "kind" not in metafunc.fixturenames:
+        return
+    marker = metafunc.definition.get_closest_marker("servers")
+    which = marker.args[0] if marker is not None else "both"
+    kinds = [name for name in _SETS[which] if name in KINDS]
+    metafunc.parametrize("kind", kinds[:1] if which == "one" else kinds)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def make_server(kind: str) -> Iterator[Callable[..., Backend]]:
+    """Start a server of the test's own, with options of its command line."""
+    made: list[Backend] = []
+
+    def make(*options: str, port: int = 0) -> Backend:
+        backend = Backend(kind, *options, port=port)
+        made.append(backend)
+        backend.start()
+        return backend
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def server(make_server: Callable[..., Backend]) -> Backend:
+    """A server of the test's own, as it comes."""
+    return make_server()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    """What the handlers of `shop` did."""
+    journal = Journal(tmp_path / "journal")
+    yield journal
+    journal.close()
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Callable[[str], None]:
+    """Open a gate that handlers of `shop` wait for."""
+    return lambda name: (tmp_path / name).touch()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Run `python -m eventbus ...`, with settings such as `lease="2s"`; ended after the test."""
+    made: list[Program] = []
+
+    def run_program(*words: str, url: str = "", module: str = "eventbus", **settings: object) -> Program:
+        named = {f"EVENTBUS_{name.upper()}": str(value) for name, value in settings.items()}
+        environment = clean_environment() | named | {"EVENTBUS_TEST_FOLDER": str(tmp_path)}
+        if url:
+            environment["EVENTBUS_URL"] = url
+        name = f"{len(made)}-{words[0] if words else module}"
+        program = Program(name, ["-m", module, *words], folder=tmp_path, environment=environment)
+        made.append(program)
+        return program
+
+    yield run_program
+    for each in made:
+        each.kill()
+
+
+@pytest.fixture
+def start_worker(run: Callable[..., Program]) -> Callable[..., Program]:
+    """Start `eventbus worker shop:provider`; returns when it is ready."""
+
+    def start(backend: Backend, *words: str, **settings: object) -> Program:
+        program = run("worker", "shop:provider", *words, url=backend.url, **settings)
+        program.wait_logged("worker ready")
+        return program
+
+    return start

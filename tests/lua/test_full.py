@@ -1,0 +1,120 @@
+"""A server at its maxmemory: emits are refused and write nothing, running jobs still end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from servers import Server
+from shards import LEASE, START, Shard, row, settle
+
+from eventbus.errors import StoreRefused
+from eventbus.store.connection import Connector
+from eventbus.store.store import Store
+
+
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    server = Server("--maxmemory-policy", "noeviction")
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+async def store(server_url: str, prefix: str) -> AsyncIterator[Store]:
+    store = Store(Connector(server_url), prefix=prefix, name="test")
+    await store.start(deadline=None)
+    yield store
+    await store.aclose()
+
+
+async def _fill(shard: Shard) -> None:
+    await shard.command("CONFIG", "SET", "maxmemory", "1")
+
+
+async def _names(shard: Shard) -> list[str]:
+    return sorted(await shard.command("KEYS", "*"))
+
+
+async def test_an_emit_is_refused_and_writes_nothing(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _fill(shard)
+    before = await _names(shard)
+    rows = [row("b", body="x" * 500, key="k"), row("c", delay=5), row("d", priority=3)]
+    for each in (rows, rows[1:2]):
+        with pytest.raises(StoreRefused, match="maxmemory") as caught:
+            await shard.add(*each)
+        assert caught.value.code == "OOM"
+    assert await _names(shard) == before
+    assert await shard.members("ready") == ["a"]
+
+
+async def test_an_emit_that_only_joins_is_refused_too(shard: Shard) -> None:
+    await shard.add(row("a", key="k"))
+    await _fill(shard)
+    with pytest.raises(StoreRefused) as caught:
+        await shard.add(row("b", key="k"))
+    assert caught.value.code == "OOM"
+    assert "joined" not in await shard.record("a")
+
+
+async def test_a_repeat_of_what_was_added_before_is_answered(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _fill(shard)
+    assert await shard.add(row("a")) == []
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "delayed", "waiting", "parked"])
+async def test_running_jobs_are_settled_and_waiting_ones_claimed(shard: Shard, state: str) -> None:
+    await shard.open_replies()
+    await shard.add(row("a", key="k"), row("b"))
+    answer = await shard.turn(want=1)
+    await _fill(shard)
+    end = settle(answer.claims[0], answer.token, state, "x" * 100, attempts=1, delay=0)
+    answer = await shard.turn(end)
+    assert [each.id for each in answer.claims] == ["b"]
+    assert answer.lost == []
+    assert await shard.state("a") == {"delayed": "waiting"}.get(state, state)
+    assert len(await shard.replies()) == (state in ("completed", "failed"))
+
+
+async def test_due_jobs_are_promoted(shard: Shard) -> None:
+    await shard.add(row("a", delay=10))
+    await _fill(shard)
+    shard.now += 10
+    await shard.turn(want=0)
+    assert await shard.members("ready") == ["a"]
+
+
+async def test_leases_are_renewed_and_stalled_jobs_rescued(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    answer = await shard.turn()
+    await shard.rescue()
+    await _fill(shard)
+    shard.now += 1000
+    assert await shard.renew(("a", answer.token)) == []
+    assert await shard.score("active", "", "a") == START + 1000 + LEASE
+    shard.now += LEASE - 1000
+    assert await shard.rescue(is_heard=False) == (LEASE, [], [])  # the gap gives a lease of grace
+    last = (0, [""], [""])
+    for _ in range(4):
+        shard.now += LEASE // 4
+        last = await shard.rescue(is_heard=False)
+    assert last == (-1, ["b", "a"], [])
+    assert await shard.members("ready") == ["a", "b"]
+
+
+async def test_outcomes_are_still_looked_up_and_joined(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _fill(shard)
+    await shard.store.look("asker", ["a"], join=True)
+    assert (await shard.record("a"))["joined"] == "1"
+
+
+async def test_workers_announce_themselves_and_sweep(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _fill(shard)
+    assert await shard.announce() == 0
+    assert await shard.members("pools") == ["pool"]
+    assert await shard.sweep() == 0

@@ -1,0 +1,161 @@
+"""rescue.lua, renew.lua and note.lua: leases that end, that are prolonged, and that prove who writes."""
+
+from __future__ import annotations
+
+import json
+
+from shards import LEASE, QUEUE, START, Shard, row, settle
+
+# rescue
+
+
+async def test_a_lease_that_ran_out_puts_the_job_back_in_its_old_place(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    await shard.turn()
+    await shard.add(row("c"), row("urgent", priority=-1))
+    shard.now += LEASE
+    assert await shard.rescue() == (-1, ["a", "b"], [])
+    assert await shard.members("ready") == ["urgent", "a", "b", "c"]
+    assert await shard.members("active", "") == []
+
+
+async def test_a_stall_is_counted_and_is_no_attempt(shard: Shard) -> None:
+    await shard.add(row("a"))
+    for stalls in (1, 2):
+        await shard.turn()
+        shard.now += LEASE
+        await shard.rescue()
+        assert (await shard.record("a"))["stalls"] == str(stalls)
+    (claim,) = (await shard.turn()).claims
+    assert (claim.stalls, claim.attempts) == (2, 0)
+
+
+async def test_a_lease_that_has_not_ended_is_left_and_its_end_is_told(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    shard.now += LEASE - 1
+    assert await shard.rescue() == (1, [], [])
+    assert await shard.state("a") == "active"
+
+
+async def test_past_the_stall_limit_a_job_fails_and_its_emitter_is_told(shard: Shard) -> None:
+    await shard.open_replies()
+    await shard.add(row("a", key="k"))
+    for _ in range(2):
+        await shard.turn()
+        shard.now += LEASE
+        last = await shard.rescue(max_stalls=1)
+    assert last == (-1, [], ["a"])
+    assert await shard.members("failed") == ["a"]
+    assert (await shard.record("a"))["stalls"] == "2"
+    ((told,),) = await shard.replies()
+    assert told[:3] == ("a", "failed", 1)
+    error = json.loads(told[3])
+    assert (error["type"], error["stalls"], error["attempts"]) == ("StalledError", 2, 0)
+    assert "2 times" in error["message"]
+    assert await shard.add(row("b", key="k")) == []  # the key is free again
+
+
+async def test_a_settle_after_the_job_failed_by_stalls_is_lost(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    shard.now += LEASE
+    await shard.rescue(max_stalls=0)
+    assert (await shard.turn(settle(answer.claims[0], answer.token), want=0)).lost == ["a"]
+    assert await shard.state("a") == "failed"
+
+
+async def test_a_rescue_takes_a_bounded_number_and_says_that_more_is_due(shard: Shard) -> None:
+    await shard.add(*(row(str(i)) for i in range(5)))
+    await shard.turn()
+    shard.now += LEASE
+    assert await shard.rescue(limit=3) == (0, ["0", "1", "2"], [])
+    assert await shard.rescue(limit=3) == (-1, ["3", "4"], [])
+
+
+async def test_a_rescued_job_wakes_the_pools_of_its_queue(shard: Shard) -> None:
+    await shard.announce()
+    await shard.add(row("a"))
+    await shard.turn()
+    shard.now += LEASE
+    await shard.rescue()
+    assert await shard.members("wake", "pool") == [QUEUE]
+
+
+async def test_after_a_gap_of_more_than_a_third_of_a_lease_everybody_has_one_more_lease(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.renew()  # heard
+    await shard.turn()
+    shard.now += 2 * LEASE  # the server stood still, or was away
+    assert await shard.rescue(is_heard=False) == (LEASE, [], [])
+    assert await shard.state("a") == "active"
+    for _ in range(4):  # nobody renews it, but workers are there
+        shard.now += LEASE // 4
+        await shard.renew()
+    assert await shard.rescue(is_heard=False) == (-1, ["a"], [])
+
+
+async def test_a_renewal_after_a_gap_gives_the_grace_too(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.renew()
+    await shard.turn()
+    shard.now += 2 * LEASE
+    await shard.renew()
+    assert await shard.rescue(is_heard=False) == (LEASE, [], [])
+
+
+async def test_while_workers_are_heard_there_is_no_grace(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.renew()
+    await shard.turn()
+    for _ in range(4):
+        shard.now += LEASE // 4
+        await shard.renew()
+    assert (await shard.rescue(is_heard=False))[1] == ["a"]
+
+
+# renew
+
+
+async def test_a_renewal_puts_the_end_of_the_lease_off(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    answer = await shard.turn()
+    shard.now += 3000
+    assert await shard.renew(("a", answer.token)) == []
+    assert await shard.score("active", "", "a") == START + 3000 + LEASE
+    assert await shard.score("active", "", "b") == START + LEASE
+
+
+async def test_a_renewal_tells_which_leases_are_lost_and_does_not_bring_them_back(shard: Shard) -> None:
+    await shard.add(row("ended"), row("rescued"), row("retaken"), row("gone"))
+    answer = await shard.turn()
+    await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    shard.now += LEASE
+    await shard.renew(("gone", answer.token))
+    await shard.rescue()
+    taken = await shard.turn(worker="other", want=1)
+    assert [each.id for each in taken.claims] == ["rescued"]
+    await shard.command("UNLINK", shard.key("job", "gone"))
+    await shard.command("ZREM", shard.shard_key("active"), "gone")
+    jobs = ["ended", "rescued", "retaken", "gone", "never"]
+    assert await shard.renew(*((each, answer.token) for each in jobs)) == jobs
+    assert await shard.members("active", "") == ["rescued"]
+
+
+# note
+
+
+async def test_progress_is_recorded_under_the_lease(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    assert await shard.note("a", answer.token, "40") == []
+    assert await shard.command("GET", shard.key("progress", "a")) == "40"
+
+
+async def test_progress_without_the_lease_is_refused_and_not_recorded(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    answer = await shard.turn()
+    await shard.turn(settle(answer.claims[1], answer.token), want=0)
+    for job, token in (("a", "w:9"), ("b", answer.token), ("none", answer.token)):
+        assert await shard.note(job, token, "1") == [job]
+        assert await shard.command("EXISTS", shard.key("progress", job)) == 0

@@ -1,0 +1,203 @@
+"""The scripts as text: headers, key kinds, includes; and their loading into the server."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from shards import Shard, add_queue, row
+
+from eventbus.store import rows
+from eventbus.store.keys import KINDS
+from eventbus.store.scripts import load_script
+from eventbus.store.store import LeaseStore, Store
+
+_LUA = Path(str(files("eventbus.store").joinpath("lua")))
+_SCRIPTS = sorted(path.stem for path in _LUA.glob("*.lua"))
+_SOURCES = {path.name: path.read_text() for path in sorted(_LUA.rglob("*.lua"))}
+
+_SECTIONS = {
+    ("add", "queues"): rows.AddQueue,
+    ("add", "rows"): rows.AddRow,
+    ("turn", "queues"): rows.TurnQueue,
+    ("turn", "settles"): rows.SettleRow,
+    ("renew", "jobs"): rows.LeaseRow,
+    ("note", "jobs"): rows.NoteRow,
+    ("announce", "queues"): rows.AnnounceQueue,
+    ("sweep", "queues"): rows.SweepQueue,
+}
+
+
+def _sample(kind: Any, count: int) -> list[Any]:
+    """`count` rows whose values are their fields' names."""
+    return [kind(*kind._fields)] * count
+
+
+class _Recorder:
+    """In the place of the store's caller: notes what a script would get."""
+
+    def __init__(self) -> None:
+        self.arguments: list[Any] = []
+
+    async def script(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
+        self.arguments = arguments
+        return {
+            "turn": [0, 0, [], [], [], [], []],
+            "rescue": [0, [], []],
+            "look": ["state", "text"],
+        }.get(name, [])
+
+
+@pytest.fixture
+def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
+    recorder = _Recorder()
+    monkeypatch.setattr(store, "_caller", recorder)
+    return recorder
+
+
+@pytest.mark.parametrize(("script", "section"), _SECTIONS)
+def test_a_row_has_the_fields_of_its_scripts_header_in_order(script: str, section: str) -> None:
+    assert load_script(script).fields[section] == list(_SECTIONS[script, section]._fields)
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_a_header_names_every_section_and_every_section_has_a_row(name: str) -> None:
+    fields = load_script(name).fields
+    sections = {section for section in fields if section != "head"}
+    known = {section for script, section in _SECTIONS if script == name}
+    assert sections == known | ({"jobs"} if name == "look" else set())
+    assert sections <= set(fields["head"])  # the head says how many rows each has
+
+
+def _expected(name: str, **counts: int) -> list[Any]:
+    return [counts.get(field, field) for field in load_script(name).fields["head"]]
+
+
+async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
+    queues, adds = _sample(rows.AddQueue, 2), _sample(rows.AddRow, 3)
+    await store.add("emitter", queues, adds, deadline=0.0, now="now")
+    fields = load_script("add").fields
+    assert recorder.arguments == _expected("add", queues=2, rows=3) + fields["queues"] * 2 + fields["rows"] * 3
+
+
+async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
+    given: dict[str, Any] = {
+        "worker": "worker", "call": "call", "lease_ms": "lease", "pool": "pool", "want": "want",
+        "max_bytes": "bytes", "now": "now", "queues": _sample(rows.TurnQueue, 2),
+        "settles": _sample(rows.SettleRow, 3),
+    }  # fmt: skip
+    await store.turn(**given)
+    fields = load_script("turn").fields
+    head = _expected("turn", queues=2, settles=3)
+    assert recorder.arguments == head + fields["queues"] * 2 + fields["settles"] * 3
+
+
+async def test_the_small_scripts_get_what_their_headers_say(store: Store, recorder: _Recorder) -> None:
+    text = cast(Any, {"lease_ms": "lease", "limit": "limit", "max_stalls": "max_stalls", "key_ttl_ms": "key_ttl"})
+    await store.rescue(**text, now="now")
+    assert recorder.arguments == _expected("rescue")
+    await store.sweep(_sample(rows.SweepQueue, 2), limit=cast(Any, "limit"), now="now")
+    assert recorder.arguments == _expected("sweep", queues=2) + load_script("sweep").fields["queues"] * 2
+    await store.note(_sample(rows.NoteRow, 2))
+    assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
+    await store.announce(pool="pool", queues=_sample(rows.AnnounceQueue, 2), unpark=True, now="now")
+    assert recorder.arguments == [
+        *_expected("announce", queues=2, unpark=1),
+        *load_script("announce").fields["queues"] * 2,
+    ]
+    await store.look("emitter", ["id"], join=True)
+    assert load_script("look").fields == {"head": ["emitter", "bytes", "jobs"], "jobs": ["id", "join"]}
+    assert [recorder.arguments[0], *recorder.arguments[2:]] == ["emitter", 1, "id", 1]
+
+
+async def test_renew_sends_what_its_header_says(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    def call(self: LeaseStore, *command: Any) -> list[str]:
+        sent.extend(command)
+        return []
+
+    monkeypatch.setattr(LeaseStore, "_call", call)
+    store.open_leases(timeout=1).renew(cast(Any, "lease"), _sample(rows.LeaseRow, 2))
+    head = ["", "lease", 2]  # the server's time, always
+    assert msgspec.msgpack.decode(sent[-1]) == head + load_script("renew").fields["jobs"] * 2
+    assert load_script("renew").fields["head"] == ["now", "lease", "jobs"]
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
+    # The words of the header, in the order in which the text of the script takes them.
+    body = _SOURCES[f"{name}.lua"]
+    code = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
+    names: list[str] = []
+    for targets, values in re.findall(r"^local ([\w, ]+) = (.*take\(\).*)$", code, re.MULTILINE):
+        taken = values.count("take()")
+        names.extend(targets.split(", ")[:taken])
+    head = load_script(name).fields["head"]
+    short = {"queues": {"queue_count", "count"}, "rows": {"row_count"}, "settles": {"settle_count"}, "jobs": {"count"}}
+    for field, taken_as in zip(head, names, strict=False):
+        assert taken_as in {field, *short.get(field, ())}
+    assert len(names) >= len(head)
+
+
+def test_every_include_is_a_file_and_every_file_of_lib_is_included() -> None:
+    included = {name for text in _SOURCES.values() for name in re.findall(r"^--include (\w+)$", text, re.MULTILINE)}
+    assert included == {path.stem for path in (_LUA / "lib").glob("*.lua")}
+    for name in _SCRIPTS:
+        assert "--include" not in load_script(name).source
+
+
+_DYNAMIC = {"key(kind, name)", "key(kind, id)", "key(state, queue)"}
+"""Kinds that a script computes: the helper itself, what retention forgets, and the finished sets."""
+
+
+def test_a_script_builds_keys_of_documented_kinds_only() -> None:
+    text = "\n".join(_SOURCES.values())
+    literal = set(re.findall(r"key\('(\w+)'", text)) | set(re.findall(r"root \.\. ':(\w+):?'", text))
+    assert literal <= set(KINDS)
+    assert set(re.findall(r"(?<!_)\bkey\([^)']*\)", text)) == _DYNAMIC
+    forgotten = re.findall(r"in ipairs\(\{ ([^}]+) \}\)", _SOURCES["retain.lua"])
+    assert {name.strip(" '") for name in ",".join(forgotten).split(",")} <= set(KINDS)
+
+
+def test_every_documented_kind_is_used() -> None:
+    folder = Path(str(files("eventbus.store")))
+    text = "\n".join(
+        [*_SOURCES.values(), *(path.read_text() for path in folder.glob("*.py") if path.name != "keys.py")]
+    )
+    named = set(re.findall(r"'(\w+)'", text)) | set(re.findall(r"root \.\. ':(\w+):?'", text))
+    assert set(KINDS) - named == set()
+
+
+def test_retention_forgets_every_kind_that_goes_with_the_record() -> None:
+    with_record = {kind for kind, facts in KINDS.items() if facts[3] == "with the record"}
+    forgotten = set(re.findall(r"'(\w+)'", _SOURCES["retain.lua"]))
+    assert with_record | {"job"} <= forgotten
+
+
+async def test_a_server_whose_script_cache_was_emptied_is_given_the_script_again(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.command("SCRIPT", "FLUSH")
+    await shard.add(row("b"))
+    answer = await shard.turn()
+    await shard.command("SCRIPT", "FLUSH")
+    assert await shard.add(row("b")) == []
+    assert [claim.id for claim in answer.claims] == ["a", "b"]
+
+
+async def test_the_lease_thread_gives_the_script_again_too(store: Store) -> None:
+    leases = store.open_leases(timeout=5)
+    leases._call("SCRIPT", "FLUSH")  # pyright: ignore[reportPrivateUsage]
+    assert leases.renew(1000, [rows.LeaseRow("none", "w:1")]) == ["none"]
+    leases.close()
+
+
+async def test_each_add_call_takes_the_rows_of_several_queues(shard: Shard) -> None:
+    queues = [add_queue("event.a"), add_queue("event.b")]
+    await shard.add(row("a", queue=1), row("b", queue=2), row("c", queue=1), queues=queues)
+    assert await shard.members("ready", "event.a") == ["a", "c"]
+    assert await shard.members("ready", "event.b") == ["b"]

@@ -1,0 +1,165 @@
+"""What the docs show is run, and what they point to is there.
+
+Each `python` block of README.md and docs/*.md is run, those of one file in order and in one
+namespace; `await` may stand outside of functions. What a line prints stands behind `#>`.
+Blocks that cannot run are fenced as something else.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import itertools
+import re
+import runpy
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+from servers import Server, free_port
+
+from eventbus import EventContext, EventProvider, HandlerError, Retry
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
+_EXAMPLES = sorted((_ROOT / "examples").glob("*.py"))
+
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_PRINTS = re.compile(r"#> (.+)$", re.MULTILINE)
+_CITED_FILE = re.compile(r"`((?:eventbus|workflows|tests|integration|benchmarks|examples|docs)/[\w./-]+)`")
+_CITED_TEST = re.compile(r"`(test_\w+)`")
+_PREFIXES = itertools.count(1)
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(_ROOT).as_posix()
+
+
+def _blocks(path: Path, language: str) -> list[tuple[int, str]]:
+    """List the blocks of one language, each with the line that its text begins after."""
+    text = path.read_text()
+    return [
+        (text.count("\n", 0, match.start(2)), match[2])
+        for match in _BLOCK.finditer(text)
+        if match[1] == language
+    ]
+
+
+@pytest.fixture
+def own_keys(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `EventProvider()` mean the shared server, with keys of its own."""
+    monkeypatch.setenv("EVENTBUS_URL", server_url)
+    monkeypatch.setenv("EVENTBUS_PREFIX", f"docs-{next(_PREFIXES)}")
+
+
+def _compile(path: Path, line: int, source: str) -> CodeType:
+    tree = ast.parse(source, str(path))
+    ast.increment_lineno(tree, line)
+    return compile(tree, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def _run(code: CodeType, namespace: dict[str, Any], runner: asyncio.Runner) -> str:
+    """Run one block; returns what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        if code.co_flags & inspect.CO_COROUTINE:
+            runner.run(FunctionType(code, namespace)())
+        else:
+            exec(code, namespace)
+    return printed.getvalue()
+
+
+@pytest.mark.usefixtures("own_keys")
+@pytest.mark.parametrize("path", [each for each in _PAGES if _blocks(each, "python")], ids=_name)
+def test_what_a_page_shows_runs_and_prints_what_it_says(path: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "asyncio": asyncio}
+    with asyncio.Runner() as runner:
+        for line, source in _blocks(path, "python"):
+            printed = iter(_run(_compile(path, line, source), namespace, runner).splitlines())
+            for expected in _PRINTS.findall(source):  # log lines may stand between
+                assert expected in printed, f"{_name(path)}, block after line {line}: {expected!r} not printed"
+
+
+@pytest.mark.usefixtures("own_keys")
+@pytest.mark.parametrize("path", _EXAMPLES, ids=_name)
+def test_an_example_runs(path: Path) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+
+
+def test_the_first_program_is_the_example() -> None:
+    (_, program), *_ = _blocks(_ROOT / "README.md", "python")
+    assert program == (_ROOT / "examples" / "quickstart.py").read_text()
+
+
+def _anchors(path: Path) -> set[str]:
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(path.read_text())}
+
+
+def _broken(path: Path) -> Iterator[str]:
+    for target in _LINK.findall(path.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        found = (path.parent / place) if place else path
+        if not found.exists() or (anchor and anchor not in _anchors(found)):
+            yield target
+
+
+@pytest.mark.parametrize("path", _PAGES, ids=_name)
+def test_every_link_between_pages_leads_somewhere(path: Path) -> None:
+    assert list(_broken(path)) == []
+
+
+@pytest.mark.parametrize("path", _PAGES, ids=_name)
+def test_every_file_and_test_that_a_page_names_is_there(path: Path) -> None:
+    text = path.read_text()
+    tests = "\n".join(each.read_text() for each in (_ROOT / "tests").rglob("test_*.py"))
+    missing = [name for name in _CITED_FILE.findall(text) if not (_ROOT / name).exists()]
+    missing += [name for name in _CITED_TEST.findall(text) if f"def {name}(" not in tests]
+    assert missing == []
+
+
+@pytest.fixture
+async def limited_url() -> AsyncIterator[str]:
+    """The URL of a user with the rights that docs/operations.md states, on a server of its own."""
+    ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")
+    server = Server(port=free_port())
+    server.start()
+    server.wait(lambda client: client.execute_command("ACL", "SETUSER", *rule.replace("\\\n", " ").split()[1:]))
+    yield f"redis://eventbus:secret@{server.place}"
+    server.stop()
+
+
+async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: str) -> None:
+    async with EventProvider(limited_url) as provider:
+
+        @provider.on("work", retry=Retry(attempts=3, delay=0.01))
+        async def work(payload: Any, ctx: EventContext) -> Any:
+            await ctx.progress(50)
+            if payload == "fails" or (payload == "fails once" and ctx.attempt == 1):
+                raise ValueError(payload)
+            return payload
+
+        @provider.on("work", group="other")
+        async def other(payload: Any) -> None: ...
+
+        async with provider.worker():
+            await provider.add_group("work", "third")
+            assert await provider.emit("work", "fails once") == "fails once"
+            assert await provider.emit("work", "x" * 9000) == "x" * 9000
+            assert await provider.emit("work", 1, delay="50ms") == 1
+            with pytest.raises(HandlerError):
+                await provider.emit("work", "fails")
+            keyed = [provider.emit("work", 2, idempotency_key="k") for _ in range(3)]
+            assert [await each for each in keyed] == [2, 2, 2]
+            assert await provider.result(keyed[0].job_id) == 2
+            await provider.subscribe("later", work)
+            many = provider.emit_many("later", range(300))
+            assert [await each for each in many] == list(range(300))
