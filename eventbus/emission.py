@@ -13,6 +13,7 @@ is decoded when it is first asked for.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Generator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -132,7 +133,7 @@ class Emission(Generic[R]):
 
     def __del__(self) -> None:
         error = getattr(self, "_error", None)
-        if error is not None and not self._is_retrieved:
+        if error is not None and not self._is_retrieved and not sys.is_finalizing():
             _log.error(
                 "emission failed and nobody awaited it",
                 event_name=self._route.name,

@@ -31,8 +31,9 @@ import structlog
 
 from eventbus.completion import CompletionTracker
 from eventbus.emission import Emission
-from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError
+from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, StoreRefused
 from eventbus.route import Route
+from eventbus.store.connection import TRANSIENT
 from eventbus.store.rows import AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
 
@@ -185,12 +186,12 @@ class Outbox:
 
     def _after_failure(self, batch: list[Letter], error: StoreError) -> list[Letter]:
         again: list[Letter] = []
-        sent = getattr(error, "sent", None)
+        # A refusal that will not pass is final: the server looked and wrote nothing.
+        is_final = isinstance(error, StoreRefused) and error.code not in TRANSIENT
         now = time.monotonic()
         for letter in batch:
-            letter.maybe_sent = letter.maybe_sent or bool(sent)
-            # A refusal (`sent` is None) is final: the server looked and wrote nothing.
-            if sent is not None and letter.deadline > now:
+            letter.maybe_sent = letter.maybe_sent or getattr(error, "sent", False)
+            if letter.deadline > now and not is_final:
                 again.append(letter)
             else:
                 self._fail(letter, _given_up(letter, error))

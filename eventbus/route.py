@@ -56,8 +56,10 @@ class Routes:
 
         Raises DefinitionError for two different events of one name.
         """
-        name = event if isinstance(event, str) else event.name
-        route = self._routes.get(name)
+        try:
+            route = self._routes.get(event if isinstance(event, str) else event.name)
+        except AttributeError:
+            route = None
         if route is not None and (route.event is event or isinstance(event, str)):
             return route
         return self._add(event, route)

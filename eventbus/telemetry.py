@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from eventbus.ambient import Ambient
@@ -58,7 +59,8 @@ def receive_span(
     attributes = {**_attributes("process", event, queue, job_id), "eventbus.attempt": attempt}
     with active.start_as_current_span(
         f"process {event}",
-        context=_propagator.extract(carrier) if traceparent else None,
+        # Never what surrounds this task: that is what surrounded the start of the worker.
+        context=_propagator.extract(carrier, Context()),
         kind=trace.SpanKind.CONSUMER,
         attributes=attributes,
     ) as span:

@@ -32,7 +32,7 @@ async def bill(order: Order) -> None:
 async def main() -> None:
     async with provider, provider.worker():
         receipt = await provider.emit(order_placed, Order("o-1", 990))
-        print(receipt.number)  #> r-o-1
+        print(receipt.number)  # -> r-o-1
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class Audit:
 
     def left_open(self) -> dict[str, int]:
         """What must be gone once all jobs ended: kind -> how many keys."""
-        open_kinds = ("ready", "active", "delayed", "parked", "waiters")
+        open_kinds = ("ready", "active", "delayed", "parked")
         return {kind: len(self.names[kind]) for kind in open_kinds if self.names.get(kind)}
 
     def _key(self, kind: str, name: str) -> str:

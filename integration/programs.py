@@ -56,6 +56,11 @@ class Program:
         return self._out.read_bytes()
 
     @property
+    def out_size(self) -> int:
+        """Bytes of standard output so far; cheap to ask often."""
+        return self._out.stat().st_size
+
+    @property
     def err(self) -> str:
         return self._err.read_text(errors="replace")
 

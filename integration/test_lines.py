@@ -44,8 +44,10 @@ def receipts(count: int) -> bytes:
     return "".join(lines).encode()
 
 
-def printed(program: Program) -> int:
-    return program.out.count(b"\n")
+def wait_out(emit: Program, count: int) -> None:
+    """Wait until `emit` has printed so many lines."""
+    size = len(receipts(count))
+    wait_until(f"{count} lines are out", lambda: emit.out_size >= size, story=emit.story)
 
 
 def check_answered(emit: Program, count: int) -> None:
@@ -103,7 +105,7 @@ def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
     lines = orders(COUNT)
     worker = start_worker(server, lease="2s")
     emit = run("emit", "price", "--lines", lines, "--await", url=server.url)
-    wait_until("30,000 lines are out", lambda: printed(emit) >= 30_000, story=emit.story)
+    wait_out(emit, 30_000)
     worker.kill()
     assert not emit.has_ended, "it was killed too late to matter"
     start_worker(server, lease="2s")
@@ -123,8 +125,7 @@ def test_workers_killed_in_turn_cost_no_line(
     workers = [start_worker(server, lease="1s") for _ in range(2)]
     emit = run("emit", "price", "--lines", lines, "--await", url=server.url)
     for death in range(deaths):
-        goal = (death + 1) * count // (deaths + 1)
-        wait_until(f"{goal} lines are out", lambda goal=goal: printed(emit) >= goal, story=emit.story)
+        wait_out(emit, (death + 1) * count // (deaths + 1))
         workers.pop(0).kill()
         workers.append(start_worker(server, lease="1s"))
     check_answered(emit, count)

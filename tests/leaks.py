@@ -6,7 +6,7 @@ what goes "with" its record has a record; a key pointer has an expiry once its j
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -31,14 +31,18 @@ def no_leaks(server_url: str, prefix: str, planted: set[str]) -> Iterator[None]:
     """Fail a test that leaves keys behind which nothing will remove."""
     yield
     with redis.Redis.from_url(server_url, decode_responses=True, encoding_errors="replace") as client:
-        leaks = [each for each in find_leaks(client, prefix) if each not in planted]
+        leaks = find_leaks(client, prefix, planted)
     assert leaks == [], "keys that nothing will remove"
 
 
-def find_leaks(client: Any, prefix: str) -> list[str]:
-    """List the keys under `prefix` that have no expiry and should."""
-    names: list[str] = sorted(client.scan_iter(match=f"{prefix}:*", count=1000))
-    return [name for name in names if client.ttl(name) == -1 and _is_leak(client, name)]
+def find_leaks(client: Any, prefix: str, planted: Iterable[str] = ()) -> list[str]:
+    """List the keys under `prefix` that have no expiry and should, but for `planted` ones."""
+    names = sorted(set(client.scan_iter(match=f"{prefix}:*", count=1000)).difference(planted))
+    lifetimes = client.pipeline(transaction=False)
+    for name in names:
+        lifetimes.ttl(name)
+    pairs = zip(names, lifetimes.execute(), strict=True)
+    return [name for name, lifetime in pairs if lifetime == -1 and _is_leak(client, name)]
 
 
 def _is_leak(client: Any, name: str) -> bool:

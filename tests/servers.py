@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import redis
 
-__all__ = ["Server", "free_port"]
+__all__ = ["Server", "free_port", "server_version"]
 
 _WITHIN = 10.0
 
@@ -28,6 +28,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return cast(int, probe.getsockname()[1])
+
+
+def server_version() -> tuple[int, ...]:
+    """The version of the servers that tests start."""
+    said = subprocess.run([_binary(), "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in said.partition("v=")[2].split()[0].split("."))
 
 
 class Server:
@@ -56,7 +62,11 @@ class Server:
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen([*command, *self._options], stdout=log, stderr=log)
         log.close()
-        self.wait(lambda client: not is_open or client.ping())
+        try:
+            self.wait(lambda client: not is_open or client.ping())
+        except TimeoutError:
+            self.stop()
+            raise
 
     def wait(self, condition: Callable[[Any], object]) -> None:
         """Wait until `condition(client)` holds."""

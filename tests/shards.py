@@ -89,6 +89,10 @@ class Shard:
             now=self.now,
         )
 
+    def calls(self, worker: str) -> int:
+        """The number of the worker's last turn."""
+        return self._calls[worker]
+
     async def run(self, *states: str, text: str = "1", worker: str = "w", **given: Any) -> list[ClaimRow]:
         """Claim what is ready and settle it: the first job to `states[0]` and so on, the last for the rest."""
         answer = await self.turn(worker=worker)

@@ -1,7 +1,7 @@
 """What the docs show is run, and what they point to is there.
 
 Each `python` block of README.md and docs/*.md is run, those of one file in order and in one
-namespace; `await` may stand outside of functions. What a line prints stands behind `#>`.
+namespace; `await` may stand outside of functions. What a line prints stands behind `# ->`.
 Blocks that cannot run are fenced as something else.
 """
 
@@ -32,7 +32,7 @@ _EXAMPLES = sorted((_ROOT / "examples").glob("*.py"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-_PRINTS = re.compile(r"#> (.+)$", re.MULTILINE)
+_PRINTS = re.compile(r"# -> (.+)$", re.MULTILINE)
 _CITED_FILE = re.compile(r"`((?:eventbus|workflows|tests|integration|benchmarks|examples|docs)/[\w./-]+)`")
 _CITED_TEST = re.compile(r"`(test_\w+)`")
 _PREFIXES = itertools.count(1)
@@ -84,7 +84,9 @@ def test_what_a_page_shows_runs_and_prints_what_it_says(path: Path) -> None:
         for line, source in _blocks(path, "python"):
             printed = iter(_run(_compile(path, line, source), namespace, runner).splitlines())
             for expected in _PRINTS.findall(source):  # log lines may stand between
-                assert expected in printed, f"{_name(path)}, block after line {line}: {expected!r} not printed"
+                assert expected in printed, (
+                    f"{_name(path)}, block after line {line}: {expected!r} not printed"
+                )
 
 
 @pytest.mark.usefixtures("own_keys")
@@ -99,7 +101,10 @@ def test_the_first_program_is_the_example() -> None:
 
 
 def _anchors(path: Path) -> set[str]:
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(path.read_text())}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        for title in _HEADING.findall(path.read_text())
+    }
 
 
 def _broken(path: Path) -> Iterator[str]:
@@ -120,7 +125,8 @@ def test_every_link_between_pages_leads_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", _PAGES, ids=_name)
 def test_every_file_and_test_that_a_page_names_is_there(path: Path) -> None:
     text = path.read_text()
-    tests = "\n".join(each.read_text() for each in (_ROOT / "tests").rglob("test_*.py"))
+    folders = (_ROOT / "tests", _ROOT / "integration")
+    tests = "\n".join(each.read_text() for folder in folders for each in folder.rglob("test_*.py"))
     missing = [name for name in _CITED_FILE.findall(text) if not (_ROOT / name).exists()]
     missing += [name for name in _CITED_TEST.findall(text) if f"def {name}(" not in tests]
     assert missing == []
@@ -132,7 +138,9 @@ async def limited_url() -> AsyncIterator[str]:
     ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")
     server = Server(port=free_port())
     server.start()
-    server.wait(lambda client: client.execute_command("ACL", "SETUSER", *rule.replace("\\\n", " ").split()[1:]))
+    server.wait(
+        lambda client: client.execute_command("ACL", "SETUSER", *rule.replace("\\\n", " ").split()[1:])
+    )
     yield f"redis://eventbus:secret@{server.place}"
     server.stop()
 

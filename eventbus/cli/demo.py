@@ -36,7 +36,7 @@ from eventbus.store.embedded import EmbeddedServer
 __all__ = ["demo"]
 
 _BURST = 3000
-_WORKER = (sys.executable, "-m", "eventbus", "worker", "eventbus.cli.demo_app:provider", "--until-eof")
+_WORKER = (sys.executable, "-m", "eventbus", "worker", "eventbus.cli.demo_app:provider")
 _WORKER_ENDS_WITHIN = 3.0
 
 
@@ -106,6 +106,9 @@ async def _worker(url: str) -> AsyncGenerator[_Worker]:
             *_WORKER,
             "--url",
             url,
+            "--grace",
+            "1s",
+            "--until-eof",
             stdin=asyncio.subprocess.PIPE,  # it ends when this closes, should we be killed
             stdout=errors,
             stderr=errors,

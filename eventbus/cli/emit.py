@@ -129,16 +129,16 @@ class _Emitting:
 
     async def emit_lines(self, place: str, limit: int) -> int:
         """Emit a payload for each line; print results in their order, or what was done."""
-        read, total = open_lines(place)
+        source = open_lines(place)
         with (
             Interrupts() as interrupts,
-            Meter(total, prints=self._is_awaited) as meter,
+            Meter(source.size, prints=self._is_awaited) as meter,
         ):
             render = self._render if self._is_awaited else None
             relay = Relay(self._emit, render, limit=limit, output=sys.stdout.buffer, meter=meter)
             try:
                 async with started(self._provider):
-                    reader = LineReader(read)
+                    reader = LineReader(source)
                     interrupts.act = lambda: _interrupt(interrupts, relay, reader)
                     await relay.run(reader)
             except asyncio.CancelledError:

@@ -14,22 +14,32 @@ import threading
 from collections.abc import Callable
 from io import UnsupportedOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["LineReader", "open_lines", "read_all"]
+__all__ = ["LineReader", "Source", "open_lines", "read_all"]
 
 _CHUNK = 1 << 16
 _AHEAD = 2
 
-Read = Callable[[], bytes]
+
+class Source(NamedTuple):
+    """Where lines come from.
+
+    `read` returns the next bytes as soon as there are some, none at the end. `size` in
+    bytes, where it is known.
+    """
+
+    read: Callable[[], bytes]
+    close: Callable[[], object] = bool
+    size: int | None = None
 
 
 class LineReader:
     """Reads lines in chunks; made inside the event loop that takes them."""
 
-    def __init__(self, read: Read) -> None:
-        """`read` returns the next bytes, at the latest when it has some; empty at the end."""
-        self._read = read
+    def __init__(self, source: Source) -> None:
+        """Takes the source over, and closes it after its last line."""
+        self._source = source
         self._loop = asyncio.get_running_loop()
         self._chunks: asyncio.Queue[list[bytes] | Exception] = asyncio.Queue()
         self._room = threading.Semaphore(_AHEAD)
@@ -54,7 +64,7 @@ class LineReader:
         parts: list[bytes] = []
         try:
             while not self._is_closed:
-                chunk = self._read()
+                chunk = self._source.read()
                 *lines, rest = chunk.split(b"\n")
                 if lines:
                     lines[0] = b"".join((*parts, lines[0]))
@@ -67,8 +77,10 @@ class LineReader:
                 if not chunk:
                     self._put([])
                     return
-        except Exception as error:  # noqa: BLE001  (told to whoever reads)
+        except Exception as error:  # noqa: BLE001  (told to whoever takes the lines)
             self._put(error)
+        finally:
+            self._source.close()
 
     def _put(self, chunk: list[bytes] | Exception) -> bool:
         self._room.acquire()
@@ -81,14 +93,13 @@ class LineReader:
         return True
 
 
-def open_lines(place: str) -> tuple[Read, int | None]:
-    """Return how to read a file, or standard input for `-`, and its size where it has one. Raises OSError."""
+def open_lines(place: str) -> Source:
+    """Open a file, or standard input for `-`. Raises OSError."""
     if place == "-":
-        return _standard_input(), None
-    file = Path(place).open("rb", buffering=0)  # noqa: SIM115  (closed with the process)
-    status = os.fstat(file.fileno())
-    file.read(0)  # a folder is refused here
-    return lambda: file.read(_CHUNK) or b"", status.st_size or None
+        return _standard_input()
+    file = Path(place).open("rb", buffering=0)  # noqa: SIM115  (closed by who takes the source)
+    size = os.fstat(file.fileno()).st_size
+    return Source(lambda: file.read(_CHUNK) or b"", file.close, size or None)
 
 
 def read_all() -> bytes:
@@ -96,11 +107,11 @@ def read_all() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _standard_input() -> Read:
+def _standard_input() -> Source:
     stream: Any = sys.stdin.buffer
     try:
         number = stream.fileno()
     except UnsupportedOperation:
-        return lambda: stream.read(_CHUNK)
+        return Source(lambda: stream.read(_CHUNK))
     # Not through the buffer: its lock, held by a read that waits, would stop the interpreter's end.
-    return lambda: os.read(number, _CHUNK)
+    return Source(lambda: os.read(number, _CHUNK))

@@ -32,6 +32,6 @@ def stop(
     try:
         is_ended = end_server(path, force=force)
     except UsageError as error:
-        raise CommandError(str(error).replace("force it", "use --force"), exit_code=1) from error
+        raise CommandError(f"{error} (--force)", exit_code=1) from error
     print(f"server in {path} ended" if is_ended else f"no server runs in {path}")
     return 0

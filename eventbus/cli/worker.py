@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Iterable
 from typing import Annotated, Any
 
@@ -126,15 +127,18 @@ class _Process:
         if self._is_burst:
             yield runner.wait_drained(self._provider.flush)
         if self._until_eof:
-            yield _wait_input_closed()
+            yield _wait_input_closed(self._provider.settings.grace + 1)
 
     def _on_signal(self, runner: Runner, count: int) -> None:
         _log.info("stopping at once" if count > 1 else "stopping", worker=runner.id)
         runner.request_stop(at_once=count > 1)
 
 
-async def _wait_input_closed() -> None:
-    """Wait until whoever started us closes our standard input, by its end if need be."""
+async def _wait_input_closed(rest: float) -> None:
+    """Wait until whoever started us closes our standard input, by its end if need be.
+
+    The process then has `rest` seconds: nobody waits for it, and its server may be gone too.
+    """
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 
@@ -144,7 +148,9 @@ async def _wait_input_closed() -> None:
         try:
             loop.call_soon_threadsafe(closed.set)
         except RuntimeError:
-            pass  # the loop has ended first
+            return  # the loop has ended first
+        time.sleep(rest)
+        os._exit(1)
 
     threading.Thread(target=read, name="eventbus-stdin", daemon=True).start()
     await closed.wait()

@@ -30,7 +30,7 @@ from eventbus.engine.agenda import Agenda
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
-from eventbus.errors import StoreError
+from eventbus.errors import StoreError, StoreUnavailable
 from eventbus.store.rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
@@ -218,8 +218,12 @@ class Claimer:
                 settles=[row for _, row in settles],
             )
             lane.call += 1
-        except BaseException:
+        except BaseException as error:
             self._settles.extendleft(reversed(settles))
+            if isinstance(error, StoreUnavailable):
+                # It may have been carried out, and its answer is none for another list of
+                # settles. What it claimed stalls and is rescued.
+                lane.call += 1
             raise
         finally:
             lane.is_busy = False

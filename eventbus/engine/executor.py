@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import structlog
@@ -76,6 +76,8 @@ class Executor:
 
     def start(self, job: Job, consumer: Consumer) -> None:
         """Start one claimed job."""
+        if job.id in self.running:
+            self._supersede(self.running[job.id])
         run = Running(self, job, consumer)
         self.running[job.id] = run
         self.counts[job.queue] += 1
@@ -106,7 +108,9 @@ class Executor:
         if run.cause == "shutdown":
             return give_back()
         if run.cause == "timeout":
-            error = TimeoutError(f"the handler ran longer than its timeout of {run.timeout:g} s")
+            late = TimeoutError(f"the handler ran longer than its timeout of {run.timeout:g} s")
+            late.__cause__ = error  # shows where it was
+            error = late
         return run.consumer.decide(run.job, error or asyncio.CancelledError())
 
     def _end(self, run: Running, settle: Settle | None) -> None:
@@ -139,14 +143,28 @@ class Executor:
         _log.error("handler ignores its cancellation, given up on", job_id=run.job.id, queue=run.job.queue)
         self._end(run, self._decide_cancelled(run))
 
-    def lose(self, ids: list[str]) -> None:
-        """The leases of these jobs are lost: cancel them, settle nothing."""
-        for each in ids:
-            run = self.running.get(each)
-            if run is not None and run.cause != "lease":
-                _log.warning("lease lost, handler cancelled", job_id=each, queue=run.job.queue)
+    def lose(self, leases: Iterable[tuple[str, str]]) -> None:
+        """These leases, ids with their tokens, are lost: cancel their jobs, settle nothing.
+
+        A job that runs here again under a later token is not meant.
+        """
+        for job_id, token in leases:
+            run = self.running.get(job_id)
+            if run is not None and run.job.token == token and run.cause != "lease":
+                _log.warning("lease lost, handler cancelled", job_id=job_id, queue=run.job.queue)
                 run.cause = "lease"
                 self.strike(run, "lease")
+
+    def abort(self) -> None:
+        """Nobody will keep the leases of what runs: cancel it."""
+        self.lose([(run.job.id, run.job.token) for run in self.running.values()])
+
+    def _supersede(self, run: Running) -> None:
+        """Its lease was lost unnoticed, and its job came back to this very worker."""
+        run.cause = "lease"
+        self._end(run, None)
+        if run.task is not None:
+            run.task.cancel()
 
     async def drain(self, grace: float) -> None:
         """Let handlers finish within `grace` seconds, then give the rest back."""

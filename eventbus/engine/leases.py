@@ -89,7 +89,8 @@ class LeaseKeeper:
             _log.warning("leases not renewed, trying again", error=str(error), jobs=len(rows))
             return
         if lost:
-            self._in_loop(self._executor.lose, lost)
+            tokens = dict(rows)
+            self._in_loop(self._executor.lose, [(each, tokens[each]) for each in lost])
 
     def _ask_loop(self) -> None:
         self._in_loop(self._answer)

@@ -37,6 +37,8 @@ class Notes:
                 notes = list(self._pending.values())[:200]
                 for note in notes:
                     del self._pending[note.id]
-                self._executor.lose(await self._store.note(notes))
+                tokens = {note.id: note.token for note in notes}
+                lost = await self._store.note(notes)
+                self._executor.lose([(each, tokens[each]) for each in lost])
         finally:
             self._flight = None

@@ -107,7 +107,7 @@ class Worker:
                 roles.cancel_scope.cancel()
         finally:
             # After a drain there are none; after an error nobody would keep their leases.
-            self.claimer.executor.lose(list(self.claimer.executor.running))
+            self.claimer.executor.abort()
             self.claimer.executor.deadlines.close()
             await self.leases.aclose()
 

@@ -23,7 +23,7 @@ from eventbus.config import redact
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.embedded import EmbeddedServer
 
-__all__ = ["Connector", "translate"]
+__all__ = ["TRANSIENT", "Connector", "translate"]
 
 _SCHEMES = "redis://, rediss://, valkey://, valkeys://, unix://, embedded:PATH, memory:"
 _DIALECTS = {"valkey": "redis", "valkeys": "rediss"}

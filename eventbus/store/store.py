@@ -229,7 +229,9 @@ class WakeReader:
 
         One try; never to be cancelled in flight, for a cancelled pop may have eaten its marker.
         """
-        reply = await self._channel.call("BZPOPMIN", self._control, self._wake, min(seconds, _BLOCK))
+        # Redis 6 takes less than 2 ms for no time at all, which is for ever.
+        block = max(0.01, min(seconds, _BLOCK))
+        reply = await self._channel.call("BZPOPMIN", self._control, self._wake, block)
         if reply is None:
             return None
         return ("control" if reply[0] == self._control else "wake"), reply[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +27,8 @@ def start(environment: dict[str, str]) -> Iterator[Callable[..., Program]]:
     """Start programs that end with the test."""
     programs: list[Program] = []
 
-    def start(*words: str, **options: int) -> Program:
-        programs.append(Program(*words, environment=environment, **options))
+    def start(*words: str, output: int = subprocess.PIPE) -> Program:
+        programs.append(Program(*words, environment=environment, output=output))
         return programs[-1]
 
     yield start

@@ -43,7 +43,7 @@ async def sell(item: Item) -> Item:
 async def wait(path: str, ctx: EventContext) -> int:
     """Wait for a file; return the attempt."""
     ctx.log.info("waiting for a file")
-    while not Path(path).exists():
+    while not await asyncio.to_thread(Path(path).exists):  # noqa: ASYNC110  (the file of another process)
         await asyncio.sleep(0.01)
     return ctx.attempt
 

@@ -87,8 +87,9 @@ def test_a_server_that_is_not_there_is_named_with_its_port(invoke: Invoke) -> No
 
 @pytest.fixture
 def locked() -> Iterator[Server]:
-    server = Server("--requirepass", "secret-word")
-    server.start(is_open=False)
+    server = Server()
+    server.start()
+    server.wait(lambda client: client.config_set("requirepass", "secret-word"))
     yield server
     server.stop()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from eventbus.cli.lines import LineReader
+from eventbus.cli.lines import LineReader, Source
 
 
 def reads(chunks: Iterable[bytes]) -> Callable[[], bytes]:
@@ -35,7 +35,7 @@ async def lines_of(reader: LineReader) -> list[bytes]:
     ],
 )
 async def test_lines_are_what_lies_between_line_ends(chunks: list[bytes], lines: list[bytes]) -> None:
-    assert await lines_of(LineReader(reads(chunks))) == lines
+    assert await lines_of(LineReader(Source(reads(chunks)))) == lines
 
 
 async def test_it_reads_no_more_than_a_little_ahead() -> None:
@@ -49,7 +49,7 @@ async def test_it_reads_no_more_than_a_little_ahead() -> None:
             third.set()
         return b"line\n"
 
-    reader = LineReader(read)
+    reader = LineReader(Source(read))
     assert third.wait(10)  # two wait to be taken, and one for room
     assert count == 3
     await reader.next_chunk()
@@ -61,7 +61,7 @@ async def test_an_error_of_the_file_reaches_who_takes_the_lines() -> None:
         raise OSError(5, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output error"):
-        await LineReader(read).next_chunk()
+        await LineReader(Source(read)).next_chunk()
 
 
 async def test_closing_it_ends_the_lines_while_a_read_waits() -> None:
@@ -71,7 +71,7 @@ async def test_closing_it_ends_the_lines_while_a_read_waits() -> None:
         release.wait(10)
         return b""
 
-    reader = LineReader(read)
+    reader = LineReader(Source(read))
     reader.close()
     assert await reader.next_chunk() == []
     release.set()

@@ -28,9 +28,9 @@ def test_a_server_in_use_is_ended_by_force_alone(invoke: Invoke, tmp_path: Path)
         assert "--force" in refused.stderr
         assert (refused.stderr.count("\n"), refused.exit_code) == (1, 1)
         assert invoke("server", "stop", str(folder), "--force").stdout == f"server in {folder} ended\n"
-        assert "no server runs" in invoke("server", "stop", str(folder)).stdout
     finally:
         server.stop()
+    assert "no server runs" in invoke("server", "stop", str(folder)).stdout
 
 
 def test_without_a_command_it_tells_where_help_is(invoke: Invoke) -> None:

@@ -40,6 +40,7 @@ async def test_a_first_signal_lets_handlers_finish(start: Start, make_provider: 
     file = tmp_path / "file"
     async with make_provider() as provider:
         emission = provider.emit("wait", str(file))
+        await emission.enqueued()
         program = worker(start)
         program.wait_for("waiting for a file")
         program.send(signal.SIGTERM)
@@ -54,6 +55,7 @@ async def test_past_the_grace_jobs_are_given_back_and_no_attempt_is_burned(
 ) -> None:
     async with make_provider() as provider:
         emission = provider.emit("wait", str(tmp_path / "never"))
+        await emission.enqueued()
         program = worker(start, "--grace", "50ms")
         program.wait_for("waiting for a file")
         program.send(signal.SIGINT)
@@ -68,6 +70,7 @@ async def test_a_second_signal_waits_for_no_handler(
 ) -> None:
     async with make_provider() as provider:
         emission = provider.emit("wait", str(tmp_path / "never"))
+        await emission.enqueued()
         program = worker(start, "--grace", "5m")
         program.wait_for("waiting for a file")
         program.send(number)
@@ -80,7 +83,7 @@ async def test_a_second_signal_waits_for_no_handler(
 
 async def test_a_thread_that_goes_on_does_not_keep_the_process(start: Start, make_provider: Make) -> None:
     async with make_provider() as provider:
-        provider.emit("block", 600, reply=False)
+        await provider.emit("block", 600, reply=False)
         program = worker(start, "--grace", "50ms")
         program.wait_for("blocking")
         program.send(signal.SIGTERM)
@@ -121,6 +124,7 @@ async def test_concurrency_bounds_the_process(start: Start, make_provider: Make,
     file = tmp_path / "file"
     async with make_provider() as provider:
         emissions = [provider.emit("wait", str(file)) for _ in range(3)]
+        await provider.flush()
         program = worker(start, "--concurrency", "1", "--until-eof")
         program.wait_for("waiting for a file")
         other = provider.emit("double", 1, priority=-10)

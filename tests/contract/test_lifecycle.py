@@ -193,14 +193,14 @@ async def test_connections_do_not_grow_with_event_types(
     provider.on("e0")(lambda n: n)
     async with provider.worker():
         assert await provider.emit("e0", 1) == 1
-        await until(lambda: _connections(admin, "flat-lease"), "the lease thread is connected")
+        await until(lambda: _connections(admin, "flat-wake") and _connections(admin, "flat-lease"), "all are made")
         one = _connections(admin, "flat")
     for n in range(1, 200):
         provider.on(f"e{n}")(lambda n: n)
     async with provider.worker():
         emissions = [provider.emit(f"e{n}", n) for n in range(200)]
         assert [await each for each in emissions] == list(range(200))
-        await until(lambda: _connections(admin, "flat-lease"), "the lease thread is connected")
+        await until(lambda: _connections(admin, "flat-wake") and _connections(admin, "flat-lease"), "all are made")
         many = _connections(admin, "flat")
     assert 0 < one == many <= 4
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from shards import LEASE, QUEUE, Shard, add_queue, row, settle
+from shards import LEASE, QUEUE, Shard, row, settle
+
+from eventbus.store.rows import NoteRow
 
 _IDS = [f"j{i:03}" for i in range(100)]
 _BAD = "j050"
@@ -102,84 +103,101 @@ async def test_a_damaged_record_among_a_hundred_is_set_apart_and_the_others_run(
     assert len(await shard.members("completed")) == 99
 
 
-@pytest.mark.parametrize("damage", _DAMAGES)
-async def test_a_damaged_record_among_due_jobs_is_set_apart_and_the_others_are_promoted(
-    shard: Shard, damage: str, planted: set[str]
+async def _damage_each(shard: Shard, planted: set[str]) -> dict[str, str | None]:
+    """Damage the first jobs, each in a way of its own; returns their ids with the queue they still name."""
+    queues: dict[str, str | None] = {}
+    for job, (name, commands) in zip(_IDS, _DAMAGES.items(), strict=False):
+        if name == "queue another":
+            continue  # a sound record, but for whoever finds it in a queue
+        await _damage(shard, commands, planted, job)
+        is_hash = await shard.command("TYPE", shard.key("job", job)) == "hash"
+        queues[job] = await shard.command("HGET", shard.key("job", job), "queue") if is_hash else None
+    return queues
+
+
+async def _assert_listed(shard: Shard, queues: dict[str, str | None]) -> None:
+    """Each damaged job is failed in the queue that it named, or in `unknown` for a while."""
+    for job, queue in queues.items():
+        assert await shard.state(job) == "failed"
+        assert await shard.score("failed", queue or "unknown", job) is not None
+        if not queue:
+            for kind, name in (("job", job), ("result", job), ("failed", "unknown")):
+                assert 0 < await shard.ttl(kind, name) <= 7 * 86_400_000
+
+
+async def test_damaged_records_among_due_jobs_are_set_apart_and_the_others_promoted(
+    shard: Shard, planted: set[str]
 ) -> None:
     await shard.add(*(row(each, delay=10, reply=0) for each in _IDS))
-    await _damage(shard, _DAMAGES[damage], planted)
-    queue = await shard.command("HGET", shard.key("job", _BAD), "queue") if "record a" not in damage else None
+    queues = await _damage_each(shard, planted)
     shard.now += 10
-    answer = await shard.turn(want=0)
-    assert answer.next_due == -1
-    if damage == "queue another":  # a sound record of another queue: it goes there
-        assert await shard.members("ready", "event.other") == [_BAD]
-    elif damage == "queue empty":
-        assert await shard.members("ready", "") == [_BAD] or await shard.state(_BAD) == "failed"
-    else:
-        await _assert_set_apart(shard, planted, queue or "unknown")
-    assert await shard.members("ready") == _REST
+    assert (await shard.turn(want=0)).next_due == -1
+    await _assert_listed(shard, queues)
+    assert await shard.members("ready") == [each for each in _IDS if each not in queues]
 
 
-@pytest.mark.parametrize("damage", _DAMAGES)
-async def test_a_damaged_record_among_stalled_jobs_is_set_apart_and_the_others_are_rescued(
-    shard: Shard, damage: str, planted: set[str]
+async def test_damaged_records_among_stalled_jobs_are_set_apart_and_the_others_rescued(
+    shard: Shard, planted: set[str]
 ) -> None:
     await shard.add(*(row(each, reply=0) for each in _IDS))
     await shard.turn()
-    await _damage(shard, _DAMAGES[damage], planted)
-    queue = await shard.command("HGET", shard.key("job", _BAD), "queue") if "record a" not in damage else None
+    queues = await _damage_each(shard, planted)
     shard.now += LEASE
-    _, rescued, failed = await shard.rescue()
-    if damage not in ("queue another", "queue empty"):
-        await _assert_set_apart(shard, planted, queue or "unknown")
-        assert rescued == _REST
-    assert failed == []
-    assert await shard.members("ready") == _REST
-    assert await shard.members("active", "") == []
+    rest = [each for each in _IDS if each not in queues]
+    assert await shard.rescue() == (-1, rest, [])
+    await _assert_listed(shard, queues)
+    assert await shard.members("ready") == rest
 
 
-@pytest.mark.parametrize("state", ["completed", "failed", "delayed", "waiting", "parked"])
+async def test_a_sound_record_found_out_of_its_place_without_its_own_is_set_apart(shard: Shard) -> None:
+    await shard.add(row("a"), row("b", delay=10))
+    await shard.turn()
+    for job, state in (("a", "waiting"), ("b", "active")):
+        await shard.command("HSET", shard.key("job", job), "state", state)
+    shard.now += LEASE
+    assert await shard.rescue() == (-1, [], [])
+    await shard.turn(want=0)
+    assert await shard.members("failed") == ["a", "b"]
+
+
 @pytest.mark.parametrize("damage", _DAMAGES)
-async def test_the_settle_of_a_damaged_record_harms_no_other(
-    shard: Shard, damage: str, state: str, planted: set[str]
-) -> None:
-    ids = ["a", _BAD, "c"]
+async def test_the_settle_of_a_damaged_record_harms_no_other(shard: Shard, damage: str, planted: set[str]) -> None:
+    states = ["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
     await shard.open_replies()
-    await shard.add(*(row(each, key=each) for each in ids))
+    await shard.add(*(row(each, key=each) for each in states), row("sound"))
     answer = await shard.turn()
-    await _damage(shard, _DAMAGES[damage], planted)
-    ends = [settle(each, answer.token, state if each.id == _BAD else "completed", attempts=1) for each in answer.claims]
-    await shard.turn(*ends, want=0)
-    assert await shard.members("completed") == [each for each in ids if each != _BAD or each in await _done(shard)]
-    shard.now += LEASE
-    await shard.rescue()
-    for _ in range(2):
-        await shard.turn()
+    for each in states:
+        await _damage(shard, _DAMAGES[damage], planted, each)
+    ends = [settle(each, answer.token, state, attempts=1) for each, state in zip(answer.claims, states, strict=False)]
+    ends.append(settle(answer.claims[-1], answer.token))
+    answer = await shard.turn(*ends, want=0)
+    assert "sound" not in answer.lost
+    assert await shard.state("sound") == "completed"
+    for _ in range(3):  # wherever the damaged ones went, they end
         shard.now += LEASE
         await shard.rescue()
-    assert await shard.command("ZSCORE", shard.shard_key("active"), _BAD) is None
-    planted.add(shard.key("key", f"{QUEUE}:{_BAD}"))
+        for each in (await shard.turn()).claims:
+            await shard.turn(settle(each, f"w:{shard.calls('w')}"), want=0)
+    assert await shard.members("active", "") == []
+    assert await shard.members("ready") == []
 
 
-async def _done(shard: Shard) -> list[str]:
-    return await shard.members("completed")
-
-
-@pytest.mark.parametrize("state", ["completed", "failed", "cancelled", "delayed", "waiting", "parked"])
 @pytest.mark.parametrize("damage", _HARMLESS)
 async def test_damage_beside_the_record_keeps_no_job_from_running(
-    shard: Shard, damage: str, state: str, planted: set[str]
+    shard: Shard, damage: str, planted: set[str]
 ) -> None:
-    ids = ["a", _BAD, "c"]
-    await shard.add(*(row(each, key=each, print="p") for each in ids))
-    await _damage(shard, _HARMLESS[damage], planted)
+    states = ["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
+    await shard.add(*(row(each, key=each, print="p") for each in states))
+    for each in states:
+        await _damage(shard, _HARMLESS[damage], planted, each)
     answer = await shard.turn()
-    assert [each.id for each in answer.claims] == ids
-    ends = [settle(each, answer.token, state, "x" * 100, attempts=1, delay=0) for each in answer.claims]
+    assert [each.id for each in answer.claims] == states
+    ends = [
+        settle(each, answer.token, state, "x" * 100, attempts=1)
+        for each, state in zip(answer.claims, states, strict=True)
+    ]
     assert (await shard.turn(*ends, want=0)).lost == []
-    expected = {"delayed": "waiting"}.get(state, state)
-    assert {await shard.state(each) for each in ids} == {expected}
+    assert [await shard.state(each) for each in states] == [*states[:3], "waiting", "waiting", "parked"]
 
 
 @pytest.mark.parametrize(
@@ -269,14 +287,14 @@ async def test_a_foreign_queue_key_refuses_its_own_calls_and_changes_nothing(
     assert await shard.command("KEYS", f"{shard.store.keys.root}:*") == [name]
 
 
-@pytest.mark.parametrize("damage", _DAMAGES)
-async def test_lookups_and_renewals_of_damaged_records_answer(shard: Shard, damage: str, planted: set[str]) -> None:
-    await shard.add(row("a"), row(_BAD))
+async def test_lookups_renewals_and_notes_of_damaged_records_answer(shard: Shard, planted: set[str]) -> None:
+    await shard.add(*(row(each) for each in _IDS))
     answer = await shard.turn()
-    await _damage(shard, _DAMAGES[damage], planted)
-    found: Any = await shard.store.look("em", ["a", _BAD], join=True)
-    assert found[0].state == "active"
-    assert await shard.renew(("a", answer.token)) == []
-    assert await shard.note("a", answer.token, "1") == []
+    damaged = await _damage_each(shard, planted)
+    sound = [each for each in _IDS if each not in damaged]
+    found = await shard.store.look("em", _IDS, join=True)
+    assert {each.state for each in found if each.job in sound} == {"active"}
+    lost = await shard.renew(*((each, answer.token) for each in _IDS))
+    assert set(lost) <= set(damaged)
+    assert set(await shard.store.note([NoteRow(each, answer.token, "1") for each in _IDS])) == set(lost)
     assert await shard.announce(unpark=True) == 0
-    assert await shard.add(row("other"), queues=[add_queue("event.other")]) == []

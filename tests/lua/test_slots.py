@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from servers import Server, free_port
+from servers import Server, free_port, server_version
 from shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 
 from eventbus.errors import StoreRefused
@@ -52,6 +52,8 @@ async def _run_through(shard: Shard) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Server]:
     """A cluster of one node that serves every slot."""
+    if server_version() < (7,):
+        pytest.skip("Redis 6 knows no `#!lua`")
     bus = free_port()
     server = Server("--cluster-enabled", "yes", "--cluster-port", str(bus), port=free_port())
     server.start()

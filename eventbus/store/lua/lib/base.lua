@@ -41,7 +41,7 @@ end
 local function try(...)
   local answer = redis.pcall(...)
   if type(answer) ~= 'table' or not answer.err then return answer end
-  if string.find(answer.err, '^%-?OOM') then return redis.call(...) end
+  if string.find(answer.err, 'OOM command', 1, true) then return redis.call(...) end
   return nil
 end
 

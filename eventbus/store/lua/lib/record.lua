@@ -14,7 +14,7 @@ local function read(id)
   )
   if v.err then return nil, 'not a hash' end
   local state, queue, order = v[1], v[2], v[3]
-  if not queue then return nil, state and 'no queue' or 'missing' end
+  if not queue or queue == '' then return nil, state and 'no queue' or 'missing' end
   if not state then return nil, 'no state', queue end
   if not order or not is_number(order) then return nil, 'bad order', queue end
   if not (is_number(v[4]) and is_number(v[5])) then return nil, 'bad attempts or stalls', queue end

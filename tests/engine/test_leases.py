@@ -1,0 +1,225 @@
+"""Leases: kept while the process lives, lost and rescued when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from eventbus import EventContext, EventProvider, StalledError
+from eventbus.engine.leases import LeaseKeeper
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+Logs = list[MutableMapping[str, Any]]
+
+
+@contextmanager
+def _in_another_loop(provider: EventProvider, *, after: threading.Event) -> Iterator[None]:
+    """Run a worker of `provider` in a thread, so that it goes on when this loop is blocked."""
+    over = threading.Event()
+
+    async def serve() -> None:
+        await asyncio.to_thread(after.wait)
+        async with provider.worker():
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        yield
+    finally:
+        after.set()
+        over.set()
+        thread.join()
+
+
+def _keeper(worker: Any) -> LeaseKeeper:
+    return worker._worker.leases
+
+
+@pytest.fixture
+async def emitter(make_provider: MakeProvider) -> AsyncIterator[EventProvider]:
+    """Emits, and runs nothing."""
+    async with make_provider() as emitter:
+        yield emitter
+
+
+async def test_a_blocked_event_loop_keeps_its_job_and_the_log_shows_what_blocks_it(
+    make_provider: MakeProvider, emitter: EventProvider, logs: Logs
+) -> None:
+    provider, other = make_provider(lease=0.5), make_provider(lease=0.5)
+    runs: list[int] = []
+    began = threading.Event()
+
+    async def block_the_loop(n: int) -> int:
+        runs.append(n)
+        began.set()
+        time.sleep(1.7)  # noqa: ASYNC251  (what this test is about)
+        return n
+
+    provider.on("ask")(block_the_loop)
+    other.on("ask")(block_the_loop)
+    async with provider.worker():
+        with _in_another_loop(other, after=began):
+            assert await emitter.emit("ask", 1) == 1
+    assert runs == [1]
+    (entry,) = [each for each in logs if each["event"].startswith("event loop blocked")]
+    assert "block_the_loop" in entry["stack"]
+    assert not [each for each in logs if "stalled" in each["event"]]
+
+
+async def test_a_loop_that_hangs_too_long_gives_its_job_up(
+    make_provider: MakeProvider, emitter: EventProvider
+) -> None:
+    provider, other = make_provider(lease=0.5, hang_after=1.5), make_provider(lease=0.5)
+    began, taken = threading.Event(), threading.Event()
+
+    @provider.on("ask")
+    async def hang(_: Any) -> str:
+        began.set()
+        taken.wait(20)
+        return "hung"
+
+    @other.on("ask")
+    async def take(_: Any, ctx: EventContext) -> str:
+        taken.set()
+        return f"taken at attempt {ctx.attempt}"
+
+    async with provider.worker():
+        with _in_another_loop(other, after=began):
+            assert await emitter.emit("ask") == "taken at attempt 1"
+    assert taken.is_set()
+
+
+async def test_the_jobs_of_a_worker_that_renews_no_more_are_run_by_another_and_its_outcome_is_refused(
+    make_provider: MakeProvider, emitter: EventProvider, until: Until, logs: Logs
+) -> None:
+    provider, other = make_provider(lease=0.5), make_provider(lease=0.5)
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @provider.on("ask")
+    async def first(_: Any) -> str:
+        began.set()
+        await go.wait()
+        return "the first"
+
+    @other.on("ask")
+    async def second(_: Any, ctx: EventContext) -> list[Any]:
+        return ["the second", ctx.attempt]
+
+    async with provider.worker() as worker:
+        emission = emitter.emit("ask")
+        await began.wait()
+        await _keeper(worker).aclose()
+        async with other.worker():
+            assert await asyncio.wait_for(emission, 5) == ["the second", 1]
+        go.set()
+        await until(lambda: worker._worker.claimer.refused, "its outcome was refused")  # pyright: ignore
+        assert await emitter.result(emission.job_id) == ["the second", 1]
+    assert {each["job_id"] for each in logs if each["event"] == "job stalled, given back"} == {emission.job_id}
+
+
+async def test_a_job_that_stalls_too_often_fails(
+    make_provider: MakeProvider, emitter: EventProvider
+) -> None:
+    provider, other = make_provider(lease=0.5, grace=0), make_provider(lease=0.5, max_stalls=0)
+    began = asyncio.Event()
+
+    @provider.on("ask")
+    async def hang(_: Any) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    other.on("else")(lambda n: n)
+    async with provider.worker() as worker:
+        emission = emitter.emit("ask")
+        await began.wait()
+        await _keeper(worker).aclose()
+        worker._worker._rescuer.run_once = _never  # pyright: ignore  (the other one is to judge)
+        async with other.worker():
+            with pytest.raises(StalledError) as caught:
+                await asyncio.wait_for(emission, 5)
+        assert (caught.value.stalls, caught.value.job_id) == (1, emission.job_id)
+        assert worker.id in str(caught.value)
+
+
+async def _never(**_: Any) -> float:
+    return 60.0
+
+
+async def test_a_lease_that_somebody_else_holds_cancels_the_handler_and_nothing_is_recorded(
+    make_provider: MakeProvider, emitter: EventProvider, admin: Callable[..., Any], prefix: str, logs: Logs
+) -> None:
+    provider = make_provider(lease=0.5)
+    began: asyncio.Queue[str] = asyncio.Queue()
+    ended = asyncio.Event()
+
+    @provider.on("ask")
+    async def ask(_: Any, ctx: EventContext) -> None:
+        began.put_nowait(ctx.job_id)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with provider.worker() as worker:
+        emission = emitter.emit("ask", reply_timeout=None)
+        job = f"{prefix}:{{0}}:job:{await began.get()}"
+        admin("HSET", job, "token", "another:1")
+        await asyncio.wait_for(ended.wait(), 2)
+        assert (admin("HGET", job, "state"), emission.done()) == ("active", False)
+        assert worker._worker.claimer.refused == 0  # pyright: ignore[reportPrivateUsage]
+    assert "lease lost, handler cancelled" in {each["event"] for each in logs}
+
+
+async def test_a_renewal_that_overtakes_an_attempt_does_not_hit_the_next_one(
+    make_provider: MakeProvider, emitter: EventProvider
+) -> None:
+    from eventbus import Retry
+
+    provider = make_provider(retry=Retry(attempts=2, delay=0))
+    tokens: list[tuple[str, str]] = []
+
+    @provider.on("ask")
+    async def ask(_: Any, ctx: EventContext) -> int:
+        tokens.append((ctx.job_id, ctx._token))  # pyright: ignore[reportPrivateUsage]
+        if ctx.attempt == 1:
+            raise ValueError
+        worker._worker.claimer.executor.lose(tokens[:1])  # pyright: ignore  (what the thread found lost then)
+        await asyncio.sleep(0)
+        return ctx.attempt
+
+    async with provider.worker() as worker:
+        assert await emitter.emit("ask") == 2
+    assert tokens[0] != tokens[1]
+
+
+async def test_a_renewal_that_gets_no_answer_is_tried_again(
+    make_provider: MakeProvider, emitter: EventProvider, logs: Logs, until: Until, admin: Callable[..., Any]
+) -> None:
+    provider = make_provider(lease=0.5, name="cut")
+    go = asyncio.Event()
+
+    @provider.on("ask")
+    async def ask(n: int) -> int:
+        await go.wait()
+        return n
+
+    async with provider.worker() as worker:
+        emission = emitter.emit("ask", 1)
+        await until(lambda: worker.claimed, "the job runs")
+        for line in admin("CLIENT", "LIST").splitlines():
+            if " name=cut-lease " in line:
+                admin("CLIENT", "KILL", "ID", line.split("id=", 1)[1].split(" ", 1)[0])
+        await until(lambda: any("leases not renewed" in each["event"] for each in logs), "it was noticed")
+        renewed = time.monotonic() + 0.7
+        await until(lambda: time.monotonic() > renewed, "more than a lease has passed")
+        go.set()
+        assert await emission == 1
+    assert not [each for each in logs if "stalled" in each["event"] or "lost" in each["event"]]
