@@ -11,7 +11,15 @@ import re
 
 from eventbus.errors import DefinitionError
 
-__all__ = ["DEFAULT_GROUP", "check_event_name", "check_group", "check_job_id", "check_key", "queue_name", "shown"]
+__all__ = [
+    "DEFAULT_GROUP",
+    "check_event_name",
+    "check_group",
+    "check_job_id",
+    "check_key",
+    "queue_name",
+    "shown",
+]
 
 DEFAULT_GROUP = "default"
 """The group that answers the emitter."""

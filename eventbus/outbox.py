@@ -21,7 +21,6 @@ result is found by id).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from typing import Any
 
@@ -175,30 +174,29 @@ class Outbox:
                 rows.append(letter.route.row)
                 queues[letter.route.queue] = len(rows)
         adds = [_row(letter, queues[letter.route.queue]) for letter in batch]
+        earliest = min(letter.deadline for letter in batch)
         try:
-            verdicts = await self._store.add(
-                self._emitter, rows, adds, deadline=min(letter.deadline for letter in batch)
-            )
+            verdicts = await self._store.add(self._emitter, rows, adds, deadline=earliest)
         except StoreError as error:
-            return self._after_failure(batch, error)
+            return self._after_failure(batch, error, earliest)
         self._deliver(batch, verdicts)
         return []
 
-    def _after_failure(self, batch: list[Letter], error: StoreError) -> list[Letter]:
+    def _after_failure(self, batch: list[Letter], error: StoreError, deadline: float) -> list[Letter]:
+        """`deadline` was the call's: no later try can be in time for letters that end with it."""
         again: list[Letter] = []
         # A refusal that will not pass is final: the server looked and wrote nothing.
         is_final = isinstance(error, StoreRefused) and error.code not in TRANSIENT
-        now = time.monotonic()
         for letter in batch:
             letter.maybe_sent = letter.maybe_sent or getattr(error, "sent", False)
-            if letter.deadline > now and not is_final:
+            if letter.deadline > deadline and not is_final:
                 again.append(letter)
             else:
                 self._fail(letter, _given_up(letter, error))
         return again
 
     def _deliver(self, batch: list[Letter], verdicts: list[AddVerdict]) -> None:
-        unusual = {verdict.index: verdict for verdict in verdicts}
+        unusual = {verdict.place: verdict for verdict in verdicts}
         for index, letter in enumerate(batch):
             if not unusual or index not in unusual:
                 letter.emission.mark_enqueued()

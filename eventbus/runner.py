@@ -91,7 +91,8 @@ class Runner:
         self._worker.stop(at_once=at_once)
         await asyncio.wait([self._task])
         self._threads.close()
-        _log.info("worker stopped", worker=self.id, claimed=self.claimed)
+        if self._worker.ready.is_set():
+            _log.info("worker stopped", worker=self.id, claimed=self.claimed)
 
     def request_stop(self, *, at_once: bool = False) -> None:
         """Ask it to stop; `wait` returns when it has. A second time `at_once` skips the grace."""
@@ -118,6 +119,8 @@ class Runner:
         await self._notes.write(job_id, token, progress)
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
+        if not self._worker.ready.is_set():
+            return  # who starts it hears the error
         if not task.cancelled() and task.exception() is not None:
             _log.error("worker ended by an error", worker=self.id, exc_info=task.exception())
 

@@ -158,11 +158,15 @@ def reconcile(
     audit = Audit(backend, prefix)
     assert audit.problems == []
     assert audit.left_open() == {}
-    assert {job for job in audit.jobs if job not in heard and job not in maybe} == set(), "nobody emitted these"
+    assert {job for job in audit.jobs if job not in heard and job not in maybe} == set(), (
+        "nobody emitted these"
+    )
     states = Counter(audit.jobs[job].state if job in audit.jobs else "lost" for job in heard)
     assert states == Counter({"completed": len(heard)})
     recorded = {job: msgspec.json.decode(audit.jobs[job].text) for job in heard}
-    other = {job: (recorded[job], heard[job]) for job in heard if result_of(recorded[job]) != result_of(heard[job])}
+    other = {
+        job: (recorded[job], heard[job]) for job in heard if result_of(recorded[job]) != result_of(heard[job])
+    }
     assert other == {}, "heard another result than the recorded one"
     if journal is not None:
         runs = journal.runs()

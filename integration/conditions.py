@@ -17,7 +17,11 @@ _LOOK = 0.005
 
 
 def wait_until(
-    what: str, condition: Callable[[], object], *, within: float = WITHIN, story: Callable[[], str] | None = None
+    what: str,
+    condition: Callable[[], object],
+    *,
+    within: float = WITHIN,
+    story: Callable[[], str] | None = None,
 ) -> None:
     """Wait until the condition holds; else fail with its name, and with `story` if there is one."""
     end = time.monotonic() + within
@@ -28,7 +32,11 @@ def wait_until(
 
 
 async def until(
-    what: str, condition: Callable[[], object], *, within: float = WITHIN, story: Callable[[], str] | None = None
+    what: str,
+    condition: Callable[[], object],
+    *,
+    within: float = WITHIN,
+    story: Callable[[], str] | None = None,
 ) -> None:
     """`wait_until` for tests whose event loop must go on."""
     end = time.monotonic() + within

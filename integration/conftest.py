@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ _SETS = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "servers(which): all, both (the default) or one of the kinds of server")
+    config.addinivalue_line(
+        "markers", "servers(which): all, both (the default) or one of the kinds of server"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -50,8 +53,8 @@ def make_server(kind: str) -> Iterator[Callable[..., Backend]]:
     """Start a server of the test's own, with options of its command line."""
     made: list[Backend] = []
 
-    def make(*options: str, port: int = 0) -> Backend:
-        backend = Backend(kind, *options, port=port)
+    def make(*options: str, **more: Any) -> Backend:
+        backend = Backend(kind, *options, **more)
         made.append(backend)
         backend.start()
         return backend

@@ -29,7 +29,9 @@ class Answer(NamedTuple):
 class Load:
     """Emits `{"n": n}` from a number of loops, each awaiting its result before the next."""
 
-    def __init__(self, provider: EventProvider, event: str = "work", *, loops: int = 20, **options: Any) -> None:
+    def __init__(
+        self, provider: EventProvider, event: str = "work", *, loops: int = 20, **options: Any
+    ) -> None:
         self.answers: list[Answer] = []
         self._provider = provider
         self._event = event
@@ -42,7 +44,9 @@ class Load:
         """Wait for `more` results from now on; errors do not count."""
         goal = len(self.results()) + more
         await until(
-            f"{more} more answers", lambda: len(self.answers) >= goal and len(self.results()) >= goal, story=story
+            f"{more} more answers",
+            lambda: len(self.answers) >= goal and len(self.results()) >= goal,
+            story=story,
         )
 
     async def end(self) -> None:

@@ -41,6 +41,10 @@ class Supervisor:
         self._start = start
         self.workers = [start()]
 
+    @property
+    def deaths(self) -> int:
+        return len(self.workers) - 1
+
     def look(self) -> None:
         if self.workers[-1].has_ended:
             self.workers.append(self._start())
@@ -51,28 +55,34 @@ class Supervisor:
 
 @pytest.mark.timeout(90)
 async def test_a_job_that_kills_its_worker_fails_in_the_end_and_the_others_complete(
-    server: Backend, run: Run, journal: Journal
+    server: Backend, run: Run, gates: Gates, journal: Journal
 ) -> None:
     settings: dict[str, object] = {"lease": "500ms", "max_stalls": 2}
     supervisor = Supervisor(lambda: run("worker", "shop:provider", url=server.url, **settings))
     async with EventProvider(server.url, reply_timeout=60) as provider:
-        before = provider.emit_many("work", [{"n": n} for n in range(100)])
-        poison = provider.emit("poison", {"n": -1})
-        after = provider.emit_many("work", [{"n": n} for n in range(100, 200)])
-
-        def is_over() -> bool:
-            supervisor.look()
-            return all(each.done() for each in (*before, poison, *after))
-
-        await until("all have ended", is_over, within=60, story=supervisor.story)
+        poison = provider.emit("poison", {"is_gated": True})
+        heard: dict[str, object] = {}
+        for death in range(3):
+            # It crashes in the middle of its work, while others come and go.
+            emissions = provider.emit_many("work", [{"n": n} for n in range(100)])
+            heard |= {each.job_id: await each for each in emissions}
+            await until(
+                "the poison runs",
+                lambda death=death: supervisor.look() or journal.runs()[poison.job_id] == death + 1,
+                story=supervisor.story,
+            )
+            await until("the others are recorded", lambda: Audit(server).left_open() == {"active": 1})
+            gates(str(death + 1))
+            await until("it has crashed", lambda death=death: supervisor.look() or supervisor.deaths > death)
         with pytest.raises(StalledError, match="the lease ran out 3 times") as stalled:
             await poison
-        heard = {each.job_id: await each for each in (*before, *after)}
+        late = provider.emit("work", {"n": 1})
+        heard[late.job_id] = await late
     assert (stalled.value.stalls, stalled.value.job_id) == (3, poison.job_id)
     assert journal.runs()[poison.job_id] == 3
     assert {each.process.returncode for each in supervisor.workers[:-1]} == {9}
     audit = Audit(server)
     assert (audit.problems, audit.left_open()) == ([], {})
     assert audit.jobs[poison.job_id].state == "failed"
-    assert {audit.jobs[job].state for job in heard} == {"completed"}
+    assert {(audit.jobs[job].state, audit.jobs[job].stalls) for job in heard} == {("completed", 0)}
     assert set(audit.jobs) == {*heard, poison.job_id}

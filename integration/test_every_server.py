@@ -88,7 +88,9 @@ async def test_each_group_gets_every_emission_and_one_of_a_key(server: Backend) 
     assert len(audit.jobs) == 3 * 201
 
 
-async def test_an_idle_worker_asks_the_server_little_and_answers_at_once(server: Backend, start_worker: Run) -> None:
+async def test_an_idle_worker_asks_the_server_little_and_answers_at_once(
+    server: Backend, start_worker: Run
+) -> None:
     start_worker(server)
     async with EventProvider(server.url) as provider:
         await provider.emit("work", {"n": 0})

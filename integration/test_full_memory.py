@@ -28,7 +28,9 @@ async def test_at_maxmemory_emissions_are_refused_and_running_jobs_end(
         waiting = provider.emit_many("work", [{"n": n} for n in range(200)], delay="1ms")
         heard = {each.job_id: await each for each in waiting}
 
-        server.command("CONFIG", "SET", "maxmemory", server.command("INFO", "memory")["used_memory"] + (4 << 20))
+        server.command(
+            "CONFIG", "SET", "maxmemory", server.command("INFO", "memory")["used_memory"] + (4 << 20)
+        )
         refused: list[EmitError] = []
         stored: list[str] = []
         while not refused:
@@ -44,6 +46,7 @@ async def test_at_maxmemory_emissions_are_refused_and_running_jobs_end(
             assert "maxmemory" in str(error)
             assert isinstance(error.__cause__, StoreRefused)
             assert error.__cause__.code == "OOM"
+        server.command("CONFIG", "SET", "maxmemory", "1mb")  # less than there is: full for the smallest
         told = run("emit", "work", '{"n":1}', "--await", url=server.url)
         await until("the command ends", lambda: told.has_ended, story=told.story)
         assert told.wait_ended() == 1

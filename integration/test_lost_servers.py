@@ -82,7 +82,9 @@ async def test_jobs_held_while_the_server_is_down_for_three_leases_are_not_taken
 
 
 @pytest.mark.servers("all")
-async def test_scripts_flushed_under_load_cost_nothing(server: Backend, start_worker: Run, journal: Journal) -> None:
+async def test_scripts_flushed_under_load_cost_nothing(
+    server: Backend, start_worker: Run, journal: Journal
+) -> None:
     worker = start_worker(server)
     async with EventProvider(server.url) as provider:
         load = Load(provider)
@@ -112,7 +114,9 @@ async def test_a_provider_started_without_a_server_works_once_it_is_there(
     reconcile(server, heard, journal=journal)
 
 
-async def test_a_worker_started_without_a_server_is_ready_once_it_is_there(make_server: Callable[..., Backend]) -> None:
+async def test_a_worker_started_without_a_server_is_ready_once_it_is_there(
+    make_server: Callable[..., Backend],
+) -> None:
     server = make_server()
     server.kill()
     provider = EventProvider(server.url)

@@ -120,7 +120,9 @@ async def test_what_a_worker_that_overslept_its_lease_still_settles_is_refused(
 
 
 @pytest.mark.servers("one")
-async def test_an_emitter_that_slept_hears_its_answers(server: Backend, start_worker: Run, run: Run, gates: Gates) -> None:
+async def test_an_emitter_that_slept_hears_its_answers(
+    server: Backend, start_worker: Run, run: Run, gates: Gates
+) -> None:
     start_worker(server)
     emitter = run("hold", '{"gate":"open"}', module="holder", url=server.url)
     await until("it knows the id", lambda: len(emitter.out.splitlines()) == 1, story=emitter.story)

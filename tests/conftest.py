@@ -106,7 +106,7 @@ def until() -> Callable[..., Awaitable[None]]:
 
     async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> None:
         end = time.monotonic() + within
-        while not condition():
+        while not condition():  # noqa: ASYNC110  (any condition, also of threads and of the server)
             assert time.monotonic() < end, f"not within {within:g} s: {what}"
             await asyncio.sleep(0.002)
 
@@ -125,7 +125,9 @@ async def leak_check(admin: Callable[..., Any]) -> AsyncIterator[None]:
 
 
 def _leftovers(admin: Callable[..., Any]) -> set[str]:
-    facts = [dict(part.split("=", 1) for part in line.split(" ")) for line in admin("CLIENT", "LIST").splitlines()]
+    facts = [
+        dict(part.split("=", 1) for part in line.split(" ")) for line in admin("CLIENT", "LIST").splitlines()
+    ]
     clients = {f"connection {each['id']} {each['name']}" for each in facts}
     threads = {
         f"thread {each.ident} {each.name}"

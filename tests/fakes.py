@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import hiredis
 
@@ -35,7 +35,7 @@ class FakeServer:
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def __aenter__(self) -> FakeServer:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 
@@ -71,7 +71,7 @@ class FakeServer:
         if self._is_deaf:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             return
-        parser = hiredis.Reader(encoding="utf-8")
+        parser = hiredis.Reader(encoding="utf-8", errors="surrogateescape")
         try:
             while data := await reader.read(65536):
                 parser.feed(data)

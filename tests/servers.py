@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import redis
 
@@ -27,7 +27,7 @@ def free_port() -> int:
     """A TCP port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return cast(int, probe.getsockname()[1])
+        return int(probe.getsockname()[1])
 
 
 def server_version() -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def row(job: str, **given: Any) -> AddRow:
     return plain._replace(**given)
 
 
-def turn_queue(name: str = QUEUE, quota: int = 1000, **given: int) -> TurnQueue:
+def turn_queue(name: str = QUEUE, quota: int = 1000, **given: Any) -> TurnQueue:
     return TurnQueue(name, quota, 10_000, 3_600_000, 10_000, 7 * _DAY, _DAY)._replace(**given)
 
 
@@ -178,5 +178,7 @@ class Shard:
         for _, (field, packed) in entries:
             if field == "d":
                 flat = msgspec.msgpack.decode(packed.encode("utf-8", "surrogateescape"), type=list[Any])
-                told.append([(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)])
+                told.append(
+                    [(flat[i], flat[i + 1], flat[i + 2], flat[i + 3]) for i in range(0, len(flat), 4)]
+                )
         return told

@@ -42,7 +42,7 @@ _WORKER_ENDS_WITHIN = 3.0
 
 def demo() -> int:
     """Show the main job: an embedded server, a worker in a second process, and orders to it."""
-    configure_logs(None, level=logging.ERROR)
+    configure_logs(None, level=logging.CRITICAL)  # the board shows what fails
     return run(_demo())
 
 

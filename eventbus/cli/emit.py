@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import msgspec
 import typer
 
-from eventbus.cli.failures import CommandError, is_debugging, leave_broken_pipe, tell
+from eventbus.cli.failures import CommandError, is_debugging, leave_broken_pipe, one_line, tell
 from eventbus.cli.lines import LineReader, open_lines, read_all
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import configure_logs
@@ -22,6 +22,7 @@ from eventbus.cli.relay import Relay
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.emission import Emission
+from eventbus.errors import EventBusError
 from eventbus.event import Event
 from eventbus.names import check_event_name, shown
 from eventbus.options import EmitKeywords
@@ -117,7 +118,7 @@ class _Emitting:
             try:
                 async with started(self._provider):
                     emission = self._emit(text)
-                    result = await emission
+                    result = await _outcome(emission)
             except asyncio.CancelledError:
                 if not interrupts.count:
                     raise
@@ -168,6 +169,16 @@ class _Emitting:
         if code or relay.failed or not self._is_awaited or sys.stderr.isatty():
             tell(text)
         return code or (1 if relay.failed else 0)
+
+
+async def _outcome(emission: Emission[Any]) -> Any:
+    """Await the emission; an error that its event declares is an outcome, not a surprise."""
+    try:
+        return await emission
+    except EventBusError:
+        raise
+    except Exception as error:
+        raise CommandError(one_line(error), exit_code=1) from error
 
 
 def _interrupt(interrupts: Interrupts, relay: Relay, reader: LineReader) -> None:

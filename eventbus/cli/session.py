@@ -7,11 +7,15 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import structlog
+
 from eventbus.errors import StoreUnavailable
 from eventbus.provider import EventProvider
 from eventbus.store.connection import Connector
 
 __all__ = ["started"]
+
+_log = structlog.get_logger("eventbus.worker")
 
 _PAUSE = 0.2
 
@@ -37,12 +41,16 @@ async def started(provider: EventProvider, *, patience: float = 0.0) -> AsyncGen
 
 
 async def _reach(connector: Connector, name: str, deadline: float) -> None:
+    is_told = False
     while True:
         try:
             connection = await connector.open(name=name)
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             if time.monotonic() >= deadline:
                 raise
+            if not is_told:
+                is_told = True
+                _log.warning("server not there, waiting for it", error=str(error))
             await asyncio.sleep(_PAUSE)
         else:
             await connection.disconnect()

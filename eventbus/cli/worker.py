@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 import threading
@@ -34,8 +35,8 @@ __all__ = ["worker"]
 
 _log = structlog.get_logger("eventbus.worker")
 
-_PATIENCE = 3.0
-"""Seconds to wait for a server at the start, such as one that was started with this worker."""
+_PATIENCE = math.inf
+"""A worker waits for its server as long as it takes, also at the start; the log says so."""
 
 
 def worker(

@@ -48,6 +48,8 @@ class Waker:
     async def run_once(self, reader: WakeReader) -> None:
         """One blocked read and what follows from it."""
         await self._claimer.wait_quiet()
+        if self._is_stopping:
+            return
         try:
             message = await reader.wait(LONGEST)
         except StoreError:

@@ -9,6 +9,7 @@ changes nothing; that is the scripts' promise, not this module's.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from typing import Any, TypeAlias
@@ -72,8 +73,13 @@ class Caller:
                 reply = await self._channel.call(*command, deadline=deadline)
             except StoreError as error:
                 sent = sent or getattr(error, "sent", False)
-                left = _LAST_PAUSE if deadline is None else deadline - time.monotonic()
-                if without_script is not None and isinstance(error, StoreRefused) and error.code == "NOSCRIPT":
+                left = math.inf if deadline is None else deadline - time.monotonic()
+                wait = pause * (1 - random.random() / 2)
+                if (
+                    without_script is not None
+                    and isinstance(error, StoreRefused)
+                    and error.code == "NOSCRIPT"
+                ):
                     self._note_load(command[1])
                     command, without_script = without_script, None
                     continue
@@ -81,7 +87,8 @@ class Caller:
                     self._channel.drop("the server became read-only")  # the name may lead to a new primary
                 if why is None or left > 0:
                     why = error  # that the time is over says less than what came before
-                if not _is_transient(error) or left <= 0 or self._channel.is_closed:
+                # No try that cannot be answered in time: it would only make the outcome unknown.
+                if not _is_transient(error) or left <= wait or self._channel.is_closed:
                     raise _with_sent(why, self._channel.address, sent=sent) from why.__cause__
                 self._note_trouble(error)
             else:
@@ -90,7 +97,7 @@ class Caller:
                     self._known.add(command[1])
                 return reply
             self.repeats += 1
-            await asyncio.sleep(min(left, pause * (1 - random.random() / 2)))
+            await asyncio.sleep(wait)
             pause = min(2 * pause, _LAST_PAUSE)
 
     def _note_trouble(self, error: StoreError) -> None:
@@ -118,7 +125,8 @@ def _is_transient(error: StoreError) -> bool:
 
 def _with_sent(error: StoreError, address: str, *, sent: bool) -> StoreError:
     """A refusal speaks for its own try alone: where an earlier one may have been carried out,
-    or where a later one might be, the answer is that none was heard."""
+    or where a later one might be, the answer is that none was heard.
+    """
     if sent or _is_transient(error):
         return StoreUnavailable(str(error), address=address, sent=sent)
     return error

@@ -48,6 +48,7 @@ class Channel:
 
     @property
     def address(self) -> str:
+        """Where the server is, without a password."""
         return self._connector.address
 
     @property
@@ -57,6 +58,7 @@ class Channel:
 
     @property
     def is_connected(self) -> bool:
+        """Whether a connection is open now."""
         return self._connection is not None
 
     async def call(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
@@ -92,9 +94,9 @@ class Channel:
         to drain: callers have few calls under way, each bounded in bytes.
         """
         connection = self._connection
-        writer = None if connection is None else connection._writer
-        if writer is None:
+        if connection is None or connection._writer is None:
             raise StoreUnavailable("the connection was lost before sending", address=self._connector.address)
+        writer = connection._writer
         packed = connection.pack_command(*command)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()

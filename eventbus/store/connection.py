@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 import redis
 import redis.asyncio.connection as asyncio_connection
 import redis.exceptions as foreign
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from eventbus.config import redact
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
@@ -49,6 +51,8 @@ def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
     """
     if isinstance(error, StoreError):
         return error
+    if isinstance(error.__cause__, foreign.AuthenticationError):
+        error = error.__cause__  # redis-py wraps what happens while connecting
     if isinstance(error, foreign.AuthenticationError):
         code = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
         return _refused(code, str(error), address)
@@ -90,6 +94,8 @@ def _code_of(error: foreign.ResponseError) -> str:
     first = str(error).split(" ", 1)[0]
     if first.isupper():
         return first
+    if "user executing the script" in str(error):
+        return "NOPERM"  # since Redis 7, without a code
     inner = _IN_SCRIPT.search(str(error))
     return inner[1] if inner else "ERR"
 
@@ -108,6 +114,7 @@ class Connector:
         """Raises ConfigError for a URL that cannot be used."""
         self._timeout = connect_timeout
         self._server: EmbeddedServer | None = None
+        self._is_closed = False
         self._arguments: dict[str, Any] = {}
         scheme = url.split(":", 1)[0].lower()
         if scheme in ("embedded", "memory"):
@@ -121,8 +128,8 @@ class Connector:
         self.address = _address_of(self._arguments)
 
     async def start(self) -> None:
-        """Start or join the embedded server, if the URL names one. Idempotent."""
-        if self._server is not None:
+        """Start or join the embedded server, if the URL names one; also start it again when it died."""
+        if self._server is not None and not self._is_closed:
             path = await asyncio.to_thread(self._server.start)
             self._arguments = {
                 "path": str(path),
@@ -131,6 +138,7 @@ class Connector:
 
     async def aclose(self) -> None:
         """Leave the embedded server; its last user ends it. Idempotent."""
+        self._is_closed = True
         if self._server is None:
             return
         try:
@@ -143,9 +151,10 @@ class Connector:
 
         Raises StoreUnavailable or StoreRefused.
         """
+        await self.start()
         arguments = self._common(name)
         kind = arguments.pop("connection_class", asyncio_connection.Connection)
-        connection = kind(**arguments, retry=redis.asyncio.retry.Retry(NoBackoff(), 0))
+        connection = kind(**arguments, retry=AsyncRetry(NoBackoff(), 0))
         try:
             async with asyncio.timeout(self._timeout):
                 await connection.connect()
@@ -154,7 +163,7 @@ class Connector:
             if isinstance(error, Exception):
                 raise translate(error, address=self.address, sent=False) from error
             raise
-        return cast(asyncio_connection.Connection, connection)
+        return cast("asyncio_connection.Connection", connection)
 
     def open_blocking(self, *, name: str, timeout: float) -> redis.Connection:
         """Open one blocking connection, for a thread; `timeout` bounds each answer, seconds.
@@ -169,13 +178,13 @@ class Connector:
             asyncio_connection.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
         }
         arguments["socket_timeout"] = timeout
-        connection = blocking[kind](**arguments, retry=redis.retry.Retry(NoBackoff(), 0))
+        connection = blocking[kind](**arguments, retry=Retry(NoBackoff(), 0))
         try:
             connection.connect()
         except Exception as error:
             connection.disconnect()
             raise translate(error, address=self.address, sent=False) from error
-        return cast(redis.Connection, connection)
+        return cast("redis.Connection", connection)
 
     def _common(self, name: str) -> dict[str, Any]:
         # What a URL asks for may not change how answers are read.
@@ -208,12 +217,12 @@ def _parse(url: str, scheme: str) -> dict[str, Any]:
         arguments = dict(asyncio_connection.parse_url(plain))
         urlsplit(plain).port  # noqa: B018  (raises for a port that is no number)
         kind_of = arguments.get("connection_class", asyncio_connection.Connection)
-        cast(Any, kind_of)(**{k: v for k, v in arguments.items() if k != "connection_class"})
+        cast("Any", kind_of)(**{k: v for k, v in arguments.items() if k != "connection_class"})
     except (ValueError, TypeError, redis.RedisError) as error:
         raise ConfigError(f"cannot use the URL {redact(url)!r}: {_why_not(error)}", setting="url") from None
     if scheme == "unix" and not arguments.get("path"):
         raise ConfigError(f"expected unix:///path/to/socket, got: {redact(url)!r}", setting="url")
-    return cast(dict[str, Any], arguments)
+    return cast("dict[str, Any]", arguments)
 
 
 def _why_not(error: Exception) -> str:

@@ -44,6 +44,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),
     "body": ("string", "envelope larger than a field", "add", "with the record"),
     "result": ("string", "result or error larger than a field", "turn, rescue", "with the record"),
+    "outcome": ("string", "outcome of a keyed job, if over 8 KiB", "turn, rescue", "key_ttl after the end"),
     "progress": ("string", "last progress, JSON", "note", "with the record"),
     "log": ("list", "errors of ended attempts, the newest 50", "turn", "with the record"),
     "waiters": ("hash", "further emission -> its emitter", "add, look", "with the record"),

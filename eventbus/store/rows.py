@@ -51,11 +51,11 @@ class AddRow(NamedTuple):
 class AddVerdict(NamedTuple):
     """What became of a row that is not simply a new job.
 
-    `word`: `joined`, `other` (joined, but with another payload) or `full`; `state` is
+    `place` counts the rows of the call from 0. `word`: `joined`, `other` (joined, but with another payload) or `full`; `state` is
     `open` or the final state of the joined job, `text` its outcome.
     """
 
-    index: int
+    place: int
     word: str
     job: str
     state: str
@@ -104,7 +104,6 @@ class TurnAnswer(NamedTuple):
     next_due: int
     lost: list[str]
     woken: list[str]
-    control: list[str]
     more: list[int]
     token: str
     claims: list[ClaimRow]

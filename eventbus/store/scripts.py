@@ -37,15 +37,16 @@ class Script:
 
 
 def _expand(text: str) -> str:
-    folder = files(__package__).joinpath("lua", "lib")
+    folder = files("eventbus.store").joinpath("lua", "lib")
     return _INCLUDE.sub(lambda match: folder.joinpath(f"{match[1]}.lua").read_text(), text)
 
 
 @cache
 def load_script(name: str, prelude: str = "") -> Script:
     """Read the script `name` with its includes. `prelude` goes before the first line
-    (tests put `#!lua` there, which makes a cluster refuse undeclared foreign slots)."""
-    text = files(__package__).joinpath("lua", f"{name}.lua").read_text()
+    (tests put `#!lua` there, which makes a cluster refuse undeclared foreign slots).
+    """
+    text = files("eventbus.store").joinpath("lua", f"{name}.lua").read_text()
     fields = {match[1]: match[2].split() for match in _FIELDS.finditer(text) if match[1] != "answer"}
     source = prelude + _expand(text)
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(), fields)

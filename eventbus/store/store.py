@@ -13,9 +13,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-import redis
-
-from eventbus.errors import StoreRefused, StoreUnavailable
+from eventbus.errors import StoreRefused
 from eventbus.store.caller import Caller
 from eventbus.store.channel import Channel
 from eventbus.store.connection import Connector, translate
@@ -59,6 +57,7 @@ class Store:
 
     @property
     def address(self) -> str:
+        """Where the server is, without a password."""
         return self.connector.address
 
     async def start(self, *, deadline: float | None, allow_eviction: bool = False) -> None:
@@ -136,7 +135,7 @@ class Store:
         arguments.extend(chain.from_iterable(queues))
         arguments.extend(chain.from_iterable(settles))
         answer = await self._caller.script("turn", arguments, deadline=deadline)
-        flat = answer[6]
+        flat = answer[5]
         claims = [
             ClaimRow(
                 flat[i],
@@ -149,13 +148,14 @@ class Store:
             )
             for i in range(0, len(flat), 7)
         ]
-        return TurnAnswer(*answer[:6], token=f"{worker}:{call}", claims=claims)
+        return TurnAnswer(*answer[:5], token=f"{worker}:{call}", claims=claims)
 
     async def rescue(
         self, *, lease_ms: int, limit: int, max_stalls: int, key_ttl_ms: int, now: int | str = ""
     ) -> tuple[int, list[str], list[str]]:
         """End leases that ran out; returns the ms until the next one ends (-1: nothing active),
-        the ids given back and the ids failed."""
+        the ids given back and the ids failed.
+        """
         answer = await self._caller.script("rescue", [now, lease_ms, limit, max_stalls, key_ttl_ms])
         return answer[0], answer[1], answer[2]
 
@@ -237,6 +237,7 @@ class WakeReader:
         return ("control" if reply[0] == self._control else "wake"), reply[1]
 
     async def aclose(self) -> None:
+        """Close the connection. Idempotent."""
         await self._channel.aclose()
 
 
@@ -248,7 +249,7 @@ class LeaseStore:
         self._root = keys.root
         self._name = name
         self._timeout = timeout
-        self._connection: redis.Connection | None = None
+        self._connection: Any = None
 
     def renew(self, lease_ms: int, leases: Sequence[LeaseRow]) -> list[str]:
         """Renew leases; returns the ids that are lost. One try, which may be repeated."""
@@ -262,6 +263,7 @@ class LeaseStore:
         return self._call("EVAL", script.source, 1, self._root, packed)
 
     def close(self) -> None:
+        """Close the connection; the next call opens one. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()

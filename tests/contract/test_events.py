@@ -119,7 +119,7 @@ async def test_a_payload_that_does_not_fit_is_refused_where_it_is_emitted(
     provider = make_provider()
     wrong: Any = {"order_id": 5}
     async with provider:
-        with pytest.raises(PayloadError, match="order.placed") as caught:
+        with pytest.raises(PayloadError, match=r"order\.placed") as caught:
             provider.emit(placed, wrong)
     assert (caught.value.event, caught.value.role) == ("order.placed", "payload")
 
@@ -174,8 +174,8 @@ async def test_handlers_are_found_by_name_without_types(make_provider: MakeProvi
     provider = make_provider()
 
     @provider.on("ping")
-    def ping(payload):  # noqa: ANN001, ANN202  # pyright: ignore
-        return ["pong", payload]  # pyright: ignore
+    def ping(payload):  # noqa: ANN001, ANN202  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+        return ["pong", payload]  # pyright: ignore[reportUnknownVariableType]
 
     async with provider.worker():
         assert await provider.emit("ping", {"n": 1}) == ["pong", {"n": 1}]
@@ -254,7 +254,12 @@ async def test_sync_handlers_run_in_threads_with_a_context_of_their_own(make_pro
         ctx.progress({"at": n})
         ctx.log.info("in a thread")
         inner = ctx.emit("double", n)
-        return [inner.result(5), threading.current_thread() is threading.main_thread(), ctx.event, ctx.attempt]
+        return [
+            inner.result(5),
+            threading.current_thread() is threading.main_thread(),
+            ctx.event,
+            ctx.attempt,
+        ]
 
     async with provider.worker():
         assert await provider.emit("outer", 4) == [8, False, "outer", 1]

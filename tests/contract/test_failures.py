@@ -48,7 +48,9 @@ async def test_an_error_reaches_the_emitter_with_its_remote_story(make_provider:
 
     async with provider.worker():
         emission = provider.emit("charge", 7)
-        with pytest.raises(HandlerError, match=r"ValueError: no card 7 \(in the handler of charge, after 3") as e:
+        with pytest.raises(
+            HandlerError, match=r"ValueError: no card 7 \(in the handler of charge, after 3"
+        ) as e:
             await emission
     error = e.value
     assert (error.event, error.job_id, error.type_name) == ("charge", emission.job_id, "ValueError")
@@ -91,7 +93,8 @@ async def test_unrecoverable_fails_at_once(make_provider: MakeProvider) -> None:
 
 
 @pytest.mark.parametrize(
-    ("emission", "handler", "event", "expected"), [(2, 3, 4, 2), (None, 3, 4, 3), (None, None, 4, 4), (None,) * 3 + (5,)]
+    ("emission", "handler", "event", "expected"),
+    [(2, 3, 4, 2), (None, 3, 4, 3), (None, None, 4, 4), (None,) * 3 + (5,)],
 )
 async def test_the_rule_of_the_emission_wins_over_handler_event_and_provider(
     make_provider: MakeProvider, emission: int | None, handler: int | None, event: int | None, expected: int
@@ -204,7 +207,7 @@ async def test_a_handler_past_its_timeout_is_cancelled_and_has_failed(make_provi
             ended.append("cancelled")
 
     async with provider.worker():
-        with pytest.raises(HandlerError, match="ran longer than its timeout of 0.04 s") as caught:
+        with pytest.raises(HandlerError, match=r"ran longer than its timeout of 0\.04 s") as caught:
             await provider.emit("slow")
     assert (caught.value.type_name, caught.value.attempts) == ("TimeoutError", 2)
     assert ended == ["cancelled", "cancelled"]
@@ -291,7 +294,7 @@ async def test_an_emission_not_started_within_its_ttl_expires(
         over = time.monotonic() + 0.06
         await until(lambda: time.monotonic() > over, "the ttl is over")
         async with provider.worker():
-            with pytest.raises(EmissionExpired, match="was not started within its ttl of 0.05 s") as caught:
+            with pytest.raises(EmissionExpired, match=r"ttl of 0\.05 s") as caught:
                 await late
             assert await delayed == 2
     assert (caught.value.event, caught.value.job_id) == ("fresh", late.job_id)

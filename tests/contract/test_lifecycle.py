@@ -161,7 +161,7 @@ async def test_a_server_that_is_not_there_is_an_error_of_the_emission_within_its
         begin = loop.time()
         emission = provider.emit("ask", 1, reply_timeout=0.2)
         patient = provider.emit("ask", 1)
-        with pytest.raises(EmitError, match=f"ask was not enqueued: .*127.0.0.1:{unused_tcp_port}.*refused|failed"):
+        with pytest.raises(EmitError, match=f"ask was not enqueued: .*127.0.0.1:{unused_tcp_port}"):
             await emission
         assert 0.1 < loop.time() - begin < 1.5
         with pytest.raises(EmitError) as caught:
@@ -193,14 +193,18 @@ async def test_connections_do_not_grow_with_event_types(
     provider.on("e0")(lambda n: n)
     async with provider.worker():
         assert await provider.emit("e0", 1) == 1
-        await until(lambda: _connections(admin, "flat-wake") and _connections(admin, "flat-lease"), "all are made")
+        await until(
+            lambda: _connections(admin, "flat-wake") and _connections(admin, "flat-lease"), "all are made"
+        )
         one = _connections(admin, "flat")
     for n in range(1, 200):
         provider.on(f"e{n}")(lambda n: n)
     async with provider.worker():
         emissions = [provider.emit(f"e{n}", n) for n in range(200)]
         assert [await each for each in emissions] == list(range(200))
-        await until(lambda: _connections(admin, "flat-wake") and _connections(admin, "flat-lease"), "all are made")
+        await until(
+            lambda: _connections(admin, "flat-wake") and _connections(admin, "flat-lease"), "all are made"
+        )
         many = _connections(admin, "flat")
     assert 0 < one == many <= 4
 

@@ -25,7 +25,12 @@ async def test_without_a_worker_the_timeout_says_waiting_and_the_result_may_come
         with pytest.raises(ResponseTimeout, match="no worker took it yet") as caught:
             await emission
         error = caught.value
-        assert (error.event, error.job_id, error.timeout, error.state) == ("ask", emission.job_id, 0.03, "waiting")
+        assert (error.event, error.job_id, error.timeout, error.state) == (
+            "ask",
+            emission.job_id,
+            0.03,
+            "waiting",
+        )
         async with provider.worker():
             assert await provider.result(emission.job_id) == 1
         with pytest.raises(ResponseTimeout):  # its outcome for this waiter is final

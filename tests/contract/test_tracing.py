@@ -178,7 +178,9 @@ async def test_without_an_sdk_trace_context_is_passed_on_as_it_came(
     assert entry["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-async def test_a_trace_context_that_cannot_be_read_is_nothing(make_provider: MakeProvider, spans: Spans) -> None:
+async def test_a_trace_context_that_cannot_be_read_is_nothing(
+    make_provider: MakeProvider, spans: Spans
+) -> None:
     assert telemetry.trace_id_of("nonsense") == ""
     provider = make_provider()
 

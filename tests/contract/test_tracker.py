@@ -15,7 +15,6 @@ from eventbus import EventProvider, ProviderStopped, completion
 from eventbus.completion import EARLY_AGE, EARLY_LIMIT, CompletionTracker
 from eventbus.emission import Emission
 from eventbus.event import Event
-from eventbus.route import Route
 from eventbus.store.rows import Outcome
 from eventbus.store.store import Store
 
@@ -188,7 +187,11 @@ async def test_a_foreign_entry_in_the_reply_stream_stops_nobody(
     async with provider.worker():
         assert await provider.emit("ask", 1) == 1
         (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
-        for fields in (("d", "\xc1 no msgpack"), ("d", msgspec.msgpack.encode(["j", "completed"])), ("x", "y")):
+        for fields in (
+            ("d", "\xc1 no msgpack"),
+            ("d", msgspec.msgpack.encode(["j", "completed"])),
+            ("x", "y"),
+        ):
             admin("XADD", stream, "*", *fields)
         assert await asyncio.wait_for(provider.emit("ask", 2, reply_timeout=None), 5) == 2
 

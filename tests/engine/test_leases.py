@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ Logs = list[MutableMapping[str, Any]]
 
 
 @contextmanager
-def _in_another_loop(provider: EventProvider, *, after: threading.Event) -> Iterator[None]:
+def _in_another_loop(provider: EventProvider, *, after: threading.Event) -> Generator[None]:
     """Run a worker of `provider` in a thread, so that it goes on when this loop is blocked."""
     over = threading.Event()
 
@@ -120,14 +120,14 @@ async def test_the_jobs_of_a_worker_that_renews_no_more_are_run_by_another_and_i
         async with other.worker():
             assert await asyncio.wait_for(emission, 5) == ["the second", 1]
         go.set()
-        await until(lambda: worker._worker.claimer.refused, "its outcome was refused")  # pyright: ignore
+        await until(lambda: worker._worker.claimer.refused, "its outcome was refused")  # pyright: ignore[reportPrivateUsage]
         assert await emitter.result(emission.job_id) == ["the second", 1]
-    assert {each["job_id"] for each in logs if each["event"] == "job stalled, given back"} == {emission.job_id}
+    assert {each["job_id"] for each in logs if each["event"] == "job stalled, given back"} == {
+        emission.job_id
+    }
 
 
-async def test_a_job_that_stalls_too_often_fails(
-    make_provider: MakeProvider, emitter: EventProvider
-) -> None:
+async def test_a_job_that_stalls_too_often_fails(make_provider: MakeProvider, emitter: EventProvider) -> None:
     provider, other = make_provider(lease=0.5, grace=0), make_provider(lease=0.5, max_stalls=0)
     began = asyncio.Event()
 
@@ -141,7 +141,7 @@ async def test_a_job_that_stalls_too_often_fails(
         emission = emitter.emit("ask")
         await began.wait()
         await _keeper(worker).aclose()
-        worker._worker._rescuer.run_once = _never  # pyright: ignore  (the other one is to judge)
+        worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]  (the other one is to judge)
         async with other.worker():
             with pytest.raises(StalledError) as caught:
                 await asyncio.wait_for(emission, 5)
@@ -191,7 +191,7 @@ async def test_a_renewal_that_overtakes_an_attempt_does_not_hit_the_next_one(
         tokens.append((ctx.job_id, ctx._token))  # pyright: ignore[reportPrivateUsage]
         if ctx.attempt == 1:
             raise ValueError
-        worker._worker.claimer.executor.lose(tokens[:1])  # pyright: ignore  (what the thread found lost then)
+        worker._worker.claimer.executor.lose(tokens[:1])  # pyright: ignore[reportPrivateUsage]  (what the thread found lost then)
         await asyncio.sleep(0)
         return ctx.attempt
 

@@ -72,7 +72,8 @@ async def test_the_limits_of_handlers_and_of_the_process_hold(make_provider: Mak
         async with provider.worker():
             for each in emissions:
                 await each
-    assert (most["one"], most["five"], most["all"]) == (1, 5, 8)
+    assert most["one"] == 1
+    assert 1 < most["five"] <= 5 < most["all"] <= 8
 
 
 async def test_a_handler_at_its_limit_leaves_the_next_job_to_another_worker(
@@ -179,19 +180,18 @@ async def test_a_worker_that_stops_wakes_another_for_what_it_leaves(
         await asyncio.Event().wait()
 
     second.on("ask", concurrency=1)(lambda n: n)
-    async with make_provider() as emitter:
-        async with first.worker():
-            emissions = await _enqueue(emitter, "ask", 5)
-            await until(lambda: began, "the first worker has work")
-            loop = asyncio.get_running_loop()
-            async with second.worker():
-                # Both serve it; the stop of the first must not leave the second asleep.
-                for each in emissions[1:]:
-                    await each
-                begin = loop.time()
-                await first.stop()
-                assert await emissions[0] == 0
-                assert loop.time() - begin < 2
+    async with make_provider() as emitter, first.worker():
+        emissions = await _enqueue(emitter, "ask", 5)
+        await until(lambda: began, "the first worker has work")
+        loop = asyncio.get_running_loop()
+        async with second.worker():
+            # Both serve it; the stop of the first must not leave the second asleep.
+            for each in emissions[1:]:
+                await each
+            begin = loop.time()
+            await first.stop()
+            assert await emissions[0] == 0
+            assert loop.time() - begin < 2
 
 
 async def test_scripts_that_the_server_forgot_are_loaded_again_under_load(

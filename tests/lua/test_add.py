@@ -47,7 +47,13 @@ async def test_round_times_come_back_as_whole_numbers(shard: Shard, now: int) ->
 
 async def test_a_repeated_add_changes_nothing(shard: Shard) -> None:
     await shard.announce(group="audit")
-    rows = [row("a"), row("b", body="x" * 500), row("c", delay=500), row("d", key="k", print="p"), row("e", priority=3)]
+    rows = [
+        row("a"),
+        row("b", body="x" * 500),
+        row("c", delay=500),
+        row("d", key="k", print="p"),
+        row("e", priority=3),
+    ]
     await shard.add(*rows)
     before = await _dump(shard)
     shard.now += 50

@@ -161,14 +161,19 @@ async def test_a_sound_record_found_out_of_its_place_without_its_own_is_set_apar
 
 
 @pytest.mark.parametrize("damage", _DAMAGES)
-async def test_the_settle_of_a_damaged_record_harms_no_other(shard: Shard, damage: str, planted: set[str]) -> None:
+async def test_the_settle_of_a_damaged_record_harms_no_other(
+    shard: Shard, damage: str, planted: set[str]
+) -> None:
     states = ["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
     await shard.open_replies()
     await shard.add(*(row(each, key=each) for each in states), row("sound"))
     answer = await shard.turn()
     for each in states:
         await _damage(shard, _DAMAGES[damage], planted, each)
-    ends = [settle(each, answer.token, state, attempts=1) for each, state in zip(answer.claims, states, strict=False)]
+    ends = [
+        settle(each, answer.token, state, attempts=1)
+        for each, state in zip(answer.claims, states, strict=False)
+    ]
     ends.append(settle(answer.claims[-1], answer.token))
     answer = await shard.turn(*ends, want=0)
     assert "sound" not in answer.lost

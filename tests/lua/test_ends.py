@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
@@ -108,7 +110,7 @@ async def _end(shard: Shard, count: int, state: str = "completed", first: int = 
     await shard.run(state, text="r" * 100)
 
 
-async def _settle_one(shard: Shard, state: str = "completed", **kept: int) -> None:
+async def _settle_one(shard: Shard, state: str = "completed", **kept: Any) -> None:
     """One more job ends in a turn with this retention."""
     queues = [turn_queue(**kept)]
     await shard.add(row("last"))
@@ -144,7 +146,9 @@ async def test_failed_jobs_have_a_retention_of_their_own(shard: Shard) -> None:
     assert len(await shard.members("completed")) == 2  # nothing completed in that call
 
 
-@pytest.mark.parametrize("kept", [{"keep_completed": 0}, {"age_completed": 0}, {"keep_completed": 0, "age_completed": 0}])
+@pytest.mark.parametrize(
+    "kept", [{"keep_completed": 0}, {"age_completed": 0}, {"keep_completed": 0, "age_completed": 0}]
+)
 async def test_no_outcome_younger_than_two_minutes_goes(shard: Shard, kept: dict[str, int]) -> None:
     await _end(shard, 3)
     shard.now += _WINDOW

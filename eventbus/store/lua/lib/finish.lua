@@ -30,13 +30,17 @@ local function tell(id, record, state, text)
   end
 end
 
--- The pointer keeps a small outcome longer than the record is kept.
+-- The pointer keeps the outcome longer than the record is kept; a large one by its side.
 local function end_key(id, record, state, text, ttl)
   local pointer = key('key', record.queue .. ':' .. record.key)
   if try('HGET', pointer, 'job') ~= id then return end
   redis.call('HSET', pointer, 'state', state)
-  if #text <= INLINE then redis.call('HSET', pointer, 'text', text) end
-  redis.call('PEXPIRE', pointer, ttl)
+  if #text <= INLINE then
+    redis.call('HSET', pointer, 'text', text)
+  elseif ttl > 0 then
+    redis.call('SET', key('outcome', id), text, 'PX', ttl)
+  end
+  redis.call('PEXPIRE', pointer, ttl) -- last: a ttl of 0 removes it
 end
 
 -- Writes the final state. `text` is the result or the error, JSON.

@@ -19,7 +19,7 @@ local function follow(pointer, emission, reuse)
   end
   local may = state == 'completed' or reuse or try('HEXISTS', key('waiters', job), emission) == 1
   if not may then return nil end
-  return job, print, state, text or try('GET', key('result', job)) or ''
+  return job, print, state, text or try('GET', key('result', job)) or try('GET', key('outcome', job)) or ''
 end
 
 -- Points the key at a new job; it has no expiry until that job ends.

@@ -1,0 +1,72 @@
+"""Turns whose answers are lost or refused: no job is lost, no outcome is dropped or told twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import pytest
+
+from eventbus import EventProvider, StoreRefused, StoreUnavailable
+
+MakeProvider = Callable[..., EventProvider]
+
+
+class Turns:
+    """A fault point around the turns of a provider's worker; it strikes once."""
+
+    def __init__(self, provider: EventProvider, error: Exception, *, on_settle: bool, is_done: bool) -> None:
+        store: Any = provider._store  # pyright: ignore[reportPrivateUsage]
+        self._turn = store.turn
+        store.turn = self.turn
+        self._error: Exception | None = error
+        self._on_settle = on_settle
+        self._is_done = is_done
+
+    async def turn(self, **call: Any) -> Any:
+        strikes = self._error is not None and bool(call["settles"]) == self._on_settle
+        if strikes and not self._is_done:
+            raise self._take()
+        answer = await self._turn(**call)
+        if strikes and (answer.claims or self._on_settle) and self._error is not None:
+            raise self._take()
+        return answer
+
+    def _take(self) -> Exception:
+        error, self._error = self._error, None
+        assert error is not None
+        return error
+
+
+@pytest.mark.parametrize("on_settle", [True, False], ids=["settle", "claim"])
+@pytest.mark.parametrize(
+    ("error", "is_done"),
+    [(StoreRefused("not now", code="NOPERM"), False), (StoreUnavailable("lost", sent=True), True)],
+    ids=["refused", "lost"],
+)
+async def test_all_jobs_end_once_though_a_turn_failed(
+    make_provider: MakeProvider,
+    logs: list[MutableMapping[str, Any]],
+    error: Exception,
+    *,
+    is_done: bool,
+    on_settle: bool,
+) -> None:
+    provider, emitter = make_provider(lease=0.5), make_provider()
+    runs: list[int] = []
+
+    @provider.on("ask", concurrency=4)
+    async def ask(n: int) -> int:
+        runs.append(n)
+        return n
+
+    async with emitter, provider:
+        Turns(provider, error, on_settle=on_settle, is_done=is_done)
+        async with provider.worker():
+            emissions = emitter.emit_many("ask", range(20), reply_timeout=None)
+            assert [await asyncio.wait_for(each, 10) for each in emissions] == list(range(20))
+            # It goes on as before.
+            assert await emitter.emit("ask", 99) == 99
+    assert sorted(runs) == [*range(20), 99]
+    assert "turn refused, trying again in 1 s" in {each["event"] for each in logs}

@@ -1,0 +1,113 @@
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+"""The public types, as a type checker sees them; nothing here is run.
+
+A line that stops being an error is found too: pyright reports an `ignore` that it does not need.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+
+import msgspec
+
+from eventbus import Emission, Event, EventContext, EventProvider, Keep, Retry, SyncContext
+from eventbus.context import SyncEmission as ContextEmission
+from eventbus.sync import SyncEmission
+
+
+class Order(msgspec.Struct):
+    order_id: str
+
+
+class Receipt(msgspec.Struct):
+    number: int
+
+
+placed = Event("order.placed", payload=Order, result=Receipt, key=lambda order: order.order_id)
+noted = Event("noted", payload=Order, result=None)
+counted = Event("counted", result=int)
+loose = Event("loose", payload=Order)
+bare = Event("bare")
+
+assert_type(placed, Event[Order, Receipt])
+assert_type(noted, Event[Order, None])
+assert_type(counted, Event[Any, int])
+assert_type(loose, Event[Order, Any])
+assert_type(bare, Event[Any, Any])
+
+Event("keyed", payload=Order, result=None, key=lambda order: order.nothing)  # pyright: ignore[reportAttributeAccessIssue]
+Event("ttl", ttl=timedelta(days=1), errors=[ValueError], retry=Retry(attempts=2), reply=False)
+
+provider = EventProvider(
+    "memory:",
+    name="a",
+    concurrency=5,
+    lease="10s",
+    retry=3,
+    keep_completed=(100, "1 hour"),
+    keep_failed=Keep(age=timedelta(days=1)),
+    max_payload="2 MiB",
+)
+EventProvider(concurency=5)  # pyright: ignore[reportCallIssue]
+EventProvider(durability="some")  # pyright: ignore[reportArgumentType]
+
+
+async def emitting() -> None:
+    emission = provider.emit(placed, Order("1"), delay="2s", priority=-1, meta={"a": 1}, at=datetime.now(UTC))
+    assert_type(emission, Emission[Receipt])
+    assert_type(await emission, Receipt)
+    assert_type(await emission.enqueued(), None)
+    assert_type((emission.job_id, emission.correlation_id, emission.done()), tuple[str, str, bool])
+    assert_type(await provider.emit(noted, Order("1")), None)
+    assert_type(await provider.emit(counted, {"any": "thing"}), int)
+    assert_type(provider.emit("by.name", 5), Emission[Any])
+    assert_type(provider.emit("by.name"), Emission[Any])
+    assert_type(provider.emit_many(placed, [Order("1")]), list[Emission[Receipt]])
+    assert_type(provider.emit_many("by.name", [1, "2"]), list[Emission[Any]])
+    assert_type(await provider.result("id", event=placed), Receipt)
+    assert_type(await provider.result("id"), Any)
+    provider.emit(placed, "text")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.emit(placed)  # pyright: ignore[reportArgumentType]
+    provider.emit(placed, Order("1"), prio=1)  # pyright: ignore[reportCallIssue]
+    provider.emit(placed, Order("1"), lifo="yes")  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def emitting_from_a_thread() -> None:
+    emission = provider.sync.emit(placed, Order("1"))
+    assert_type(emission, SyncEmission[Receipt])
+    assert_type(emission.result(5), Receipt)
+    provider.sync.emit(placed, 5)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+@provider.on(placed, concurrency=20, retry=Retry(attempts=5), timeout="10s")
+async def price(order: Order, ctx: EventContext) -> Receipt:
+    assert_type(await ctx.emit(counted, 1), int)
+    assert_type(ctx.emit("by.name"), Emission[Any])
+    await ctx.progress(50)
+    ctx.log.info("priced", order=order.order_id)
+    assert_type((ctx.event, ctx.attempt, ctx.causation_id), tuple[str, int, str | None])
+    return Receipt(1)
+
+
+@provider.on("ping")
+def ping(payload: Any, ctx: SyncContext) -> str:
+    ctx.progress({"at": 1})
+    assert_type(ctx.emit("by.name"), ContextEmission)
+    return "pong"
+
+
+# A handler stays the function that it was.
+async def using_handlers(ctx: EventContext, sync: SyncContext) -> None:
+    assert_type(await price(Order("1"), ctx), Receipt)
+    assert_type(ping(1, sync), str)
+
+
+async def consuming() -> None:
+    async with provider as started:
+        assert_type(started, EventProvider)
+    async with provider.worker(queues=["order.*"]) as worker:
+        assert_type(worker.queues, list[str])
+    with provider.context(tenant="a"):
+        await provider.subscribe(placed, price, group="billing")
+    await provider.add_group(placed, "mail")
