@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-
 from backends import Backend
-from eventbus.store.keys import KINDS
 from journal import Journal
+
+from eventbus.store.keys import KINDS
 
 __all__ = ["Audit", "JobRecord", "reconcile"]
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import redis
-
 from conditions import wait_until
 
 __all__ = ["KINDS", "MISSING", "Backend", "free_port"]
@@ -57,7 +56,7 @@ def free_port() -> int:
     """A TCP port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return cast(int, probe.getsockname()[1])
+        return cast("int", probe.getsockname()[1])
 
 
 class Backend:

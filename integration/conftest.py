@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from backends import KINDS, MISSING, Backend
 from journal import Journal
 from programs import Program, clean_environment

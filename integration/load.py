@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from conditions import until
+
 from eventbus import EmitError, EventProvider
 
 __all__ = ["Answer", "Load"]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-
 from conditions import WITHIN, wait_until
 
 __all__ = ["HERE", "Program", "clean_environment"]

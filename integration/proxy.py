@@ -182,11 +182,11 @@ def _frame_end(buffer: bytearray, start: int) -> int:
     if line < 0:
         return -1
     end = line + 2
-    kind = buffer[start : start + 1]
-    if kind == b"$":
+    kind = chr(buffer[start])
+    if kind == "$":
         size = int(buffer[start + 1 : line])
         end += size + 2 if size >= 0 else 0
-    elif kind == b"*":
+    elif kind == "*":
         for _ in range(int(buffer[start + 1 : line])):
             end = _frame_end(buffer, end)
             if end < 0:

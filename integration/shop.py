@@ -6,16 +6,16 @@ the test makes. Both lie in the folder that EVENTBUS_TEST_FOLDER names.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from conditions import until
+from journal import Journal
 
 from eventbus import Event, EventContext, EventProvider, Retry
-from journal import Journal
 
 
 class Order(msgspec.Struct):
@@ -96,5 +96,4 @@ async def block(payload: Any, ctx: EventContext) -> Any:
 
 
 async def _passed(gate: str) -> None:
-    while not (_folder / gate).exists():
-        await asyncio.sleep(0.005)
+    await until(f"{gate} is open", (_folder / gate).exists, within=3600)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import pytest
-
 from backends import Backend
 from conditions import until
-from eventbus import EventProvider
 
+from eventbus import EventProvider
 
 FOUR = Counter({"it": 1, "it-wake": 1, "it-lease": 1, "it-replies": 1})
 
 
 @contextmanager
-def named_connections(server: Backend) -> Iterator[Callable[[], Counter[str]]]:
+def named_connections(server: Backend) -> Generator[Callable[[], Counter[str]]]:
     """Count what is connected to the server beside this look itself, by name."""
     with server.client(client_name="look") as client:
         yield lambda: Counter(each["name"] for each in client.client_list()) - Counter(["look"])

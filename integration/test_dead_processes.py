@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
 from audit import Audit, reconcile
 from backends import Backend
 from conditions import until
-from eventbus import EventProvider, StalledError
 from journal import Journal
 from programs import Program
+
+from eventbus import EventProvider, StalledError
 
 Run = Callable[..., Program]
 Gates = Callable[[str], None]

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-
 from programs import HERE, Program
 
 Run = Callable[..., Program]

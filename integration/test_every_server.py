@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-
 from audit import Audit, reconcile
 from backends import Backend
 from conditions import until
-from eventbus import EventContext, EventProvider, HandlerError, Retry
 from journal import Journal
 from programs import Program
+
+from eventbus import EventContext, EventProvider, HandlerError, Retry
 
 Run = Callable[..., Program]
 

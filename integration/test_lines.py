@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from audit import Audit
 from backends import Backend
 from conditions import wait_until
+from journal import Journal
+from programs import Program
+
 from eventbus.store.connection import Connector
 from eventbus.store.rows import SweepQueue
 from eventbus.store.store import Store
-from journal import Journal
-from programs import Program
 
 Run = Callable[..., Program]
 

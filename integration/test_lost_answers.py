@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from audit import reconcile
 from backends import Backend
 from conditions import until
-from eventbus import EventProvider
 from journal import Journal
 from load import Load
 from programs import Program
 from proxy import Proxy
+
+from eventbus import EventProvider
 
 Run = Callable[..., Program]
 Gates = Callable[[str], None]

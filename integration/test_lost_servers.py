@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable
 
 import pytest
-
 from audit import reconcile
 from backends import Backend
 from conditions import last, until, wait_until
-from eventbus import EventProvider
 from journal import Journal
 from load import Load
 from programs import Program
+
+from eventbus import EventProvider
 
 Run = Callable[..., Program]
 Gates = Callable[[str], None]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from audit import Audit
 from backends import Backend
 from conditions import wait_until

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-
 from backends import Backend, free_port
-from eventbus import EmitError, EventProvider, StoreRefused
 from programs import Program
+
+from eventbus import EmitError, EventProvider, StoreRefused
 
 Run = Callable[..., Program]
 MakeServer = Callable[..., Backend]
@@ -60,16 +60,19 @@ def check_no_password(text: str) -> None:
 
 
 async def test_a_server_that_cannot_be_used_is_refused_at_the_start(case: Case) -> None:
-    provider = EventProvider(case.url)
     with pytest.raises((StoreRefused, EmitError)) as caught:
-        async with provider:
-            assert case.code == "NOPERM", "only what nobody asked for yet is not known at the start"
-            await provider.emit("ping")
+        await _use(case)
     refused = caught.value.__cause__ if isinstance(caught.value, EmitError) else caught.value
     assert isinstance(refused, StoreRefused)
     assert refused.code == case.code
     assert case.says in str(caught.value)
     check_no_password(str(caught.value))
+
+
+async def _use(case: Case) -> None:
+    async with EventProvider(case.url) as provider:
+        assert case.code == "NOPERM", "of what was not asked for yet nobody knows at the start"
+        await provider.emit("ping")
 
 
 @pytest.mark.servers("one")

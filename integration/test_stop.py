@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 from audit import Audit, reconcile
 from backends import Backend
 from conditions import until, wait_until
-from eventbus import EventProvider
 from journal import Journal
 from programs import Program
+
+from eventbus import EventProvider
 
 Run = Callable[..., Program]
 Gates = Callable[[str], None]

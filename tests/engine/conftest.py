@@ -1,4 +1,4 @@
-"""Every test here is checked for what it leaves behind."""
+"""Every test here is checked for what it leaves behind; for that, each must be `async def`."""
 
 from __future__ import annotations
 

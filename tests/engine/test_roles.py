@@ -104,7 +104,7 @@ async def test_the_announcer_announces_and_now_and_then_takes_parked_jobs_back(
     assert [each["event"] for each in logs] == ["announcement refused", "parked jobs taken back"]
 
 
-def test_a_pool_is_named_by_its_queues_in_whatever_order() -> None:
+async def test_a_pool_is_named_by_its_queues_in_whatever_order() -> None:
     one, other = _consumers(3), dict(reversed(_consumers(3).items()))
     assert announcer.pool_of(one) == announcer.pool_of(other) != announcer.pool_of(_consumers(2))
 

@@ -149,7 +149,7 @@ async def test_failed_jobs_have_a_retention_of_their_own(shard: Shard) -> None:
 @pytest.mark.parametrize(
     "kept", [{"keep_completed": 0}, {"age_completed": 0}, {"keep_completed": 0, "age_completed": 0}]
 )
-async def test_no_outcome_younger_than_two_minutes_goes(shard: Shard, kept: dict[str, int]) -> None:
+async def test_no_outcome_younger_than_two_minutes_goes(shard: Shard, kept: dict[str, Any]) -> None:
     await _end(shard, 3)
     shard.now += _WINDOW
     await _settle_one(shard, **kept)

@@ -183,21 +183,13 @@ def test_a_refusal_has_the_code_of_the_servers_answer(kind: type[Exception], cod
         ("WRONGTYPE Operation against a key", "WRONGTYPE"),
         ("unknown command", "ERR"),
         ("", "ERR"),
+        (f"{_IN_SCRIPT} @user_script: 63: -OOM command not allowed when used memory > 'maxmemory'.", "OOM"),
         (
-            "Error running script (call to f_1): @user_script:63: @user_script: 63: -OOM command not allowed "
-            "when used memory > 'maxmemory'.",
-            "OOM",
-        ),
-        (
-            "Error running script (call to f_1): @user_script:63: @user_script: 63: -READONLY You can't write "
-            "against a read only replica.",
+            f"{_IN_SCRIPT} @user_script: 63: -READONLY You can't write against a read only replica.",
             "READONLY",
         ),
-        (
-            "Error running script (call to f_1): @user_script:9: WRONGTYPE Operation against a key",
-            "WRONGTYPE",
-        ),
-        ("Error running script (call to f_1): @user_script:9: attempt to index a nil value", "ERR"),
+        (f"{_IN_SCRIPT} WRONGTYPE Operation against a key", "WRONGTYPE"),
+        (f"{_IN_SCRIPT} attempt to index a nil value", "ERR"),
     ],
 )
 def test_the_code_is_found_where_each_server_version_puts_it(text: str, code: str) -> None:
