@@ -127,7 +127,7 @@ class CompletionTracker:
 
     async def run_reader(self) -> None:
         """Read outcomes until stopped."""
-        unread = 0
+        reads = 0
         await self._resume()  # the server may have been away at the start
         while not self._is_stopping:
             try:
@@ -141,9 +141,9 @@ class CompletionTracker:
                 continue
             for outcome in outcomes:
                 self.settle(outcome)
-            unread += 1
-            if unread >= _TRIM_AFTER or not outcomes:
-                unread = 0
+            reads += 1
+            if reads >= _TRIM_AFTER or not outcomes:
+                reads = 0
                 await self._trim()
 
     async def run_keeper(self) -> None:

@@ -164,8 +164,8 @@ async def test_a_failed_attempt_waits_its_backoff(make_provider: MakeProvider) -
         with pytest.raises(HandlerError):
             await provider.emit("tried")
     first, second = times[1] - times[0], times[2] - times[1]
-    assert 0.03 < first < 0.5
-    assert 0.07 < second < 0.5
+    assert 0.03 < first < 2
+    assert 0.07 < second < 2
 
 
 async def test_declared_errors_are_raised_as_themselves(make_provider: MakeProvider) -> None:

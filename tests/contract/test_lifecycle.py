@@ -163,7 +163,7 @@ async def test_a_server_that_is_not_there_is_an_error_of_the_emission_within_its
         patient = provider.emit("ask", 1)
         with pytest.raises(EmitError, match=f"ask was not enqueued: .*127.0.0.1:{unused_tcp_port}"):
             await emission
-        assert 0.1 < loop.time() - begin < 1.5
+        assert loop.time() - begin < 1.5
         with pytest.raises(EmitError) as caught:
             await emission.enqueued()
         assert caught.value.enqueued is False

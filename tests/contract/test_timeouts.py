@@ -21,14 +21,14 @@ async def test_without_a_worker_the_timeout_says_waiting_and_the_result_may_come
     provider = make_provider()
     provider.on("ask")(lambda n: n)
     async with provider:
-        emission = provider.emit("ask", 1, reply_timeout=0.03)
+        emission = provider.emit("ask", 1, reply_timeout=0.15)
         with pytest.raises(ResponseTimeout, match="no worker took it yet") as caught:
             await emission
         error = caught.value
         assert (error.event, error.job_id, error.timeout, error.state) == (
             "ask",
             emission.job_id,
-            0.03,
+            0.15,
             "waiting",
         )
         async with provider.worker():
@@ -38,7 +38,7 @@ async def test_without_a_worker_the_timeout_says_waiting_and_the_result_may_come
 
 
 async def test_while_its_handler_runs_the_timeout_says_active(make_provider: MakeProvider) -> None:
-    provider = make_provider(reply_timeout="50ms")
+    provider = make_provider(reply_timeout="150ms")
     go = asyncio.Event()
 
     @provider.on("ask")
@@ -70,7 +70,7 @@ async def test_between_two_attempts_the_timeout_says_delayed(make_provider: Make
 
 @pytest.mark.parametrize("none", [0, None])
 async def test_zero_and_none_wait_without_limit(make_provider: MakeProvider, none: Any) -> None:
-    provider = make_provider(reply_timeout=0.03)
+    provider = make_provider(reply_timeout=0.15)
     provider.on("ask")(lambda n: n)
     async with provider:
         patient, other = provider.emit("ask", 1, reply_timeout=none), provider.emit("ask", 2)
@@ -84,7 +84,7 @@ async def test_zero_and_none_wait_without_limit(make_provider: MakeProvider, non
 async def test_a_provider_may_wait_without_limit_by_default(make_provider: MakeProvider) -> None:
     provider = make_provider(reply_timeout=0)
     async with provider:
-        emission = provider.emit("ask", reply_timeout=0.01)
+        emission = provider.emit("ask", reply_timeout=0.15)
         with pytest.raises(ResponseTimeout):
             await emission
         assert provider.emit("ask").reply_timeout is None
@@ -103,7 +103,7 @@ async def test_the_time_starts_when_the_job_is_due(make_provider: MakeProvider) 
     provider = make_provider()
     provider.on("ask")(lambda n: n)
     async with provider.worker():
-        assert await provider.emit("ask", 1, delay="150ms", reply_timeout=0.12) == 1
+        assert await provider.emit("ask", 1, delay="250ms", reply_timeout=0.2) == 1
 
 
 async def test_retries_do_not_start_it_again(make_provider: MakeProvider) -> None:
@@ -117,7 +117,7 @@ async def test_retries_do_not_start_it_again(make_provider: MakeProvider) -> Non
 
     async with provider.worker():
         with pytest.raises(ResponseTimeout):
-            await provider.emit("ask", reply_timeout=0.15)
+            await provider.emit("ask", reply_timeout=0.2)
     assert 2 <= len(attempts) <= 6
 
 
@@ -143,7 +143,7 @@ async def test_an_outcome_whose_reply_was_lost_is_found_before_the_timeout_is_to
         return n
 
     async with provider.worker():
-        assert await provider.emit("ask", 5, reply_timeout=0.1) == 5
+        assert await provider.emit("ask", 5, reply_timeout=0.2) == 5
     assert admin("KEYS", f"{prefix}:*:replies:*") == []
 
 
@@ -155,7 +155,7 @@ async def test_a_server_that_cannot_be_asked_is_told_as_unknown(
 
     provider = make_provider()
     async with provider:
-        emission = provider.emit("ask", reply_timeout=0.03)
+        emission = provider.emit("ask", reply_timeout=0.15)
         await emission.enqueued()
         monkeypatch.setattr(Store, "look", look)
         with pytest.raises(ResponseTimeout) as caught:

