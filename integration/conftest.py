@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,8 @@ def start_worker(run: Callable[..., Program]) -> Callable[..., Program]:
         return program
 
     return start
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one more than there are processors, for much of the time here is waiting for faults to pass."""
+    return (os.cpu_count() or 1) + 1

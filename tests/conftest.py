@@ -106,7 +106,7 @@ def until() -> Callable[..., Awaitable[None]]:
 
     async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> None:
         end = time.monotonic() + within
-        while not condition():  # noqa: ASYNC110  (any condition, also of threads and of the server)
+        while not condition():
             assert time.monotonic() < end, f"not within {within:g} s: {what}"
             await asyncio.sleep(0.002)
 
@@ -119,7 +119,7 @@ async def leak_check(admin: Callable[..., Any]) -> AsyncIterator[None]:
     before = _leftovers(admin)
     yield
     end = time.monotonic() + 3
-    while (left := _leftovers(admin) - before) and time.monotonic() < end:
+    while (left := _leftovers(admin) - before) and time.monotonic() < end:  # noqa: ASYNC110  (in the server)
         await asyncio.sleep(0.005)
     assert left == set()
 

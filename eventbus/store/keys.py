@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "clock": (
         "hash",
         "heard: last call of any worker, ms; grace: no rescue before, ms",
-        "turn, renew",
+        "renew, rescue",
         "never",
     ),
     "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
@@ -34,7 +34,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     # one per queue
     "ready": ("zset", "waiting job -> priority and order", "add, turn, rescue", "with its last job"),
     "completed": ("zset", "job -> end, ms", "turn", "by retention"),
-    "failed": ("zset", "job -> end, ms", "turn, rescue", "by retention"),
+    "failed": (
+        "zset",
+        "job -> end, ms; in `unknown` those without a queue, 7 days",
+        "turn, rescue",
+        "by retention",
+    ),
     "cancelled": ("zset", "job -> end, ms", "turn", "by retention"),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "meta": ("hash", "seq: the order counter", "add, turn", "never"),
@@ -48,7 +53,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "progress": ("string", "last progress, JSON", "note", "with the record"),
     "log": ("list", "errors of ended attempts, the newest 50", "turn", "with the record"),
     "waiters": ("hash", "further emission -> its emitter", "add, look", "with the record"),
-    "raw": ("any", "a foreign value found in the place of a record", "turn", "7 days"),
+    "raw": ("any", "what stood in the place of a damaged record", "turn, rescue", "7 days"),
     "key": (
         "hash",
         "pointer: job, print of the payload, state and small outcome",
@@ -59,7 +64,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
 
 
 def escape(name: str) -> str:
-    """Return `name` with everything but letters, digits and `._-@` percent-encoded (UTF-8)."""
+    """Return `name` with everything but letters, digits and `._-~@` percent-encoded (UTF-8)."""
     return quote(name, safe="@")
 
 

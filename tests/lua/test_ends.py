@@ -180,6 +180,13 @@ async def test_a_sweep_is_bounded_for_each_queue_and_state_and_counts_what_it_re
     assert names == []
 
 
+async def test_a_sweep_by_age_is_bounded_too(shard: Shard) -> None:
+    await _end(shard, 5)
+    shard.now += _HOUR + 1
+    kept = SweepQueue(QUEUE, 100, _HOUR, 100, _HOUR)
+    assert [await shard.sweep(kept, limit=3) for _ in range(3)] == [3, 2, 0]
+
+
 async def test_a_sweep_leaves_what_is_young_enough_and_what_is_open(shard: Shard) -> None:
     await shard.add(row("ended"))
     await shard.run("completed")

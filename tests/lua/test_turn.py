@@ -71,9 +71,10 @@ async def test_queues_share_what_is_wanted_and_an_empty_one_leaves_its_part_to_t
 
 async def test_a_claim_is_bounded_in_bytes_but_always_brings_one_job(shard: Shard) -> None:
     await shard.add(*(row(str(i), body="x" * 1000) for i in range(5)))
-    assert _ids(await shard.turn(max_bytes=1)) == ["0"]
+    assert _ids(await shard.turn(max_bytes=0)) == ["0"]
+    assert _ids(await shard.turn(max_bytes=1)) == ["1"]
     answer = await shard.turn(max_bytes=1500)
-    assert _ids(answer) == ["1", "2"]
+    assert _ids(answer) == ["2", "3"]
     assert answer.more == [1]
 
 
@@ -160,6 +161,17 @@ async def test_a_retry_without_a_delay_goes_behind_what_waits_at_its_priority(sh
     assert await shard.state("a") == "waiting"
 
 
+@pytest.mark.parametrize("delay", [0, 50])
+async def test_a_retried_lifo_job_goes_to_the_head_again(shard: Shard, delay: int) -> None:
+    await shard.add(row("a", lifo=1))
+    answer = await shard.turn()
+    await shard.add(row("b"), row("urgent", priority=-1))
+    await shard.turn(settle(answer.claims[0], answer.token, "delayed", "", attempts=1, delay=delay), want=0)
+    shard.now += delay
+    await shard.turn(want=0)
+    assert await shard.members("ready") == ["urgent", "a", "b"]
+
+
 async def test_the_errors_of_at_most_fifty_attempts_are_kept(shard: Shard) -> None:
     await shard.add(row("a"))
     for attempt in range(55):
@@ -205,6 +217,7 @@ async def test_a_job_put_back_while_the_last_waiting_one_is_claimed_is_not_forgo
     await shard.add(row("a"))
     answer = await shard.turn()
     await shard.add(row("b"), row("d", delay=1000))
+    await shard.command("DEL", shard.key("wake", "pool"))
     shard.now += 1000
     answer = await shard.turn(settle(answer.claims[0], answer.token, "delayed", "", attempts=1))
     assert _ids(answer) == ["b"]

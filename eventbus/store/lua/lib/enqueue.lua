@@ -13,10 +13,8 @@ local function write_record(job, order, emitter, now)
     redis.call('SET', key('body', id), row.body)
   end
   if row.reply and job.target.suffix == '' then set('reply', emitter) end
-  if row.due then
-    set('due', row.due)
-    if row.lifo then set('lifo', 1) end
-  end
+  if row.due then set('due', row.due) end
+  if row.lifo then set('lifo', 1) end
   if job.pointer then
     set('key', row.key)
     point(job.pointer, id, row.print)

@@ -30,7 +30,7 @@ local function note_error(id, text)
   redis.call('LTRIM', key('log', id), -50, -1)
 end
 
--- A retry takes a new place behind what waits already, at its priority.
+-- A retry takes a new place at its priority: behind what waits already, or before it if lifo.
 local function settle_retry(row, now, retried, delayed)
   note_error(row.id, row.text)
   if row.delay > 0 then
