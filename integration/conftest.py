@@ -116,6 +116,7 @@ def start_worker(run: Callable[..., Program]) -> Callable[..., Program]:
     return start
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: one more than there are processors, for much of the time here is waiting for faults to pass."""
     return (os.cpu_count() or 1) + 1

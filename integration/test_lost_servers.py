@@ -136,6 +136,22 @@ async def test_a_worker_started_without_a_server_is_ready_once_it_is_there(
 
 
 @pytest.mark.servers("one")
+async def test_the_worker_command_waits_for_a_server_that_comes_later(
+    make_server: Callable[..., Backend], run: Run, journal: Journal
+) -> None:
+    server = make_server()
+    server.kill()
+    worker = run("worker", "shop:provider", url=server.url)
+    await asyncio.to_thread(worker.wait_logged, "server not there, waiting for it")
+    await asyncio.to_thread(server.start)
+    async with EventProvider(server.url) as provider:
+        emission = provider.emit("work", {"n": 1})
+        heard = {emission.job_id: await emission}
+    reconcile(server, heard, journal=journal)
+    assert worker.complaints() == []
+
+
+@pytest.mark.servers("one")
 async def test_a_worker_whose_server_is_restarted_empty_goes_on(
     make_server: Callable[..., Backend], start_worker: Run
 ) -> None:
