@@ -11,6 +11,7 @@ import pytest
 from backends import KINDS, MISSING, Backend
 from journal import Journal
 from programs import Program, clean_environment
+from proxy import Proxy
 
 _SETS = {
     # Which kinds of server a test meets, as far as this machine has them.
@@ -112,6 +113,26 @@ def start_worker(run: Callable[..., Program]) -> Callable[..., Program]:
         program = run("worker", "shop:provider", *words, url=backend.url, **settings)
         program.wait_logged("worker ready")
         return program
+
+    return start
+
+
+@pytest.fixture
+def proxy(server: Backend, tmp_path: Path) -> Iterator[Proxy]:
+    proxy = Proxy(tmp_path / "proxy", server.socket)
+    proxy.start()
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def start_behind(run: Callable[..., Program], proxy: Proxy) -> Callable[..., Program]:
+    """Start a worker whose connections lead through the proxy."""
+
+    def start(**settings: object) -> Program:
+        worker = run("worker", "shop:provider", url=proxy.url, **settings)
+        worker.wait_logged("worker ready")
+        return worker
 
     return start
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from audit import reconcile
@@ -19,26 +18,6 @@ from eventbus import EventProvider
 
 Run = Callable[..., Program]
 Gates = Callable[[str], None]
-
-
-@pytest.fixture
-def proxy(server: Backend, tmp_path: Path) -> Iterator[Proxy]:
-    proxy = Proxy(tmp_path / "proxy", server.socket)
-    proxy.start()
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def start_behind(run: Run, proxy: Proxy) -> Run:
-    """Start a worker whose connections lead through the proxy."""
-
-    def start(**settings: object) -> Program:
-        worker = run("worker", "shop:provider", url=proxy.url, **settings)
-        worker.wait_logged("worker ready")
-        return worker
-
-    return start
 
 
 def check_each_ran_once(load: Load, server: Backend, journal: Journal) -> None:

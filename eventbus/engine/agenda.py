@@ -2,13 +2,18 @@
 
 A queue is `hot` from a wake, or from an answer that left jobs in it, until an answer
 says it is empty. An answer says so only of the time it was made: a wake that came while a
-queue was being asked counts more, for it may have overtaken the answer. Turns name the hot queues in rotation, so none waits behind another.
+queue was being asked counts more, for it may have overtaken the answer.
+
+Turns name the hot queues in rotation: one that gave jobs goes to the end, one that was
+asked in vain keeps its place, so none waits for more than those before it. A queue that one
+call asks on a guess is not asked by a second one at the same time; one with a backlog is.
 A wake for a queue that this worker has no slot for is `owed` to other workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 __all__ = ["Agenda"]
 
@@ -23,6 +28,8 @@ class Agenda:
         """Queue -> whether an answer left jobs in it (else it is a guess)."""
         self._noted: set[str] = set()
         """Queues that were noted since they were last asked."""
+        self._asked: Counter[str] = Counter()
+        """Queues in calls under way."""
         self._owed: set[str] = set()
 
     @property
@@ -38,33 +45,35 @@ class Agenda:
             if self._quota(queue) <= 0:
                 self._owed.add(queue)
 
-    def choose(self, limit: int, *, only_backlog: bool = False) -> list[str]:
-        """Up to `limit` hot queues that this worker has slots for, the longest unasked first.
-
-        `only_backlog` leaves out those of which only a wake is known.
-        """
+    def choose(self, limit: int) -> list[str]:
+        """Up to `limit` hot queues that this worker has slots for and that are worth a call."""
         chosen: list[str] = []
         for queue, is_backlog in self._hot.items():
-            if (is_backlog or not only_backlog) and self._quota(queue) > 0:
+            if (is_backlog or not self._asked[queue]) and self._quota(queue) > 0:
                 chosen.append(queue)
                 if len(chosen) == limit:
                     break
         return chosen
 
-    def ask(self, queues: Iterable[str]) -> None:
+    def ask(self, queues: Collection[str]) -> None:
         """These queues are about to be asked; what is noted from here on is news."""
         self._noted.difference_update(queues)
+        self._asked.update(queues)
 
-    def answered(self, asked: Iterable[str], more: Iterable[str]) -> None:
-        """`asked` were named in a turn; those in `more` still have jobs, and go to the end."""
+    def unanswered(self, asked: Collection[str]) -> None:
+        """The call that asked these has failed; they stay as they were."""
+        self._asked.subtract(asked)
+
+    def answered(self, asked: Collection[str], more: Iterable[str], gave: Collection[str]) -> None:
+        """`asked` were named in a turn; those in `more` still have jobs; those in `gave` gave some."""
+        self._asked.subtract(asked)
         left = set(more)
         for queue in asked:
-            self._hot.pop(queue, None)
             self._owed.discard(queue)
-            if queue in left:
-                self._hot[queue] = True
-            elif queue in self._noted:
-                self._hot[queue] = False
+            if queue in gave or not (queue in left or queue in self._noted):
+                self._hot.pop(queue, None)
+            if queue in left or queue in self._noted:
+                self._hot[queue] = queue in left
 
     def take_owed(self) -> list[str]:
         """The queues whose wakes are to be put back for other workers."""

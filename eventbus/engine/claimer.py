@@ -178,7 +178,7 @@ class Claimer:
     async def _take_turns(self, lane: _Lane) -> None:
         while True:
             is_second = any(each.is_busy for each in self._lanes)
-            queues = self._agenda.choose(_QUEUES, only_backlog=is_second) if self.free > 0 else []
+            queues = self._agenda.choose(_QUEUES) if self.free > 0 else []
             enough = _ENOUGH if is_second else 1
             if not (queues or len(self._settles) >= enough or (self._is_due and not is_second)):
                 break
@@ -220,6 +220,7 @@ class Claimer:
             lane.call += 1
         except BaseException as error:
             self._settles.extendleft(reversed(settles))
+            self._agenda.unanswered(asked)
             if isinstance(error, StoreUnavailable):
                 # It may have been carried out, and its answer is none for another list of
                 # settles. What it claimed stalls and is rescued.
@@ -232,7 +233,8 @@ class Claimer:
         self._apply(answer, asked, queues)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
-        self._agenda.answered(asked, (queues[place - 1].queue for place in answer.more))
+        gave = {queues[row.queue - 1].queue for row in answer.claims}
+        self._agenda.answered(asked, (queues[place - 1].queue for place in answer.more), gave)
         self._agenda.note(queue for queue in answer.woken if queue in self._consumers)
         self._expect_due(answer)
         for job_id in answer.lost:

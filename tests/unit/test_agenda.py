@@ -27,11 +27,25 @@ def test_nothing_is_chosen_that_was_not_noted(agenda: Agenda) -> None:
     assert agenda.choose(1) == ["a"]
 
 
-def test_queues_with_more_go_to_the_end_and_empty_ones_leave(agenda: Agenda) -> None:
+def test_queues_that_gave_go_to_the_end_and_empty_ones_leave(agenda: Agenda) -> None:
     agenda.note("abcd")
     agenda.ask("ab")
-    agenda.answered("ab", ["a"])
+    agenda.answered("ab", ["a"], "a")
     assert agenda.choose(10) == ["c", "d", "a"]
+
+
+def test_a_queue_asked_in_vain_keeps_its_place(agenda: Agenda) -> None:
+    agenda.note("abcd")
+    agenda.ask("abc")
+    agenda.answered("abc", "abc", "a")
+    assert agenda.choose(10) == ["b", "c", "d", "a"]
+
+
+def test_a_call_that_failed_leaves_its_queues_to_be_asked_again(agenda: Agenda) -> None:
+    agenda.note("a")
+    agenda.ask("a")
+    agenda.unanswered("a")
+    assert agenda.choose(10) == ["a"]
 
 
 def test_all_are_asked_in_turn(agenda: Agenda) -> None:
@@ -42,7 +56,7 @@ def test_all_are_asked_in_turn(agenda: Agenda) -> None:
         chosen = agenda.choose(3)
         asked += chosen
         agenda.ask(chosen)
-        agenda.answered(chosen, chosen)
+        agenda.answered(chosen, chosen, chosen)
     assert asked == (names * 3)[:30]
 
 
@@ -50,19 +64,19 @@ def test_what_was_noted_while_a_queue_was_asked_counts_more_than_the_answer(agen
     agenda.note("a")
     agenda.ask("a")
     agenda.note("a")
-    agenda.answered("a", [])
+    agenda.answered("a", [], [])
     assert agenda.choose(10) == ["a"]
     agenda.ask("a")
-    agenda.answered("a", [])
+    agenda.answered("a", [], [])
     assert agenda.choose(10) == []
 
 
-def test_only_a_backlog_is_worth_a_second_call(agenda: Agenda) -> None:
-    agenda.note("ab")
+def test_a_queue_being_asked_is_asked_by_a_second_call_only_for_its_backlog(agenda: Agenda) -> None:
+    agenda.note("abc")
     agenda.ask("a")
-    agenda.answered("a", ["a"])
-    assert agenda.choose(10, only_backlog=True) == ["a"]
-    assert agenda.choose(10) == ["b", "a"]
+    agenda.answered("a", ["a"], "a")
+    agenda.ask("ab")
+    assert agenda.choose(10) == ["c", "a"]
 
 
 def test_a_queue_without_a_slot_is_left_out_and_its_wake_is_owed(
@@ -85,7 +99,7 @@ def test_what_this_worker_can_run_itself_by_now_is_not_owed(
     agenda.note("ab")
     quota["a"] = 1
     agenda.ask("b")
-    agenda.answered("b", [])
+    agenda.answered("b", [], [])
     assert agenda.take_owed() == []
 
 

@@ -1,5 +1,7 @@
 -- Ends leases that ran out: back to ready in the old place, or failed past the stall limit.
 -- A stall is no attempt. Any worker may do this, also several at once.
+-- A job that kills its process takes those beside it along. So what stalls for the second time
+-- is not given back together, to be claimed together again, but one by one over a lease.
 -- KEYS: the shard's root
 -- head: now lease limit max_stalls key_ttl
 -- answer: ms until the next lease ends (-1: nothing active), rescued ids, failed ids
@@ -43,7 +45,7 @@ local function fail(job)
   finish(job.id, job.record.lease, 'failed', text, now, key_ttl)
 end
 
-local ready, rescued, failed = {}, {}, {}
+local ready, rescued, failed, suspects = {}, {}, {}, {}
 call_many('ZREM', active, ids)
 for _, job in ipairs(bad) do quarantine(job.id, job.queue, job.why, now) end
 for _, job in ipairs(stalled) do
@@ -53,11 +55,25 @@ for _, job in ipairs(stalled) do
     failed[#failed + 1] = job.id
   else
     redis.call('HSET', key('job', job.id), 'state', 'waiting', 'stalls', job.stalls)
-    push(ready, job.record.queue, job.record.order, job.id)
+    if job.stalls > 1 then
+      suspects[#suspects + 1] = job
+    else
+      push(ready, job.record.queue, job.record.order, job.id)
+    end
     rescued[#rescued + 1] = job.id
   end
 end
+for i, job in ipairs(suspects) do
+  if i == 1 then
+    push(ready, job.record.queue, job.record.order, job.id)
+  else
+    local due = now + math.floor(lease * (i - 1) / #suspects)
+    redis.call('HSET', key('job', job.id), 'state', 'delayed', 'due', due)
+    redis.call('ZADD', root .. ':delayed', due, job.id)
+  end
+end
 place_ready(ready, now)
+if #suspects > 1 then wake(suspects[2].record.queue, now) end -- whoever looks hears when the next is due
 flush_ends()
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 return { first[2] and math.max(0, tonumber(first[2]) - now) or -1, rescued, failed }
