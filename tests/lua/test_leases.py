@@ -30,6 +30,23 @@ async def test_a_stall_is_counted_and_is_no_attempt(shard: Shard) -> None:
     assert (claim.stalls, claim.attempts) == (2, 0)
 
 
+async def test_what_stalls_together_again_comes_back_one_by_one_over_a_lease(shard: Shard) -> None:
+    await shard.announce()
+    await shard.add(*(row(name) for name in "abcd"))
+    for _ in range(2):
+        await shard.turn()
+        shard.now += LEASE
+        assert (await shard.rescue())[1] == ["a", "b", "c", "d"]
+    assert await shard.members("ready") == ["a"]
+    assert [await shard.state(name) for name in "abcd"] == ["waiting", "delayed", "delayed", "delayed"]
+    assert await shard.members("wake", "pool") == [QUEUE]
+    for name in "abcd":
+        (claim,) = (await shard.turn()).claims
+        assert (claim.id, claim.stalls) == (name, 2)
+        shard.now += LEASE // 4
+        await shard.turn(want=0)
+
+
 async def test_a_lease_that_has_not_ended_is_left_and_its_end_is_told(shard: Shard) -> None:
     await shard.add(row("a"))
     await shard.turn()

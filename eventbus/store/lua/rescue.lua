@@ -63,6 +63,7 @@ for _, job in ipairs(stalled) do
     rescued[#rescued + 1] = job.id
   end
 end
+local later = {} -- queues whose workers must hear when the next is due
 for i, job in ipairs(suspects) do
   if i == 1 then
     push(ready, job.record.queue, job.record.order, job.id)
@@ -70,10 +71,11 @@ for i, job in ipairs(suspects) do
     local due = now + math.floor(lease * (i - 1) / #suspects)
     redis.call('HSET', key('job', job.id), 'state', 'delayed', 'due', due)
     redis.call('ZADD', root .. ':delayed', due, job.id)
+    later[job.record.queue] = true
   end
 end
 place_ready(ready, now)
-if #suspects > 1 then wake(suspects[2].record.queue, now) end -- whoever looks hears when the next is due
+for queue in pairs(later) do wake(queue, now) end
 flush_ends()
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 return { first[2] and math.max(0, tonumber(first[2]) - now) or -1, rescued, failed }
