@@ -21,7 +21,8 @@ floor, ours, ...). The figures are medians of the rounds, ± half of the distanc
 lowest and the highest; ratios are ratios of medians. *other programs* tells how quiet the \
 machine was: above a few percent, run it again.
 - Same work on all sides: payload `{"n": n}`, a handler that does nothing and returns `n + 1`. \
-Each peer has its default durability, retention and client, from its own registry.
+Each peer has its default durability, retention and client, from its own registry. \
+Our worker runs on uvloop where that is installed (see *packages*), as `eventbus worker` does.
 - *enqueue*: one process; each call is awaited until the server has the job; no reply is asked \
 for. *bulk*: the whole count in one call, and in calls of 1,000.
 - *drain*: a queue filled before, one worker process, concurrency 100, from the first call of \
