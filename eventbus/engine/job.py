@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Job", "Settle", "complete", "fail", "give_back", "park", "retry"]
+__all__ = ["Job", "Settle", "complete", "fail", "give_back", "retry"]
 
 
 class Job(msgspec.Struct, gc=False):
@@ -57,8 +57,3 @@ def fail(error: str, *, counts: bool = True) -> Settle:
 def give_back() -> Settle:
     """Back to its old place in the queue, as if it had never been claimed."""
     return Settle("waiting")
-
-
-def park(reason: str) -> Settle:
-    """This worker cannot run it; kept where it can be seen. `reason` has at most 64 bytes."""
-    return Settle("parked", reason)
