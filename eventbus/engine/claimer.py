@@ -8,6 +8,7 @@ the server gives the same answer.
 
 What must hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
+  until then its lease is kept (`unsettled`), however long the answer takes;
 - never more jobs are asked for than there are free slots, for the worker and each queue,
   what the other lane asks for counted in;
 - while a queue has work and this worker has a slot for it, a turn is under way or due.
@@ -73,6 +74,8 @@ class Claimer:
         self.claimed = 0
         self.refused = 0
         """Outcomes that the server refused because their lease was lost."""
+        self.unsettled: dict[str, str] = {}
+        """Jobs that ended here and whose settle is not answered yet, with their tokens."""
         self._store = store
         self._consumers = consumers
         self._lease_ms = lease_ms
@@ -230,6 +233,9 @@ class Claimer:
             lane.is_busy = False
             self._asked -= want
             self._asked_of.subtract(reserved)
+        for _, row in settles:
+            if self.unsettled.get(row.id) == row.token:
+                del self.unsettled[row.id]
         self._apply(answer, asked, queues)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
@@ -263,6 +269,7 @@ class Claimer:
         attempts = job.attempts + 1 if settle.counts else ""
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
         self._settles.append((job.queue, row))
+        self.unsettled[job.id] = job.token
         self._settled.clear()
         self._poke()
 

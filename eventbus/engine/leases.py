@@ -5,8 +5,9 @@ lose its job. It also watches the loop: past a lag of 1 s it logs once what bloc
 past `hang_after` it stops renewing, for then the worker does no work any more and its
 jobs belong elsewhere. Code that holds the GIL stops this thread too and loses its lease.
 
-What must hold: a lease found lost cancels its handler; a renewal that gets no answer is
-tried again at the next beat, three beats to a lease.
+What must hold: a lease is kept until its job's settle is answered; one found lost cancels
+its handler; a renewal that gets no answer is tried again at the next beat, three beats to a
+lease.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 
 import structlog
 
@@ -33,12 +35,21 @@ _LAG_LOOK = 0.5
 
 
 class LeaseKeeper:
-    """Renews the leases of one worker's running jobs."""
+    """Renews the leases of one worker's jobs: those that run, and those that wait to be settled."""
 
-    def __init__(self, store: Store, executor: Executor, *, lease: float, hang_after: float) -> None:
-        """`lease` and `hang_after` in seconds."""
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        unsettled: Mapping[str, str],
+        lease: float,
+        hang_after: float,
+    ) -> None:
+        """`unsettled` are jobs that ended, with their tokens; `lease` and `hang_after` in seconds."""
         self._leases = store.open_leases(timeout=max(0.5, lease / 3))
         self._executor = executor
+        self._unsettled = unsettled
         self._lease = lease
         self._hang_after = hang_after
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,6 +94,8 @@ class LeaseKeeper:
         if self.lag > self._hang_after:
             return
         rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
+        # Last: an id that also runs, under a later token, is not cancelled for its earlier one.
+        rows += [LeaseRow(*each) for each in list(self._unsettled.items())]
         try:
             lost = self._leases.renew(round(self._lease * 1000), rows)
         except StoreError as error:

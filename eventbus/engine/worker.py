@@ -64,7 +64,11 @@ class Worker:
             patience=options.patience,
         )
         self.leases = LeaseKeeper(
-            store, self.claimer.executor, lease=options.lease, hang_after=options.hang_after
+            store,
+            self.claimer.executor,
+            unsettled=self.claimer.unsettled,
+            lease=options.lease,
+            hang_after=options.hang_after,
         )
         self._waker = Waker(store, self.claimer, worker=self.id)
         self._rescuer = Rescuer(

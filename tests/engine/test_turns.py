@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -70,3 +70,43 @@ async def test_all_jobs_end_once_though_a_turn_failed(
             assert await emitter.emit("ask", 99) == 99
     assert sorted(runs) == [*range(20), 99]
     assert "turn refused, trying again in 1 s" in {each["event"] for each in logs}
+
+
+async def test_a_job_that_waits_to_be_settled_keeps_its_lease(
+    make_provider: MakeProvider, until: Callable[..., Awaitable[None]]
+) -> None:
+    provider, other = make_provider(lease=0.5), make_provider(lease=0.5)
+    runs: list[int] = []
+
+    async def ask(n: int) -> int:
+        runs.append(n)
+        return n
+
+    provider.on("ask")(ask)
+    other.on("ask")(ask)
+    async with provider, other:
+        store: Any = provider._store
+        turn, held, renewals = store.turn, asyncio.Event(), list[Any]()
+
+        async def settle_late(**call: Any) -> Any:
+            if call["settles"] and not held.is_set():
+                held.set()
+                await until(lambda: len(renewals) >= 12, "three leases have passed")
+            return await turn(**call)
+
+        store.turn = settle_late
+        async with provider.worker() as worker:
+            leases: Any = worker._worker.leases._leases
+            renew = leases.renew
+
+            def count(lease_ms: int, rows: list[Any]) -> Any:
+                lost = renew(lease_ms, rows)
+                renewals.extend(rows)
+                return lost
+
+            leases.renew = count
+            emission = provider.emit("ask", 1)
+            await held.wait()
+            async with other.worker():
+                assert await emission == 1
+    assert runs == [1]

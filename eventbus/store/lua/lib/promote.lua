@@ -1,4 +1,5 @@
 -- Due delayed jobs: read first, then moved to ready with a new order.
+
 -- The earliest due time, ms, or -1.
 local function next_due()
   local first = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')

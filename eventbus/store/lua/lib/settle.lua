@@ -1,4 +1,5 @@
 -- Settling: first every lease is checked, then the outcomes are written.
+
 -- Where a retried or given-back job goes; one with a damaged order goes to the middle.
 local function add_place(id, record)
   local whole_record = read(id) or {}
