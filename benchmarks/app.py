@@ -1,25 +1,25 @@
-"""What our side's worker runs: the provider, the no-op event and its handler.
+"""What our side's worker runs: the provider, the events of the benchmarks and their handlers.
 
 The worker process is `python -m eventbus worker benchmarks.app:provider`; EVENTBUS_URL says
-where. With BENCH_REPORT set to a path, the process leaves there, when it ends, the figures of
-its handler calls as JSON (see `Calls`).
+where, and BENCH_SERVES what: `noop` (default), `noop:200` (that many event types), `sized` or
+`echo`. With BENCH_GATE it begins when the harness opens that gate (see `gate.py`), and with
+BENCH_REPORT it leaves the figures of its handler calls (see `calls.py`).
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-from pathlib import Path
-from time import perf_counter
 
 import msgspec
 
+from benchmarks.calls import calls
+from benchmarks.gate import wait_open
 from eventbus import Event, EventProvider
 
 CONCURRENCY = 100
-"""Jobs at a time in the worker process; the same for each peer."""
+"""Jobs at a time in the worker process; the same for each peer that can."""
 
-REPORT_VARIABLE = "BENCH_REPORT"
+SERVES_VARIABLE = "BENCH_SERVES"
 
 
 class Noop(msgspec.Struct):
@@ -28,32 +28,51 @@ class Noop(msgspec.Struct):
     n: int
 
 
-class Calls(msgspec.Struct):
-    """The handler calls of this process: how many, and the moments of the first and the last."""
+class Sized(msgspec.Struct):
+    """A payload of some size."""
 
-    count: int = 0
-    first: float = 0.0
-    last: float = 0.0
+    n: int
+    text: str
 
 
-calls = Calls()
-noop = Event("bench.noop", payload=Noop, result=int)
+def noops(types: int) -> list[Event[Noop, int]]:
+    """Return the no-op events when there are that many types."""
+    names = ["bench.noop"] if types == 1 else [f"bench.noop.{number}" for number in range(types)]
+    return [Event(name, payload=Noop, result=int) for name in names]
+
+
+sized = Event("bench.sized", payload=Sized, result=int)
+echo = Event("bench.echo", payload=Sized, result=str)
 provider = EventProvider(concurrency=CONCURRENCY, max_concurrency=CONCURRENCY)
 
 
-@provider.on(noop)
 async def answer(payload: Noop) -> int:
-    """Return `n + 1`, and note the moment."""
-    calls.last = perf_counter()
-    if not calls.count:
-        calls.first = calls.last
-    calls.count += 1
+    """Count the call and return `n + 1`."""
+    calls.note()
     return payload.n + 1
 
 
-def _leave(path: str) -> None:
-    Path(path).write_bytes(msgspec.json.encode(calls))
+async def answer_sized(payload: Sized) -> int:
+    """Count the call and return `n + 1`."""
+    calls.note()
+    return payload.n + 1
 
 
-if _path := os.environ.get(REPORT_VARIABLE):
-    atexit.register(_leave, _path)
+async def answer_echo(payload: Sized) -> str:
+    """Return the text."""
+    return payload.text
+
+
+def _register(serves: str) -> None:
+    kind, _, types = serves.partition(":")
+    if kind == "sized":
+        provider.on(sized)(answer_sized)
+    elif kind == "echo":
+        provider.on(echo)(answer_echo)
+    else:
+        for event in noops(int(types or 1)):
+            provider.on(event)(answer)
+
+
+_register(os.environ.get(SERVES_VARIABLE, "noop"))
+wait_open()

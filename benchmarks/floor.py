@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
+import redis
 
-from benchmarks.measure import WARM_UP, Flags, Line, Stopwatch, check, connect, flags, report, with_quantiles
-
-if TYPE_CHECKING:
-    import redis
+from benchmarks.measure import WARM_UP, Flags, Line, Stopwatch, check, flags, report, with_quantiles
 
 JOBS = "floor:jobs"
 RESULTS = "floor:results"
@@ -36,8 +35,8 @@ class Floor:
     """The commands of the floor on one connection, typed and named."""
 
     def __init__(self, url: str) -> None:
-        self.client: redis.Redis = connect(url)
-        self._commands = cast("Any", self.client)  # redis-py types its answers as sync or async
+        # Redis-py types its answers as sync or async.
+        self._commands = cast("Any", redis.Redis).from_url(url, socket_timeout=None)
         self._encode = msgspec.json.Encoder().encode
         self._job = msgspec.json.Decoder(Noop).decode
         self._result = msgspec.json.Decoder(int).decode
@@ -150,7 +149,7 @@ def reply(given: Flags) -> Line:
 
 def latency(given: Flags) -> Line:
     """Measure request and reply, one at a time."""
-    return reply(msgspec.structs.replace(given, in_flight=1))
+    return reply(replace(given, in_flight=1))
 
 
 def work(given: Flags) -> Line:

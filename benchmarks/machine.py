@@ -64,13 +64,14 @@ def _own_cpu() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def facts(server: str, sides: Iterable[Side], other: float | None) -> dict[str, str]:
+def facts(server: str, sides: Iterable[Side], other: float | None, seconds: float) -> dict[str, str]:
     """Return name → value, in the order to show them."""
     versions = [f"{name} {number}" for side in sides for name, number in side.versions().items()]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{_processor()}, {os.cpu_count()} cores, {_memory()}",
         "other programs": "not known" if other is None else f"{other:.0%} of all cores' time in the run",
+        "duration": f"{seconds / 60:.1f} minutes",
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "server": server,

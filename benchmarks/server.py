@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 import redis
 
-from benchmarks.measure import connect
-
 MODES = {
     "no AOF": ("--appendonly", "no"),
     # No rewrite in the middle of a measurement: it would take a core, on whichever side it met.
@@ -35,7 +33,7 @@ class Server:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._client = connect(url)
+        self._client = redis.Redis.from_url(url, socket_timeout=None)  # pyright: ignore[reportUnknownMemberType]
 
     def wait_ready(self, process: subprocess.Popen[bytes]) -> None:
         """Return when the server answers; raises RuntimeError if it ends, or not in time."""
@@ -53,6 +51,10 @@ class Server:
     def empty(self) -> None:
         """Remove all keys."""
         self._client.flushall()  # pyright: ignore[reportUnknownMemberType]
+
+    def used_memory(self) -> int:
+        """Return the bytes that the server's data take."""
+        return int(self._client.info("memory")["used_memory"])  # pyright: ignore[reportUnknownMemberType]
 
     def version(self) -> str:
         """Return the server's name and version."""

@@ -1,7 +1,7 @@
-"""The sides that are compared: ours, BullMQ on Node.js, and the floor.
+"""The sides that are compared: ours, the floor, BullMQ on Node.js, and the Python peers.
 
-A side knows the commands of its programs and what it needs installed. Another peer is one
-more class here and a folder under `peers/`.
+A side knows the commands of its programs and what it needs installed. Another Python peer is one
+more row of `PYTHON_PEERS` and a folder under `peers/`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
 from benchmarks.programs import ProgramError
+from benchmarks.venvs import Environment
 from benchmarks.works import Step
 
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -29,9 +30,18 @@ class Side(Protocol):
 
     name: str
     peer: bool
+    share: float
+    """How many of a work's jobs it does: less for one so slow that the run would take hours."""
+    most_rounds: int
+    drains_by_report: bool
+    """`drain` is done by its ordinary worker, whose handler calls are counted; else by a program."""
 
     def prepare(self) -> None:
         """Install what is missing; raises ProgramError if that fails."""
+        ...
+
+    def offers(self, step: str) -> bool:
+        """Tell whether the side has such a step."""
         ...
 
     def command(self, step: Step, url: str) -> list[str]:
@@ -47,7 +57,8 @@ class Side(Protocol):
         ...
 
 
-def _flags(step: Step, url: str) -> list[str]:
+def step_flags(step: Step, url: str) -> list[str]:
+    """Return the flags that every program reads."""
     numbers = ("--count", str(step.count), "--in-flight", str(step.in_flight), "--chunk", str(step.chunk))
     return ["--url", url, *numbers]
 
@@ -62,18 +73,32 @@ def _installed(*names: str) -> dict[str, str]:
     return found
 
 
-class Ours:
-    """This library."""
+class _Full:
+    """What holds for a side that does all jobs in all rounds."""
 
-    name = "eventbus"
     peer = False
+    share = 1.0
+    most_rounds = 1000
+    drains_by_report = False
 
     def prepare(self) -> None:
         """Nothing: it is installed with the harness."""
 
+    def offers(self, step: str) -> bool:
+        """Every step."""
+        del step
+        return True
+
+
+class Ours(_Full):
+    """This library."""
+
+    name = "eventbus"
+    drains_by_report = True
+
     def command(self, step: Step, url: str) -> list[str]:
         """Return the command that runs `step`."""
-        return [sys.executable, "-m", "benchmarks.ours", step.name, *_flags(step, url)]
+        return [sys.executable, "-m", "benchmarks.ours", step.name, *step_flags(step, url)]
 
     def worker(self, url: str) -> list[str]:
         """Return the worker's command; EVENTBUS_URL tells it where."""
@@ -85,18 +110,14 @@ class Ours:
         return _installed("eventbus-workflows", "redis", "hiredis", "msgspec", "anyio", "uvloop")
 
 
-class Floor:
+class Floor(_Full):
     """Plain redis-py, without anything that makes a job safe."""
 
     name = "floor"
-    peer = False
-
-    def prepare(self) -> None:
-        """Nothing: it is installed with the harness."""
 
     def command(self, step: Step, url: str) -> list[str]:
         """Return the command that runs `step`."""
-        return [sys.executable, "-m", "benchmarks.floor", step.name, *_flags(step, url)]
+        return [sys.executable, "-m", "benchmarks.floor", step.name, *step_flags(step, url)]
 
     def worker(self, url: str) -> list[str]:
         """Return the worker's command."""
@@ -111,7 +132,7 @@ class _Package(msgspec.Struct):
     version: str
 
 
-class BullMQ:
+class BullMQ(_Full):
     """BullMQ on Node.js, from npm."""
 
     name = "BullMQ"
@@ -143,7 +164,7 @@ class BullMQ:
         return [
             self._node(),
             str(self.folder / f"{programs.get(step.name, step.name)}.js"),
-            *_flags(step, url),
+            *step_flags(step, url),
         ]
 
     def worker(self, url: str) -> list[str]:
@@ -164,5 +185,72 @@ class BullMQ:
         return found
 
 
-SIDES: tuple[Side, ...] = (Ours(), BullMQ(), Floor())
+class PythonPeer:
+    """A Python package from PyPI, in an environment of its own.
+
+    `run` is its worker's command: a program of the environment, then its arguments.
+    """
+
+    peer = True
+    most_rounds = 2
+    drains_by_report = True
+    _STEPS: ClassVar = {"enqueue", "fill", "drain", "reply", "latency"}
+
+    def __init__(self, name: str, folder: str, package: str, run: str, share: float) -> None:
+        self.name = name
+        self.share = share
+        self._folder = folder
+        self._packages = [package, "redis"] if folder != "streaq" else [package, "coredis"]
+        self._run = run.replace("PEER", f"benchmarks.peers.{folder}").split()
+        self._environment = Environment(folder, PEERS / folder / "requirements.txt")
+
+    def prepare(self) -> None:
+        """Make its environment if it is missing."""
+        self._environment.prepare()
+
+    def offers(self, step: str) -> bool:
+        """All but the bulk calls, which only some of them have."""
+        return step in self._STEPS
+
+    def command(self, step: Step, url: str) -> list[str]:
+        """Return the command that runs `step`."""
+        module = f"benchmarks.peers.{self._folder}.emitter"
+        return [self._environment.program("python"), "-m", module, step.name, *step_flags(step, url)]
+
+    def worker(self, url: str) -> list[str]:
+        """Return the worker's command; BENCH_URL tells it where."""
+        del url
+        program, *arguments = self._run
+        return [self._environment.program(program), *arguments]
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the package and of its client library."""
+        found = self._environment.versions(*self._packages)
+        return {f"{name} ({self.name})" if name != self._packages[0] else name: found[name] for name in found}
+
+
+PYTHON_PEERS = (
+    PythonPeer("BullMQ-Python", "bullmq_python", "bullmq", "python -m PEER.worker", 0.06),
+    PythonPeer("streaq", "streaq", "streaq", "streaq run PEER.worker:worker", 0.04),
+    PythonPeer("SAQ", "saq", "saq", "saq PEER.worker.settings", 0.1),
+    PythonPeer(
+        "taskiq",
+        "taskiq",
+        "taskiq-redis",
+        "taskiq worker PEER.worker:broker --workers 1 --max-async-tasks 100 --log-level WARNING",
+        0.1,
+    ),
+    PythonPeer("docket", "docket", "pydocket", "python -m PEER.worker", 0.06),
+    PythonPeer("arq", "arq", "arq", "arq PEER.worker.WorkerSettings", 0.06),
+    PythonPeer(
+        "Celery",
+        "celery",
+        "celery",
+        "celery -A PEER.worker worker --pool threads --concurrency 100 --loglevel WARNING"
+        " --without-gossip --without-mingle --without-heartbeat",
+        0.03,
+    ),
+)
+
+SIDES: tuple[Side, ...] = (Ours(), BullMQ(), Floor(), *PYTHON_PEERS)
 """All sides, in the order of a round; the first is the one that ratios are of."""

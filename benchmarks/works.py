@@ -1,4 +1,4 @@
-"""The works that are measured: their sizes, their steps, the figures shown and their goals."""
+"""The works that all sides do: their sizes, their steps, and the goals of our ratio to others."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Step(msgspec.Struct, frozen=True):
     chunk: int = 0
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """One figure of a work: a field of `Line`, how it is called, and the goal of its ratio to BullMQ."""
+class Goal(msgspec.Struct, frozen=True):
+    """What a figure's ratio to the same figure of `against`, a side's name, must be at least or at most."""
 
     field: str
-    unit: str
-    goal: float | None = None
-    more_is_better: bool = False
+    against: str
+    limit: float
+    at_least: bool = True
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -35,18 +35,18 @@ class Work(msgspec.Struct, frozen=True):
 
     name: str
     title: str
-    figures: tuple[Figure, ...]
+    goals: tuple[Goal, ...] = ()
     share: float = 1.0
     in_flight: int = 500
     chunk: int = 0
     filled: bool = False
     answered: bool = False
 
-    def count(self, full: int) -> int:
+    def count(self, full: float) -> int:
         """Return how many jobs this work has when --count is `full`."""
         return max(MIN_COUNT, int(full * self.share))
 
-    def steps(self, full: int) -> list[Step]:
+    def steps(self, full: float) -> list[Step]:
         """Return the programs to run, one after the other; the last one is measured."""
         count = self.count(full)
         fill = [Step("fill", count, self.in_flight, FILL_CHUNK)] if self.filled else []
@@ -61,22 +61,24 @@ class Work(msgspec.Struct, frozen=True):
 ALL = 1_000_000_000
 FILL_CHUNK = 1000
 
-
-def _per_second(goal: float) -> Figure:
-    return Figure("per_second", "jobs/s", goal, more_is_better=True)
-
-
-_CPU = Figure("server_cpu_us", "server CPU, µs/job")
+_SPEED = "per_second"
+_FLOOR = Goal(_SPEED, "floor", 0.5)
+_SLOWER = ("streaq", "SAQ", "taskiq", "docket")
 
 WORKS = (
-    Work("enqueue", "enqueue, single calls, 500 in flight", (_per_second(4), _CPU)),
-    Work("bulk", "enqueue, one bulk call", (_per_second(4), _CPU), chunk=ALL),
-    Work("bulk-1000", "enqueue, bulk calls of 1,000", (_per_second(4), _CPU), chunk=1000),
-    Work("drain", "drain, one worker, concurrency 100", (_per_second(4), _CPU), filled=True),
+    Work("enqueue", "enqueue, single calls, 500 in flight", (Goal(_SPEED, "BullMQ", 4), _FLOOR)),
+    Work("bulk", "enqueue, one bulk call", (Goal(_SPEED, "BullMQ", 4), _FLOOR), chunk=ALL),
+    Work("bulk-1000", "enqueue, bulk calls of 1,000", chunk=1000),
+    Work(
+        "drain",
+        "drain, one worker, concurrency 100",
+        (Goal(_SPEED, "BullMQ", 4), *(Goal(_SPEED, name, 20) for name in _SLOWER), _FLOOR),
+        filled=True,
+    ),
     Work(
         "reply",
         "request-reply, 100 in flight",
-        (_per_second(6), Figure("server_cpu_us", "server CPU, µs/job", 0.2)),
+        (Goal(_SPEED, "BullMQ", 6), Goal("server_cpu_us", "BullMQ", 0.2, at_least=False), _FLOOR),
         share=0.4,
         in_flight=100,
         answered=True,
@@ -84,7 +86,7 @@ WORKS = (
     Work(
         "latency",
         "request-reply, one at a time",
-        (Figure("p50_ms", "p50, ms", 0.5), Figure("p99_ms", "p99, ms"), _CPU),
+        (Goal("p50_ms", "BullMQ", 0.5, at_least=False),),
         share=0.04,
         in_flight=1,
         answered=True,

@@ -6,7 +6,7 @@ code that knows Redis) -> words (errors, config, codec: values without I/O).
 """
 
 from eventbus.config import Keep
-from eventbus.context import EventContext, SyncContext
+from eventbus.context import EventContext, JobFacts, SyncContext
 from eventbus.emission import Emission
 from eventbus.errors import (
     ConfigError,
@@ -18,6 +18,7 @@ from eventbus.errors import (
     JobCancelled,
     JobError,
     PayloadError,
+    ProcessDied,
     ProviderStopped,
     QueueFull,
     ResponseTimeout,
@@ -31,10 +32,12 @@ from eventbus.errors import (
     UsageError,
 )
 from eventbus.event import Event
+from eventbus.middleware import CallNext
 from eventbus.provider import EventProvider
 from eventbus.retry import Retry
 
 __all__ = [
+    "CallNext",
     "ConfigError",
     "DefinitionError",
     "Emission",
@@ -47,8 +50,10 @@ __all__ = [
     "HandlerError",
     "JobCancelled",
     "JobError",
+    "JobFacts",
     "Keep",
     "PayloadError",
+    "ProcessDied",
     "ProviderStopped",
     "QueueFull",
     "ResponseTimeout",

@@ -22,23 +22,24 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import structlog
-
 from eventbus.emission import Emission
 from eventbus.engine.deadlines import Deadlines
 from eventbus.errors import ResponseTimeout, StoreError, UnknownJob
-from eventbus.store.rows import Outcome
+from eventbus.failure import describe_cancelled
+from eventbus.logs import get_logger
+from eventbus.store.rows import CancelRow, Outcome
 from eventbus.store.store import Store
 from eventbus.store.streams import ReplyStream
 
 __all__ = ["CompletionTracker"]
 
-_log = structlog.get_logger("eventbus.completion")
+_log = get_logger("eventbus.completion")
 
 _FINAL = frozenset({"completed", "failed", "cancelled"})
 _LOOK = 1000
 _KEEP_ALIVE = 60.0
 _TRIM_AFTER = 64
+_CANCEL_DEADLINE = 30.0
 EARLY_LIMIT = 10_000
 EARLY_AGE = 60.0
 
@@ -46,10 +47,11 @@ EARLY_AGE = 60.0
 class CompletionTracker:
     """What one emitter waits for."""
 
-    def __init__(self, store: Store, emitter: str) -> None:
+    def __init__(self, store: Store, emitter: str, *, key_ttl_ms: int = 86_400_000) -> None:
         self.deadlines = Deadlines()
         self._store = store
         self._emitter = emitter
+        self._key_ttl_ms = key_ttl_ms
         self._stream = ReplyStream(store, emitter)
         self._waiting: dict[str, list[Emission[Any]]] = {}
         self._early: dict[str, tuple[float, Outcome]] = {}
@@ -195,10 +197,28 @@ class CompletionTracker:
         ids = [job_id for job_id, each in self._waiting.items() if any(one.is_enqueued for one in each)]
         await self.look_up(ids, deadline=time.monotonic() + 10)
 
+    async def cancel(self, job_id: str, reason: str, *, queue: str = "") -> bool:
+        """Ask for the end of a job and of those of its groups; see `EventProvider.cancel`.
+
+        `queue` is needed where the job has no record of its own, only its groups have.
+        """
+        row = CancelRow(job_id, queue, describe_cancelled(reason))
+        deadline = time.monotonic() + _CANCEL_DEADLINE
+        (word,) = await self._store.cancel([row], key_ttl_ms=self._key_ttl_ms, deadline=deadline)
+        if word == "unknown":
+            raise UnknownJob(job_id)
+        return word != "over"
+
     def drop(self, emission: Emission[Any]) -> None:
         """Nobody waits for it any more."""
         self._discard(emission)
         self.deadlines.discard(emission, emission.bucket)
+
+    def dismiss(self, error: Exception) -> None:
+        """Tell those who wait for jobs that are in the server that nobody will; the others are unsent."""
+        for emissions in list(self._waiting.values()):
+            for emission in [each for each in emissions if each.is_enqueued]:
+                self.forget(emission, error)
 
     async def aclose(self, error: Exception) -> None:
         """Tell every waiter that the provider stopped, and give the stream up."""

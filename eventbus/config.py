@@ -16,16 +16,16 @@ import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal, cast
-from urllib.parse import unquote
 
 import msgspec
 
 from eventbus.durations import LONGEST, Duration, seconds
 from eventbus.errors import ConfigError, DefinitionError
 from eventbus.names import shown
+from eventbus.redaction import EMBEDDED, redact
 from eventbus.retry import Retry
 
-__all__ = ["DEFAULT_URL", "Keep", "Settings", "redact"]
+__all__ = ["DEFAULT_URL", "Keep", "Settings"]
 
 DEFAULT_URL = "embedded:./.eventbus"
 """Where a provider without a URL goes: an embedded server with its data in this directory."""
@@ -113,6 +113,7 @@ class Settings:
     """How long the event loop may be blocked before its jobs are given up; at least 3 leases."""
     max_stalls: int = 3
     durability: Literal["default", "replicated"] = "default"
+    """`replicated`: an emission counts as enqueued only when a replica has it too."""
     allow_eviction: bool = False
     """Start even if the server may evict keys, and so lose jobs."""
 
@@ -132,6 +133,12 @@ class Settings:
                 f"expected hang_after to be at least {_LEASES_TO_HANG} leases of {self.lease:g} s, "
                 f"got: {self.hang_after:g} s",
                 setting="hang_after",
+            )
+        if self.durability == "replicated" and EMBEDDED.match(self.url):
+            raise ConfigError(
+                f'durability="replicated" needs a server with a replica, got: {self.url}; set url to one, '
+                'or use durability="default"',
+                setting="durability",
             )
 
     @classmethod
@@ -310,10 +317,8 @@ def _size(name: str, value: object) -> int:
 
 
 def _durability(name: str, value: object) -> str:
-    if value == "default":
-        return "default"
-    if value == "replicated":
-        raise ConfigError('durability="replicated" is not supported yet; use "default"', setting=name)
+    if value in ("default", "replicated"):
+        return cast("str", value)
     raise _refused(name, '"default" or "replicated"', value)
 
 
@@ -356,41 +361,3 @@ _VARIABLES: dict[_Reader, Callable[[str], object]] = {
     _retry: _text_to_retry,
     _keep: _text_to_keep,
 }
-
-# Redaction hides too much rather than too little: where a malformed URL leaves open what is
-# the password, all that may be it is hidden.
-
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_PATH_SCHEME = re.compile(r"(?:embedded|memory):", re.IGNORECASE)
-_QUERY_VALUE = re.compile(r"([?&;#])([^=&;#]*)=([^&;#]*)")
-_SECRET = re.compile(r"pass|pwd|secret|token|credential", re.IGNORECASE)
-_HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::[0-9]{0,5})?")
-
-
-def redact(url: str) -> str:
-    """Return `url` without its password, for messages, logs and reprs.
-
-    Covers `user:password@`, passwords with unescaped `@`, `/` or `?`, URLs without a scheme
-    or host, and query parameters that name a secret. A user name stays only where it is
-    certain to be one. Never raises.
-    """
-    if _PATH_SCHEME.match(url):
-        return url
-    match = _SCHEME.match(url)
-    scheme, rest = (match[0], url[match.end() :]) if match else ("", url)
-    login, at, place = rest.rpartition("@")
-    if at and not (login.startswith("/") and ":" not in login):  # else a socket path with an @ in it
-        if "?" in login:
-            return f"{scheme}***"
-        user, colon, _ = login.partition(":")
-        rest = f"{user if colon and '/' not in user else ''}{':' if colon else ''}***@{place}"
-    elif not rest.startswith("/"):
-        hosts = re.split(r"[/?#]", rest, maxsplit=1)[0]
-        if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-            return f"{scheme}***"
-    return scheme + _QUERY_VALUE.sub(_hide_secret, rest)
-
-
-def _hide_secret(match: re.Match[str]) -> str:
-    value = "***" if _SECRET.search(unquote(match[2])) else match[3]
-    return f"{match[1]}{match[2]}={value}"

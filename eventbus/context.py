@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, overload
-
-import structlog
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from eventbus.codec import Codec
+from eventbus.logs import Logger, get_logger
 from eventbus.telemetry import trace_id_of
 
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EventContext", "JobFacts", "SyncContext", "SyncEmission", "Tools"]
 
-Logger: TypeAlias = structlog.typing.FilteringBoundLogger
 
 P = TypeVar("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 _MAX_PROGRESS = 16 * 1024
 _progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
@@ -40,10 +40,15 @@ class Tools(Protocol):
         """Record a job's progress, JSON text, under its lease."""
         ...
 
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return what a lifespan of the worker that runs here yielded."""
+        ...
+
 
 class JobFacts:
     """One running job, as a handler sees it; not to be changed.
 
+    The context of a handler with `pool="process"`, and what the other contexts have too.
     `attempt` counts from 1 and does not count stalls. `causation_id` is the job whose
     handler emitted this one, or None. `correlation_id` is the same along a chain of
     emissions.
@@ -51,8 +56,6 @@ class JobFacts:
 
     __slots__ = (
         "_log",
-        "_token",
-        "_tools",
         "_trace",
         "attempt",
         "causation_id",
@@ -65,12 +68,10 @@ class JobFacts:
 
     def __init__(
         self,
-        tools: Tools,
         *,
         event: str,
         group: str,
         job_id: str,
-        token: str,
         attempt: int,
         correlation_id: str,
         causation_id: str | None,
@@ -84,8 +85,6 @@ class JobFacts:
         self.correlation_id = correlation_id
         self.causation_id = causation_id
         self.meta = meta
-        self._tools = tools
-        self._token = token
         self._trace = traceparent
         self._log: Logger | None = None
 
@@ -101,14 +100,19 @@ class JobFacts:
             }
             if self._trace:
                 facts["trace_id"] = trace_id_of(self._trace)
-            self._log = cast("Logger", structlog.get_logger("eventbus.handler").bind(**facts))
+            self._log = get_logger("eventbus.handler").bind(**facts)
         return self._log
 
 
 class EventContext(JobFacts):
     """The context of an async handler."""
 
-    __slots__ = ()
+    __slots__ = ("_token", "_tools")
+
+    def __init__(self, tools: Tools, token: str, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._tools = tools
+        self._token = token
 
     async def progress(self, value: Any) -> None:
         """Record progress, any JSON value up to 16 KiB; 0..100 is a percentage.
@@ -129,6 +133,17 @@ class EventContext(JobFacts):
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Emission[Any]]:
         """Emit many as `EventProvider.emit_many` does, as part of this job's chain and trace."""
         return self._tools.emit_many(event, payloads, **options)
+
+    @overload
+    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
+    @overload
+    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return what a function under `@provider.lifespan` yielded in this worker.
+
+        Raises UsageError for a function that is none of this worker's lifespans.
+        """
+        return self._tools.shared(lifespan)
 
 
 class SyncEmission(Protocol):
@@ -159,11 +174,13 @@ class SyncTools(Protocol):
 class SyncContext(JobFacts):
     """The context of a sync handler, which runs in a thread: the same, blocking."""
 
-    __slots__ = ("_sync",)
+    __slots__ = ("_sync", "_token", "_tools")
 
-    def __init__(self, tools: Tools, sync: SyncTools, **facts: Any) -> None:
-        super().__init__(tools, **facts)
+    def __init__(self, tools: Tools, sync: SyncTools, token: str, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._tools = tools
         self._sync = sync
+        self._token = token
 
     def progress(self, value: Any) -> None:
         """Record progress, as `EventContext.progress` does."""
@@ -172,3 +189,11 @@ class SyncContext(JobFacts):
     def emit(self, event: Any, payload: Any = None, **options: Any) -> SyncEmission:
         """Emit from this thread; `.result()` of what it returns waits."""
         return self._sync.emit(event, payload, **options)
+
+    @overload
+    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
+    @overload
+    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return what a lifespan yielded, as `EventContext.shared`; it must be fit for threads."""
+        return self._tools.shared(lifespan)

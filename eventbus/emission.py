@@ -14,24 +14,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import types
 from collections.abc import Generator
 from typing import Any, Generic, Protocol, TypeVar
 
-import structlog
-
-from eventbus.errors import JobCancelled
+from eventbus.errors import EmitError, JobCancelled
 from eventbus.failure import revive
+from eventbus.logs import get_logger
 from eventbus.route import Route
 
 __all__ = ["Emission"]
 
 R = TypeVar("R")
 
-_log = structlog.get_logger("eventbus.emission")
+_log = get_logger("eventbus.emission")
 
 
 class _Owner(Protocol):
     def overdue(self, emission: Emission[Any]) -> None: ...
+    async def cancel(self, job_id: str, reason: str, *, queue: str = "") -> bool: ...
 
 
 class Emission(Generic[R]):
@@ -60,7 +61,6 @@ class Emission(Generic[R]):
         "_waiters",
         "bucket",
         "correlation_id",
-        "deadline",
         "job_id",
         "reply",
         "reply_timeout",
@@ -80,7 +80,6 @@ class Emission(Generic[R]):
         self.correlation_id = correlation_id
         self.reply = reply
         self.reply_timeout = reply_timeout
-        self.deadline = 0.0
         self.bucket = 0
         self._route = route
         self._owner = owner
@@ -110,16 +109,32 @@ class Emission(Generic[R]):
         """Wait until the job is in the server. Raises EmitError, QueueFull or ProviderStopped."""
         if not self._is_enqueued and not self._is_done:
             self._enqueue_waiters = self._enqueue_waiters or []
-            await _wait(self._enqueue_waiters)
+            await _until(self._enqueue_waiters)
         if not self._is_enqueued and self._error is not None:
             self._is_retrieved = True
             raise self._error.with_traceback(None)
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Cancel the job of this emission, and those of its groups; returns when that is recorded.
+
+        What waits ends at once; what runs is cancelled within a second, wherever it runs, and ends
+        as cancelled even if it completes meanwhile. Whoever awaits it hears JobCancelled with
+        `reason`. False if all had ended. A job met by its key is cancelled for all its emissions.
+
+        Raises StoreError when the server cannot be asked, UnknownJob when its retention is over.
+        """
+        try:
+            await self.enqueued()
+        except EmitError as error:
+            if error.enqueued is False:
+                return False
+        return await self._owner.cancel(self.job_id, reason, queue=self._route.queue)
 
     def __await__(self) -> Generator[Any, None, R]:
         if not self._is_done:
             if self._waiters is None:
                 self._waiters = []
-            yield from _wait(self._waiters).__await__()
+            yield from _wait(self._waiters)
         self._is_retrieved = True
         if self._error is not None:
             raise self._error.with_traceback(None)
@@ -133,7 +148,8 @@ class Emission(Generic[R]):
 
     def __del__(self) -> None:
         error = getattr(self, "_error", None)
-        if error is not None and not self._is_retrieved and not sys.is_finalizing():
+        is_news = error is not None and not isinstance(error, JobCancelled)  # that was somebody's wish
+        if is_news and not self._is_retrieved and not sys.is_finalizing():
             _log.error(
                 "emission failed and nobody awaited it",
                 event_name=self._route.name,
@@ -185,15 +201,19 @@ class Emission(Generic[R]):
             _release(self._enqueue_waiters)
 
 
-async def _wait(waiters: list[asyncio.Future[None]]) -> None:
-    future = asyncio.get_running_loop().create_future()
+def _wait(waiters: list[asyncio.Future[None]]) -> Generator[Any, None, None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiters.append(future)
     try:
-        await future
+        yield from future
     finally:
         # Not there any more if the release came between the cancellation and this step.
         if future.cancelled() and future in waiters:
             waiters.remove(future)
+
+
+_until = types.coroutine(_wait)
+"""The same, to be awaited."""
 
 
 def _release(waiters: list[asyncio.Future[None]]) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import anyio
 import msgspec
-import structlog
 
 from eventbus.ambient import current
 from eventbus.clock import to_unix_ms
@@ -28,17 +27,19 @@ from eventbus.durations import Duration, milliseconds, seconds
 from eventbus.emission import Emission
 from eventbus.envelope import EventMessage, encode_bare, encode_message
 from eventbus.errors import DefinitionError, PayloadError, ProviderStopped, StoreError, StoreUnavailable
+from eventbus.logs import get_logger
 from eventbus.names import check_key, shown
 from eventbus.outbox import Letter, Outbox
 from eventbus.retry import Retry
 from eventbus.route import Route
 from eventbus.store.keys import key_digest
+from eventbus.store.rows import JOIN, REUSE, SUPERSEDE
 from eventbus.store.store import SHARD, Store
 from eventbus.telemetry import send_context
 
 __all__ = ["EmitOptions", "Emitter"]
 
-_log = structlog.get_logger("eventbus.provider")
+_log = get_logger("eventbus.provider")
 
 _START_PATIENCE = 2.0
 _STOP_PATIENCE = 5.0
@@ -59,6 +60,24 @@ class EmitOptions(msgspec.Struct, frozen=True):
     lifo: bool = False
     reply: bool | None = None
     reuse_failure: bool = False
+    supersede: bool = False
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the options of an emission come to, whatever its payload; times in ms, `''` for absent."""
+
+    delay: int | str
+    due: int | str
+    wait: float
+    """Seconds until it is due."""
+    timeout: float | None
+    """Seconds until the reply is overdue, from when it is due."""
+    patience: float
+    """Seconds that the server may stay away."""
+    priority: int
+    lifo: int
+    is_choosy: bool
+    """It does not simply join what its key stands for."""
 
 
 class Emitter:
@@ -68,10 +87,12 @@ class Emitter:
         self.id = secrets.token_hex(6)
         self.store = store
         self._settings = settings
-        self._tracker = CompletionTracker(store, self.id)
+        self._tracker = CompletionTracker(store, self.id, key_ttl_ms=round(settings.key_ttl * 1000))
         self._outbox = Outbox(store, self._tracker, self.id)
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._count = 0
+        self._planned = EmitOptions()
+        self._plan = self._plan_for(self._planned)
         self._is_stopping = False
         self._roles: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -91,8 +112,10 @@ class Emitter:
         self._roles = asyncio.create_task(self._run_roles(), name="eventbus-emitter")
 
     async def stop(self) -> None:
-        """Flush what was emitted, settle every waiter, close. Bounded in time."""
+        """Tell every waiter, flush what is unsent, close. Takes 6 s at most."""
         self._is_stopping = True
+        stopped = ProviderStopped("the provider stopped before the outcome came")
+        self._tracker.dismiss(stopped)
         try:
             async with asyncio.timeout(_STOP_PATIENCE):
                 await self._outbox.flush()
@@ -104,7 +127,7 @@ class Emitter:
         if self._roles is not None:
             await asyncio.wait([self._roles])
         try:
-            await self._tracker.aclose(ProviderStopped("the provider stopped before the outcome came"))
+            await self._tracker.aclose(stopped)
         except StoreError as error:
             _log.info("reply stream left to expire", error=str(error))
 
@@ -120,32 +143,55 @@ class Emitter:
             raise ProviderStopped(f"cannot emit {route.name}: the provider is stopping")
         if is_bounded:
             self._outbox.check_room(route.name)
-        reply = route.event.reply if options.reply is None else options.reply and route.event.default
+        plan = self._plan if options is self._planned else self._plan_for(options)
+        event = route.event
+        reply = event.reply if options.reply is None else options.reply and event.default
         data = route.encode_payload(payload)
         self._count += 1
         job_id = f"{SHARD}-{self.id}-{self._count:08x}"
         key = self._key_of(route, payload, options)
         body, correlation_id = self._message(route, data, job_id, key, options)
-        timeout = self._reply_timeout(options)
-        delay_ms, due, wait = _due(options)
-        emission: Emission[Any] = Emission(route, self._tracker, job_id, correlation_id, timeout, reply=reply)
+        emission: Emission[Any] = Emission(
+            route, self._tracker, job_id, correlation_id, plan.timeout, reply=reply
+        )
         letter = Letter(
             emission,
             route,
             body,
             key_digest(key) if key else "",
             hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16] if key else "",
-            delay_ms,
-            due,
-            _priority(options.priority),
-            int(options.lifo),
-            int(options.reuse_failure),
-            time.monotonic() + (timeout or _DEFAULT_DEADLINE),
+            (
+                plan.delay,
+                plan.due,
+                plan.priority,
+                plan.lifo,
+                1 if reply else 0,
+                _meeting(options, key) if plan.is_choosy else JOIN,
+            ),
+            time.monotonic() + plan.patience,
         )
         if reply:
-            self._tracker.register(emission, delay=wait)
+            self._tracker.register(emission, delay=plan.wait)
         self._outbox.put(letter)
         return emission
+
+    def _plan_for(self, options: EmitOptions) -> _Plan:
+        """Work options out; those of the last emission are kept, for the next one's are mostly the same."""
+        delay, due, wait = _due(options)
+        timeout = self._reply_timeout(options)
+        plan = _Plan(
+            delay=delay,
+            due=due,
+            wait=wait,
+            timeout=timeout,
+            patience=timeout or _DEFAULT_DEADLINE,
+            priority=_priority(options.priority),
+            lifo=int(options.lifo),
+            is_choosy=options.supersede or options.reuse_failure,
+        )
+        if options.at is None:  # else the wait gets shorter
+            self._planned, self._plan = options, plan
+        return plan
 
     async def result(self, route: Route, job_id: str, reply_timeout: float | None) -> Any:
         """Wait for the outcome of any job; see `EventProvider.result`."""
@@ -159,6 +205,10 @@ class Emitter:
             return await emission
         finally:
             self._tracker.drop(emission)
+
+    async def cancel(self, job_id: str, reason: str, *, queue: str = "") -> bool:
+        """Cancel any job; see `EventProvider.cancel`."""
+        return await self._tracker.cancel(job_id, reason, queue=queue)
 
     async def _run_roles(self) -> None:
         async with anyio.create_task_group() as roles:
@@ -243,6 +293,19 @@ def _due(options: EmitOptions) -> tuple[int | str, int | str, float]:
         due = to_unix_ms(options.at)
         return ("", due, max(0.0, due / 1000 - time.time()))
     return ("", "", 0.0)
+
+
+def _meeting(options: EmitOptions, key: str) -> int:
+    """What happens when the key stands for a job already; see the header of `add.lua`."""
+    if options.supersede:
+        if options.reuse_failure:
+            raise DefinitionError("expected either supersede or reuse_failure, got both")
+        if not key:
+            raise DefinitionError(
+                "supersede needs a key: give idempotency_key, or the event a key function that returns one"
+            )
+        return SUPERSEDE
+    return REUSE if options.reuse_failure else JOIN
 
 
 def _priority(priority: Any) -> int:

@@ -14,6 +14,7 @@
     ├── UnknownJob                  never existed, or its retention is over
     ├── ResponseTimeout             no outcome within `reply_timeout`; the job goes on
     ├── ProviderStopped             the provider stopped while the caller waited
+    ├── ProcessDied                 the process that ran a handler ended before its handler did
     └── JobError                    the recorded outcome of a job that did not complete
         ├── HandlerError            its handler raised
         ├── EmissionExpired         not started within its `ttl`
@@ -39,6 +40,7 @@ __all__ = [
     "JobCancelled",
     "JobError",
     "PayloadError",
+    "ProcessDied",
     "ProviderStopped",
     "QueueFull",
     "ResponseTimeout",
@@ -198,6 +200,18 @@ class ProviderStopped(EventBusError):
     def __init__(self, message: str, *, job_id: str = "") -> None:
         super().__init__(message)
         self.job_id = job_id
+
+
+class ProcessDied(EventBusError):
+    """The process that ran a handler with `pool="process"` ended before its handler did.
+
+    It counts as a failed attempt; an emitter sees a HandlerError with this name. `exit_code` is
+    negative for the signal that ended it (-9: perhaps the system had no memory left).
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class JobError(EventBusError):

@@ -13,7 +13,15 @@ from typing import Any
 
 import msgspec
 
-from eventbus.errors import EmissionExpired, HandlerError, JobCancelled, StalledError
+from eventbus.errors import (
+    EmissionExpired,
+    HandlerError,
+    JobCancelled,
+    PayloadError,
+    StalledError,
+    StoreCorrupt,
+    Unrecoverable,
+)
 
 __all__ = ["Failure", "describe", "revive"]
 
@@ -46,12 +54,23 @@ def type_name(kind: type[BaseException]) -> str:
     """The class with its module, unless it is built in or ours."""
     if kind.__module__ in ("builtins", "eventbus.errors"):
         return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__  # as its own process says
+    return f"{module}.{kind.__qualname__}"
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether it is an error of the job, not of the moment: another attempt would end the same."""
+    return isinstance(error, (Unrecoverable, PayloadError, StoreCorrupt))
 
 
 def describe_expired(error: EmissionExpired, *, attempts: int) -> str:
     """Return the record of a job that expired, as JSON text."""
     return _encode(Failure("EmissionExpired", str(error), attempts, expired=True)).decode()
+
+
+def describe_cancelled(reason: str) -> str:
+    """Return the record of a job that is cancelled for `reason`, as JSON text."""
+    return _encode(Failure("JobCancelled", _clean(_cut(reason)))).decode()
 
 
 def describe(error: BaseException, *, attempts: int, declared: Sequence[type[Exception]] = ()) -> str:

@@ -7,7 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -18,16 +18,20 @@ from eventbus.errors import DefinitionError
 from eventbus.names import DEFAULT_GROUP, check_group, shown
 from eventbus.retry import Retry
 
-__all__ = ["Handler", "make_handler"]
+__all__ = ["Handler", "Pool", "make_handler"]
+
+Pool: TypeAlias = Literal["thread", "process"]
+"""Where a sync handler runs."""
 
 _EMPTY = inspect.Parameter.empty
+_CONTEXTS = ("EventContext", "JobFacts", "SyncContext")
 
 
 class Handler(msgspec.Struct, frozen=True):
     """One registered function with its options.
 
     `context` is the name of the parameter that takes the context, or None. A `timeout` of 0
-    means none.
+    means none. `pool` is None for an async function, which runs in the event loop.
     """
 
     function: Callable[..., Any]
@@ -37,6 +41,7 @@ class Handler(msgspec.Struct, frozen=True):
     timeout: float | None
     is_async: bool
     context: str | None
+    pool: Pool | None = None
 
 
 def make_handler(
@@ -49,6 +54,7 @@ def make_handler(
     concurrency: int | None = None,
     retry: Retry | None = None,
     timeout: Duration | None = None,
+    pool: Pool | None = None,
 ) -> Handler:
     """Check a function against its event's types and make a handler of it.
 
@@ -68,11 +74,12 @@ def make_handler(
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
     )
+    _check_pool(pool, where, is_async=is_async)
     first, context = _parameters_of(function, hints, where)
     _check_type(first, payload, f"the payload parameter of {where}", "payload")
     if group == DEFAULT_GROUP:
         _check_type(hints.get("return", _EMPTY), result, f"the return type of {where}", "result")
-    _check_context(context, hints, where, is_async=is_async)
+    _check_context(context, hints, where, _context_class(is_async=is_async, pool=pool))
     return Handler(
         function=function,
         group=group,
@@ -81,6 +88,7 @@ def make_handler(
         timeout=None if timeout is None else seconds(timeout, setting="timeout") or None,
         is_async=is_async,
         context=context,
+        pool=None if is_async else pool or "thread",
     )
 
 
@@ -130,7 +138,7 @@ def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[An
 
 def _is_context(hint: Any) -> bool:
     if isinstance(hint, str):
-        return hint.rsplit(".", 1)[-1] in ("EventContext", "SyncContext")
+        return hint.rsplit(".", 1)[-1] in _CONTEXTS
     return isinstance(hint, type) and issubclass(hint, JobFacts)
 
 
@@ -141,13 +149,29 @@ def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
         raise DefinitionError(f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}")
 
 
-def _check_context(context: str | None, hints: dict[str, Any], where: str, *, is_async: bool) -> None:
+def _check_pool(pool: Any, where: str, *, is_async: bool) -> None:
+    if pool not in (None, "thread", "process"):
+        raise DefinitionError(f'expected pool of {where} to be "thread" or "process", got: {shown(pool)}')
+    if pool is not None and is_async:
+        raise DefinitionError(
+            f"{where} is async and runs in the event loop; for pool={pool!r} make it a plain function"
+        )
+
+
+def _context_class(*, is_async: bool, pool: Pool | None) -> type[JobFacts]:
+    if is_async:
+        return EventContext
+    return JobFacts if pool == "process" else SyncContext
+
+
+def _check_context(context: str | None, hints: dict[str, Any], where: str, wanted: type[JobFacts]) -> None:
+    """What the handler gets must be what it asks for; the facts alone are part of every context."""
     if context is None:
         return
     hint = hints[context]
     name = hint.rsplit(".", 1)[-1] if isinstance(hint, str) else hint.__name__
-    wanted = EventContext if is_async else SyncContext
-    other = SyncContext if is_async else EventContext
-    if name == other.__name__:
-        kind = "async" if is_async else "sync"
-        raise DefinitionError(f"{where} is {kind}: annotate its context as {wanted.__name__}, not {name}")
+    if name in _CONTEXTS and name not in (wanted.__name__, JobFacts.__name__):
+        kind = {"EventContext": "is async", "SyncContext": "is sync"}.get(
+            wanted.__name__, "runs in a process"
+        )
+        raise DefinitionError(f"{where} {kind}: annotate its context as {wanted.__name__}, not {name}")

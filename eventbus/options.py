@@ -48,3 +48,4 @@ class EmitKeywords(TypedDict, total=False):
     lifo: bool
     reply: bool
     reuse_failure: bool
+    supersede: bool

@@ -1,8 +1,8 @@
 """The outbox: emissions on their way to the server, in batches.
 
-What is emitted in one tick travels together; while calls are under way the next batch
-gathers; one emission alone still costs one round trip. A few calls may be under way at
-once, since the server answers one connection in order.
+What is emitted in one tick travels together, written by the loop's next step; while calls are
+under way the next batch gathers; one emission alone still costs one round trip. A few calls
+may be under way at once, since the server answers one connection in order.
 
     queued -> sent -> answered (new | joined | full)
                    -> given up at its deadline: EmitError(enqueued=False, or None if a try
@@ -22,15 +22,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import anyio
 import msgspec
-import structlog
 
 from eventbus.completion import CompletionTracker
 from eventbus.emission import Emission
 from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, StoreRefused
+from eventbus.logs import get_logger
 from eventbus.route import Route
 from eventbus.store.connection import TRANSIENT
 from eventbus.store.rows import AddQueue, AddRow, AddVerdict
@@ -38,31 +39,40 @@ from eventbus.store.store import Store
 
 __all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "Letter", "Outbox"]
 
-_log = structlog.get_logger("eventbus.emission")
+_log = get_logger("eventbus.emission")
 
 MAX_UNSENT = 10_000
 MAX_UNSENT_BYTES = 64 << 20
 _BATCH = 200
 _BATCH_BYTES = 1 << 20
 _IN_FLIGHT = 4
+_new = cast("Callable[[type[AddRow], tuple[Any, ...]], AddRow]", cast("Any", tuple).__new__)
 
 
 class Letter(msgspec.Struct, gc=False):
-    """One emission to send; times in ms, `''` for absent."""
+    """One emission to send."""
 
     emission: Emission[Any]
     route: Route
     body: str
     key: str
     print: str
-    delay: int | str
-    due: int | str
-    priority: int
-    lifo: int
-    reuse: int
+    rest: tuple[int | str, int | str, int, int, int, int]
+    """The fields of its row that follow: delay, due, priority, lifo, reply, meeting."""
     deadline: float
     """When to give up, monotonic seconds."""
     maybe_sent: bool = False
+
+
+class _Batch:
+    """The letters of one call, and of its repeats."""
+
+    __slots__ = ("deadline", "keyed", "letters")
+
+    def __init__(self, letters: list[Letter]) -> None:
+        self.letters = letters
+        self.keyed = sum([1 for letter in letters if letter.key])
+        self.deadline = 0.0
 
 
 class Outbox:
@@ -74,8 +84,9 @@ class Outbox:
         self._emitter = emitter
         self._letters: deque[Letter] = deque()
         self._bytes = 0
-        self._in_flight: set[asyncio.Task[None]] = set()
-        self._wanted = asyncio.Event()
+        self._in_flight: dict[asyncio.Future[list[AddVerdict]], _Batch] = {}
+        self._is_flush_due = False
+        self._is_ended = False
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -97,28 +108,23 @@ class Outbox:
         """Take one emission; it leaves with the next batch."""
         self._letters.append(letter)
         self._bytes += len(letter.body)
-        self._empty.clear()
-        self._wanted.set()
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._empty.clear()
+            asyncio.get_running_loop().call_soon(self._flush)
 
     async def run(self) -> None:
-        """Send until cancelled; the provider owns this."""
+        """Let it send until this is cancelled, then end the calls under way; the provider owns this."""
         try:
-            while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                while self._letters:
-                    if len(self._in_flight) >= _IN_FLIGHT:
-                        await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
-                        continue
-                    task = asyncio.create_task(self._send(self._next_batch()), name="eventbus-add")
-                    self._in_flight.add(task)
-                    task.add_done_callback(self._on_sent)
+            await anyio.sleep_forever()
         finally:
-            for task in self._in_flight:
-                task.cancel()
+            self._is_ended = True
+            for answer in list(self._in_flight):
+                answer.cancel()
             with anyio.CancelScope(shield=True):
                 while self._in_flight:
-                    await asyncio.wait(self._in_flight)
+                    await asyncio.wait(list(self._in_flight))
+                    await asyncio.sleep(0)  # for what they call when done
 
     async def flush(self) -> None:
         """Wait until everything taken so far was answered or given up."""
@@ -132,12 +138,14 @@ class Outbox:
             message = "the provider stopped before the emission was sent"
             self._fail(letter, ProviderStopped(message, job_id=letter.emission.job_id))
 
-    def _on_sent(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("sending emissions failed unexpectedly", exc_info=task.exception())
-        if not self._letters and not self._in_flight:
-            self._empty.set()
+    def _flush(self) -> None:
+        """Send what waits, as far as calls may be under way."""
+        self._is_flush_due = False
+        while self._letters and len(self._in_flight) < _IN_FLIGHT and not self._is_ended:
+            batch = _Batch(self._next_batch())
+            if batch.keyed:
+                self._tracker.expect_answers(batch.keyed)
+            self._send(batch)
 
     def _next_batch(self) -> list[Letter]:
         batch: list[Letter] = []
@@ -149,38 +157,48 @@ class Outbox:
         self._bytes -= size
         return batch
 
-    async def _send(self, batch: list[Letter]) -> None:
-        keyed = sum(1 for letter in batch if letter.key)
-        if keyed:
-            self._tracker.expect_answers(keyed)
+    def _send(self, batch: _Batch) -> None:
+        """One call; it ends at the earliest deadline of the batch."""
+        answer: asyncio.Future[list[AddVerdict]]
         try:
-            while batch:
-                batch = await self._try(batch)
-        except BaseException as error:
-            for letter in batch:
-                letter.maybe_sent = True  # the call was under way
-                self._fail(letter, _given_up(letter, error))
-            raise
-        finally:
-            if keyed:
-                self._tracker.expect_answers(-keyed)
+            queues, adds = _rows(batch.letters)
+            batch.deadline = min([letter.deadline for letter in batch.letters])
+            answer = asyncio.ensure_future(
+                self._store.add(self._emitter, queues, adds, deadline=batch.deadline)
+            )
+        except Exception as error:  # noqa: BLE001  (those who wait must hear of it)
+            answer = asyncio.get_running_loop().create_future()
+            answer.set_exception(error)
+        self._in_flight[answer] = batch
+        answer.add_done_callback(self._on_answer)
 
-    async def _try(self, batch: list[Letter]) -> list[Letter]:
-        """One call; returns the letters to send again. Ends at the earliest deadline of the batch."""
-        queues: dict[str, int] = {}
-        rows: list[AddQueue] = []
-        for letter in batch:
-            if letter.route.queue not in queues:
-                rows.append(letter.route.row)
-                queues[letter.route.queue] = len(rows)
-        adds = [_row(letter, queues[letter.route.queue]) for letter in batch]
-        earliest = min(letter.deadline for letter in batch)
-        try:
-            verdicts = await self._store.add(self._emitter, rows, adds, deadline=earliest)
-        except StoreError as error:
-            return self._after_failure(batch, error, earliest)
-        self._deliver(batch, verdicts)
-        return []
+    def _on_answer(self, answer: asyncio.Future[list[AddVerdict]]) -> None:
+        batch = self._in_flight.pop(answer)
+        error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
+        if error is None:
+            self._deliver(batch.letters, answer.result())
+            batch.letters = []
+        elif isinstance(error, StoreError):
+            batch.letters = self._after_failure(batch.letters, error, batch.deadline)
+        else:
+            self._give_up(batch, error)
+        if batch.letters:
+            self._send(batch)
+            return
+        if batch.keyed:
+            self._tracker.expect_answers(-batch.keyed)
+        if self._letters:
+            self._flush()
+        elif not self._in_flight:
+            self._empty.set()
+
+    def _give_up(self, batch: _Batch, error: BaseException) -> None:
+        if not isinstance(error, asyncio.CancelledError):
+            _log.error("sending emissions failed unexpectedly", exc_info=error)
+        for letter in batch.letters:
+            letter.maybe_sent = True  # the call was under way
+            self._fail(letter, _given_up(letter, error))
+        batch.letters = []
 
     def _after_failure(self, batch: list[Letter], error: StoreError, deadline: float) -> list[Letter]:
         """`deadline` was the call's: no later try can be in time for letters that end with it."""
@@ -228,21 +246,20 @@ class Outbox:
         self._tracker.forget(letter.emission, error)
 
 
-def _row(letter: Letter, queue: int) -> AddRow:
-    emission = letter.emission
-    return AddRow(
-        emission.job_id,
-        queue,
-        letter.body,
-        letter.key,
-        letter.print,
-        letter.delay,
-        letter.due,
-        letter.priority,
-        letter.lifo,
-        1 if emission.reply else 0,
-        letter.reuse,
-    )
+def _rows(letters: list[Letter]) -> tuple[list[AddQueue], list[AddRow]]:
+    places: dict[str, int] = {}
+    queues: list[AddQueue] = []
+    adds: list[AddRow] = []
+    for letter in letters:
+        queue = letter.route.queue
+        place = places.get(queue)
+        if place is None:
+            queues.append(letter.route.row)
+            place = places[queue] = len(queues)
+        # Rows without their constructor, which costs more than the rest of this.
+        row = (letter.emission.job_id, place, letter.body, letter.key, letter.print, *letter.rest)
+        adds.append(_new(AddRow, row))
+    return queues, adds
 
 
 def _given_up(letter: Letter, error: BaseException) -> EmitError:

@@ -1,10 +1,7 @@
-"""The provider: routes each event to its queue, emits, subscribes, runs workers.
+"""The provider: the front of everything that a program does with events.
 
-    stopped -> starting -> started -> stopping -> stopped (may be started again)
-
-What must hold: start and stop may be called in any order, twice and at the same time; the
-last word wins and each returns when its state is reached. What was emitted or awaited
-before a stop hears an outcome or ProviderStopped.
+Not here: how it is started and stopped (`lifecycle`), how an emission travels (`emitter`), how a
+worker runs its jobs (`runner`).
 """
 
 from __future__ import annotations
@@ -19,10 +16,13 @@ from eventbus.ambient import with_meta
 from eventbus.config import Settings
 from eventbus.durations import Duration, seconds
 from eventbus.emission import Emission
-from eventbus.emitter import EmitOptions, Emitter
-from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
+from eventbus.emitter import EmitOptions
+from eventbus.errors import ConfigError, DefinitionError, UsageError
 from eventbus.event import Event
-from eventbus.handler import make_handler
+from eventbus.handler import Pool, make_handler
+from eventbus.lifecycle import Lifecycle
+from eventbus.lifespan import Lifespan, check_lifespan
+from eventbus.middleware import Middleware, check_middleware
 from eventbus.names import DEFAULT_GROUP, check_group, check_job_id, shown
 from eventbus.options import EmitKeywords, ProviderKeywords
 from eventbus.registry import Registry, Subscription
@@ -30,16 +30,17 @@ from eventbus.retry import Retry
 from eventbus.route import Routes
 from eventbus.runner import Runner
 from eventbus.store.connection import Connector
-from eventbus.store.store import Store
-from eventbus.sync import SyncProvider, running_loop
+from eventbus.sync import SyncProvider
 
 __all__ = ["EventProvider"]
 
 P = TypeVar("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Middleware)
+L = TypeVar("L", bound=Lifespan)
 
-_NO_OPTIONS = EmitOptions()
+_NO_OPTIONS, _NO_REPLY = EmitOptions(), EmitOptions(reply=False)
 
 #: Options that are checked here; the others are where they are converted.
 _OPTION_KINDS: dict[str, tuple[type, ...]] = {
@@ -48,6 +49,7 @@ _OPTION_KINDS: dict[str, tuple[type, ...]] = {
     "reply": (bool, type(None)),
     "retry": (Retry, type(None)),
     "reuse_failure": (bool,),
+    "supersede": (bool,),
 }
 
 
@@ -69,12 +71,18 @@ class EventProvider:
         self.sync = SyncProvider(self)
         self._routes = Routes(self.settings)
         self._registry = Registry()
-        self._emitter: Emitter | None = None
-        self._store: Store | None = None
-        self._runner: Runner | None = None
-        self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self._life = Lifecycle(tools=self, sync=self.sync)
+        self._running = self._life.running
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
         """The event loop it is started in, or None."""
+        return self._life.loop
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that its handlers serve, one for each event and group."""
+        return [each.queue for each in self._registry]
 
     # Defining handlers.
 
@@ -86,17 +94,20 @@ class EventProvider:
         concurrency: int | None = None,
         retry: Retry | None = None,
         timeout: Duration | None = None,
+        pool: Pool | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function as the handler of an event for a group.
 
-        `concurrency` bounds its jobs in one process, `timeout` one attempt. Async functions
-        run in the event loop, others in threads. Raises DefinitionError for a function that
-        does not fit the event, and for a second handler of one event and group.
+        `concurrency` bounds its jobs in one worker, `timeout` one attempt. Async functions run in
+        the event loop, others in threads, or with `pool="process"` each job in a process of its
+        own, which is killed when the job times out, is cancelled or loses its lease. Raises
+        DefinitionError for a function that does not fit the event or that another process could
+        not find by name, and for a second handler of one event and group.
         """
 
         def register(function: F) -> F:
             self._register(
-                event, function, group=group, concurrency=concurrency, retry=retry, timeout=timeout
+                event, function, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
             )
             return function
 
@@ -111,6 +122,7 @@ class EventProvider:
         concurrency: int | None = None,
         retry: Retry | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
+        pool: Pool | None = None,
     ) -> None:
         """Register a handler at run time; returns when a worker of this process serves it.
 
@@ -119,14 +131,40 @@ class EventProvider:
         """
         self._running(f"subscribe to {event}")
         subscription = self._register(
-            event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout
+            event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
         )
         try:
-            async with self._turn():
-                await self._serve(subscription)
+            await self._life.serve(self.settings, subscription)
         except BaseException:
             self._registry.discard(subscription)
             raise
+
+    def use(self, middleware: M) -> M:
+        """Put an async function around every handler of the workers that start from now on.
+
+        It is called as `await middleware(payload, ctx, call)` in the event loop, for handlers in
+        threads and processes too, and goes on with `await call(payload)`. It may change what it
+        passes on and what it returns, which is checked against the event, raise, or not call.
+        Context variables that it sets are seen by the handler, but not in another process. The
+        first one used is the outermost. Returns it, so that it may stand as a decorator. Raises
+        DefinitionError for another kind of function.
+        """
+        check_middleware(middleware)
+        self._life.middleware.append(middleware)
+        return middleware
+
+    def lifespan(self, function: L) -> L:
+        """Register an async function that yields once what the handlers of a worker share.
+
+        Its code before the `yield` runs in each worker that starts from now on, before its first
+        claim; the code after it when the last job is settled, within the grace. Handlers get what
+        it yields from `ctx.shared(function)`. It may take the provider. Several nest in order.
+        What it raises at the start is raised by the start of the worker.
+        Raises DefinitionError for another kind of function.
+        """
+        check_lifespan(function)
+        self._life.lifespans.append(function)
+        return function
 
     def find_event(self, name: str) -> Event[Any, Any] | None:
         """Return the event of a name that this provider has handled or emitted, if there is one."""
@@ -151,7 +189,8 @@ class EventProvider:
         Options: `reply_timeout` (from when the job is due; 0 or None: none), `delay` or `at`
         (an aware datetime), `priority` (-4000..4000, lower first), `lifo`,
         `idempotency_key`, `reuse_failure` (a key whose job failed answers with that failure
-        instead of running again), `meta`, `retry`, `reply=False` (fire-and-forget).
+        instead of running again), `supersede` (an open job of the key is cancelled, and this one
+        takes its place; so it does after a completed one), `meta`, `retry`, `reply=False` (fire-and-forget).
 
         Raises PayloadError, DefinitionError for an option, ProviderStopped, and EmitError
         when too much is unsent. What happens later is raised when the emission is awaited.
@@ -211,6 +250,18 @@ class EventProvider:
         timeout = None if reply_timeout is None else seconds(reply_timeout, setting="reply_timeout") or None
         return await emitter.result(self._routes.find(event or "unknown"), check_job_id(job_id), timeout)
 
+    async def cancel(
+        self, job_id: str, reason: str = "", *, event: Event[Any, Any] | str | None = None
+    ) -> bool:
+        """Cancel a job by its id, from any process, and those of its groups; `<id>@<group>` names one.
+
+        As `Emission.cancel`. An event without a default group has no job of that id itself:
+        name it with `event`. Raises UnknownJob, StoreError, ProviderStopped.
+        """
+        emitter = self._running("cancel a job")
+        queue = "" if event is None else self._routes.find(event).queue
+        return await emitter.cancel(check_job_id(job_id), reason, queue=queue)
+
     def context(self, **meta: Any) -> AbstractContextManager[None]:
         """Add `meta` to every emission inside the block; handlers see it and pass it on."""
         return with_meta(meta)
@@ -223,37 +274,25 @@ class EventProvider:
         Raises StoreRefused when the server cannot be used (password, version, read-only
         replica, eviction). A server that is not there is waited for in the background.
         """
-        async with self._turn():
-            if self._emitter is not None:
-                return
-            store = Store(Connector(self.settings.url), prefix=self.settings.prefix, name=self.settings.name)
-            emitter = Emitter(store, self.settings)
-            try:
-                await emitter.start()
-            except BaseException:
-                await store.aclose()
-                raise
-            self._store, self._emitter = store, emitter
-            self.loop = asyncio.get_running_loop()
+        await self._life.start(self.settings)
 
     async def stop(self) -> None:
-        """Stop workers, flush emissions, settle every waiter, disconnect. Does nothing when stopped."""
-        async with self._turn():
-            runner, self._runner = self._runner, None
-            if runner is not None:
-                await runner.stop()
-            emitter, store = self._emitter, self._store
-            if emitter is not None and store is not None:
-                await emitter.stop()
-                await store.aclose()
-            self._emitter = self._store = self.loop = None
+        """End the worker, tell every waiter, flush emissions, disconnect. Does nothing when stopped.
+
+        The worker claims no more, lets handlers finish within the grace and gives the rest back
+        without an attempt; handlers that finish may emit and await. In all it takes at most the
+        grace and 11 s, also without a server (6 s when no worker runs), and what lifespans take to
+        leave: the grace and 2 s at most. A stop goes on when its caller is cancelled; the next
+        start or stop waits for its end.
+        """
+        await self._life.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.shield(self.stop())
+        await self._life.stop(is_patient=True)
 
     @asynccontextmanager
     async def worker(self, *, queues: Iterable[str] = ("*",)) -> AsyncGenerator[Runner]:
@@ -265,55 +304,15 @@ class EventProvider:
         subscriptions = self._matching(list(queues))
         was_started = self.loop is asyncio.get_running_loop()
         await self.start()
-        runner: Runner | None = None
         try:
-            async with self._turn():
-                if self._runner is not None:
-                    raise DefinitionError("a worker of this provider runs in this process already")
-                self._runner = runner = self._new_runner()
-                await runner.start(subscriptions)
-            yield runner
+            runner = await self._life.start_worker(self.settings, subscriptions)
+            try:
+                yield runner
+            finally:
+                await self._life.end_worker(runner)
         finally:
-            await asyncio.shield(self._end_worker(runner, stop_provider=not was_started))
-
-    async def _end_worker(self, runner: Runner | None, *, stop_provider: bool) -> None:
-        async with self._turn():
-            if runner is not None and self._runner is runner:
-                self._runner = None
-                await runner.stop()
-        if stop_provider:
-            await self.stop()
-
-    def _turn(self) -> asyncio.Lock:
-        """One start or stop at a time, in one event loop.
-
-        Raises UsageError while the provider runs in another loop. A loop that was closed
-        without a stop has taken everything with it.
-        """
-        loop = asyncio.get_running_loop()
-        if self.loop is not None and self.loop.is_closed():
-            self._emitter = self._store = self._runner = self.loop = None
-        if self.loop not in (None, loop):
-            raise UsageError("the provider runs in another event loop; stop it there first")
-        if self._lock is None or self._lock[0] is not loop:
-            self._lock = (loop, asyncio.Lock())
-        return self._lock[1]
-
-    async def _serve(self, subscription: Subscription) -> None:
-        """Serve one more subscription here, by the worker that runs or a new one."""
-        if self._runner is not None:
-            await self._runner.add(subscription)
-            return
-        self._runner = runner = self._new_runner()
-        try:
-            await runner.start([subscription])
-        except BaseException:
-            self._runner = None
-            await runner.stop()
-            raise
-
-    def _new_runner(self) -> Runner:
-        return Runner(self._running("run a worker").store, self.settings, tools=self, sync=self.sync)
+            if not was_started:
+                await self._life.stop(is_patient=True)
 
     def _matching(self, globs: list[str]) -> list[Subscription]:
         if not len(self._registry):
@@ -337,24 +336,25 @@ class EventProvider:
         self._registry.add(subscription)
         return subscription
 
-    def _running(self, verb: str) -> Emitter:
-        if self._emitter is None:
-            raise ProviderStopped(f"cannot {verb}: the provider is not started; use `async with provider:`")
-        if running_loop() is not self.loop:
-            raise UsageError(f"cannot {verb}: the provider runs in another thread; use provider.sync there")
-        return self._emitter
-
     # What contexts of handlers use.
 
     async def note_progress(self, job_id: str, token: str, progress: str) -> None:
         """Record a job's progress under its lease."""
-        if self._runner is not None:
-            await self._runner.note_progress(job_id, token, progress)
+        if self._life.runner is not None:
+            await self._life.runner.note_progress(job_id, token, progress)
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return what a lifespan of the worker that runs here yielded. Raises UsageError."""
+        if self._life.runner is None:
+            raise UsageError("nothing is shared here: no worker of this provider runs in this process")
+        return self._life.runner.shared.find(lifespan)
 
 
 def _options(given: Mapping[str, Any]) -> EmitOptions:
     if not given:
         return _NO_OPTIONS
+    if len(given) == 1 and given.get("reply") is False:
+        return _NO_REPLY  # the emitter knows it again, and need not work it out each time
     for name, value in given.items():
         kinds = _OPTION_KINDS.get(name)
         if kinds is not None and not isinstance(value, kinds):

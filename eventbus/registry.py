@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from eventbus.assignment import make_task
 from eventbus.errors import DefinitionError
 from eventbus.handler import Handler
 from eventbus.names import queue_name
@@ -13,14 +14,19 @@ __all__ = ["Registry", "Subscription"]
 
 
 class Subscription:
-    """One handler of one event and group; its queue names both."""
+    """One handler of one event and group; its queue names both.
 
-    __slots__ = ("handler", "queue", "route")
+    `task` is what a process must know of it, None for a handler that runs in this process.
+    Raises DefinitionError if a process could not find it.
+    """
+
+    __slots__ = ("handler", "queue", "route", "task")
 
     def __init__(self, route: Route, handler: Handler) -> None:
         self.route = route
         self.handler = handler
         self.queue = queue_name(route.name, handler.group)
+        self.task = make_task(route, handler) if handler.pool == "process" else None
 
 
 class Registry:

@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-
-import structlog
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 
 from eventbus.config import Settings
 from eventbus.context import SyncTools, Tools
+from eventbus.engine.health import Health
 from eventbus.engine.notes import Notes
+from eventbus.engine.processes import Processes
 from eventbus.engine.threads import Threads
 from eventbus.engine.worker import Worker, WorkerOptions
+from eventbus.errors import ProviderStopped
+from eventbus.lifespan import Lifespan, Shared
+from eventbus.logs import get_logger
+from eventbus.middleware import Middleware
 from eventbus.registry import Subscription
+from eventbus.remote import log_note
 from eventbus.store.store import Store
 from eventbus.subscriber import Subscriber
 
 __all__ = ["Runner"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
+
+_LAST_STEPS = 2.0
+"""Seconds beyond the grace for lifespans to be left in."""
 
 
 class Runner:
     """Runs one worker; started once, stopped once."""
 
-    def __init__(self, store: Store, settings: Settings, *, tools: Tools, sync: SyncTools) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        *,
+        tools: Tools,
+        sync: SyncTools,
+        middleware: Sequence[Middleware] = (),
+        lifespans: Sequence[Lifespan] = (),
+    ) -> None:
+        self.shared = Shared(lifespans, tools)
         self._settings = settings
         self._tools = tools
         self._sync = sync
+        self._middleware = middleware
         self._threads = Threads(settings.max_concurrency)
+        self._processes = Processes(log_note)
         self._consumers: dict[str, Subscriber] = {}
         options = WorkerOptions(
             max_concurrency=settings.max_concurrency,
@@ -41,6 +62,8 @@ class Runner:
         self._worker = Worker(store, self._consumers, options)
         self._notes = Notes(store, self._worker.claimer.executor)
         self._task: asyncio.Task[None] | None = None
+        self._is_entered = False
+        self._leaving: asyncio.Timeout | None = None
 
     @property
     def id(self) -> str:
@@ -62,17 +85,23 @@ class Runner:
         """Jobs claimed since the start."""
         return self._worker.claimer.claimed
 
+    def health(self) -> Health:
+        """How the worker is; from any thread."""
+        return self._worker.health()
+
     async def start(self, subscriptions: Iterable[Subscription]) -> None:
         """Start the worker; returns when it is ready. Raises what its start raised."""
         for each in subscriptions:
             self._add(each)
-        self._task = asyncio.create_task(self._worker.run(), name="eventbus-worker")
+        self._task = asyncio.create_task(self._run(), name="eventbus-worker")
         self._task.add_done_callback(self._on_ended)
         ready = asyncio.create_task(self._worker.ready.wait())
         await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             ready.cancel()
-            await self._task
+            if not self._task.cancelled():
+                await self._task
+            raise ProviderStopped("the worker was stopped before it was ready")
         _log.info("worker ready", worker=self.id, queues=self.queues)
 
     async def add(self, subscription: Subscription) -> None:
@@ -88,7 +117,7 @@ class Runner:
         """Stop the worker and wait for its end; see `Worker` for the order. Idempotent."""
         if self._task is None:
             return
-        self._worker.stop(at_once=at_once)
+        self.request_stop(at_once=at_once)
         await asyncio.wait([self._task])
         self._threads.close()
         if self._worker.ready.is_set():
@@ -97,6 +126,10 @@ class Runner:
     def request_stop(self, *, at_once: bool = False) -> None:
         """Ask it to stop; `wait` returns when it has. A second time `at_once` skips the grace."""
         self._worker.stop(at_once=at_once)
+        if self._task is not None and not self._is_entered:
+            self._task.cancel()  # its lifespans are being entered; nothing was claimed
+        if at_once and self._leaving is not None and self._task is not None and not self._task.done():
+            self._leaving.reschedule(asyncio.get_running_loop().time())
 
     async def wait(self) -> None:
         """Wait until the worker has ended; raises what ended it, if it was an error."""
@@ -118,6 +151,25 @@ class Runner:
         """Record a job's progress under its lease."""
         await self._notes.write(job_id, token, progress)
 
+    async def _run(self) -> None:
+        """The worker's life in one task: lifespans entered, jobs run and settled, lifespans left."""
+        patience = self._settings.grace + _LAST_STEPS
+        leaving = asyncio.timeout(None)
+        try:
+            async with leaving, AsyncExitStack() as stack:
+                await self.shared.enter(stack)
+                self._is_entered = True
+                try:
+                    await self._worker.run()
+                finally:
+                    await self._processes.aclose()
+                    self._leaving = leaving
+                    leaving.reschedule(asyncio.get_running_loop().time() + patience)
+        except TimeoutError as error:
+            if not leaving.expired():
+                raise
+            raise TimeoutError("the worker's lifespans took too long to leave and were cancelled") from error
+
     def _on_ended(self, task: asyncio.Task[None]) -> None:
         if not self._worker.ready.is_set():
             return  # who starts it hears the error
@@ -125,5 +177,13 @@ class Runner:
             _log.error("worker ended by an error", worker=self.id, exc_info=task.exception())
 
     def _add(self, subscription: Subscription) -> None:
-        consumer = Subscriber(subscription, self._settings, self._tools, self._sync, self._threads)
+        consumer = Subscriber(
+            subscription,
+            self._settings,
+            self._tools,
+            self._sync,
+            threads=self._threads,
+            processes=self._processes,
+            middleware=self._middleware,
+        )
         self._consumers[consumer.queue] = consumer

@@ -6,37 +6,49 @@ only on use). What must hold: whatever a handler does, the job gets one decision
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from eventbus.ambient import Ambient, enter
+from eventbus.assignment import check_found
 from eventbus.config import Keep, Settings
 from eventbus.context import EventContext, SyncContext, SyncTools, Tools
 from eventbus.durations import LONGEST
 from eventbus.engine.consumer import Retention
 from eventbus.engine.job import Job, Settle, complete, fail, retry
+from eventbus.engine.processes import Processes, available_processors
 from eventbus.engine.threads import Threads
 from eventbus.envelope import EventMessage, decode_message
-from eventbus.errors import DefinitionError, EmissionExpired, PayloadError, StoreCorrupt, Unrecoverable
-from eventbus.failure import describe, describe_expired
+from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
+from eventbus.failure import describe, describe_expired, is_final
+from eventbus.middleware import Middleware, chain
 from eventbus.names import DEFAULT_GROUP
 from eventbus.registry import Subscription
+from eventbus.remote import RemoteHandler, recorded
 from eventbus.retry import Retry
 from eventbus.telemetry import receive_span, tracer
 
 __all__ = ["Subscriber", "retention_of"]
-
-#: Errors of the job, not of the moment: another attempt would end the same.
-_FINAL = (Unrecoverable, PayloadError, StoreCorrupt)
 
 
 class Subscriber:
     """Runs the jobs of one subscription; the engine's consumer of its queue."""
 
     def __init__(
-        self, subscription: Subscription, settings: Settings, tools: Tools, sync: SyncTools, threads: Threads
+        self,
+        subscription: Subscription,
+        settings: Settings,
+        tools: Tools,
+        sync: SyncTools,
+        *,
+        threads: Threads,
+        processes: Processes,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
+        """Raises DefinitionError if a process could not find the handler."""
         route, handler = subscription.route, subscription.handler
         self.queue = subscription.queue
         self.base = route.queue
@@ -46,7 +58,6 @@ class Subscriber:
         self._name = route.name
         self._function = handler.function
         self._context = handler.context
-        self._is_async = handler.is_async
         self._group_name = handler.group
         self.timeout = handler.timeout
         self._retry = handler.retry or route.event.retry or settings.retry
@@ -58,6 +69,27 @@ class Subscriber:
         self._tools = tools
         self._sync = sync
         self._threads = threads
+        self._middleware = middleware
+        self._call = self._choose_call(subscription, processes)
+
+    def _choose_call(
+        self, subscription: Subscription, processes: Processes
+    ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
+        """How the handler is called, decided once: what is not used costs a job nothing."""
+        route, handler, task = subscription.route, subscription.handler, subscription.task
+        call = self._call_async if handler.is_async else self._call_thread
+        if task is not None:
+            check_found(task, handler)
+            self.concurrency = handler.concurrency or min(self.concurrency, available_processors())
+            self._remote = RemoteHandler(task, route, processes)
+            call = self._call_process
+            if not self._middleware:  # then values are of no use here
+                self._decode, self._encode = _as_it_is, _as_it_is
+                call = self._pass_to_process
+        if not self._middleware:
+            return call
+        self._inner = call
+        return self._call_through_middleware
 
     async def run(self, job: Job) -> Settle:
         """Decode the job's message, call the handler, encode its result."""
@@ -83,23 +115,34 @@ class Subscriber:
                 result = await self._call(job, message, payload)
         return complete(self._encode(result).decode())
 
-    async def _call(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        if self._is_async:
-            if self._context is None:
-                return await self._function(payload)
-            context = EventContext(self._tools, **self._facts(job, message))
-            return await self._function(payload, **{self._context: context})
+    async def _call_async(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        if self._context is None:
+            return await self._function(payload)
+        context = EventContext(self._tools, job.token, **self._facts(job, message))
+        return await self._function(payload, **{self._context: context})
+
+    async def _call_thread(self, job: Job, message: EventMessage, payload: Any) -> Any:
         if self._context is None:
             return await self._threads.run(lambda: self._function(payload))
-        keywords = {self._context: SyncContext(self._tools, self._sync, **self._facts(job, message))}
+        context = SyncContext(self._tools, self._sync, job.token, **self._facts(job, message))
+        keywords = {self._context: context}
         return await self._threads.run(lambda: self._function(payload, **keywords))
+
+    async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        return await self._remote.call(payload, self._facts(job, message))
+
+    async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        return await self._remote.run(payload, self._facts(job, message))
+
+    async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        context = EventContext(self._tools, job.token, **self._facts(job, message))
+        return await chain(self._middleware, context, partial(self._inner, job, message))(payload)
 
     def _facts(self, job: Job, message: EventMessage) -> dict[str, Any]:
         return {
             "event": self._name,
             "group": self._group_name,
             "job_id": job.id,
-            "token": job.token,
             "attempt": job.attempts + 1,
             "correlation_id": message.correlation_id or job.id,
             "causation_id": message.causation_id or None,
@@ -112,9 +155,10 @@ class Subscriber:
         attempts = job.attempts + 1
         if isinstance(error, EmissionExpired) and error.job_id == job.id:  # not one that the handler awaited
             return fail(describe_expired(error, attempts=job.attempts), counts=False)
-        text = describe(error, attempts=attempts, declared=self._errors)
+        known = recorded(error)
+        text = known.text if known else describe(error, attempts=attempts, declared=self._errors)
         rule = self._rule_for(job)
-        if isinstance(error, _FINAL) or attempts >= rule.attempts:
+        if is_final(error) or (known is not None and known.is_final) or attempts >= rule.attempts:
             return fail(text)
         try:
             delay = rule.delay_after(attempts, error)
@@ -150,6 +194,10 @@ def _read(job: Job) -> EventMessage:
 
 def _encode_nothing(_: Any) -> bytes:
     return b"null"
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
 
 
 def retention_of(settings: Settings) -> Retention:

@@ -58,6 +58,10 @@ class SyncEmission(Generic[R]):
         """Wait until the job is in the server; raises as `Emission.enqueued`."""
         _run(self._loop, self._emission.enqueued())
 
+    def cancel(self, reason: str = "") -> bool:
+        """Cancel its job; as `Emission.cancel`."""
+        return _run(self._loop, self._emission.cancel(reason))
+
     def result(self, timeout: float | None = None) -> R:
         """Wait for the outcome; raises as awaiting the emission does.
 
@@ -97,6 +101,10 @@ class SyncProvider:
         return _run(
             self._find_loop(), self._provider.result(job_id, event=event, reply_timeout=reply_timeout)
         )
+
+    def cancel(self, job_id: str, reason: str = "", *, event: Any = None) -> bool:
+        """Cancel a job by its id; as `EventProvider.cancel`."""
+        return _run(self._find_loop(), self._provider.cancel(job_id, reason, event=event))
 
     def note_progress(self, job_id: str, token: str, progress: str) -> None:
         """For handlers in threads: record progress under the lease."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -19,15 +20,29 @@ from eventbus.ambient import Ambient
 __all__ = ["receive_span", "send_context", "trace_id_of", "tracer"]
 
 _propagator = TraceContextTextMapPropagator()
+_UNKNOWN = object()
 _SILENT = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
 def tracer() -> trace.Tracer | None:
     """Return our tracer, or None while no SDK is set."""
+    if _load_named() and getattr(trace, "_TRACER_PROVIDER", _UNKNOWN) is None:
+        return None
     provider = trace.get_tracer_provider()
     if isinstance(provider, _SILENT):
         return None
     return provider.get_tracer("eventbus")
+
+
+@cache
+def _load_named() -> bool:
+    """Have OpenTelemetry load the SDK that the environment names, if it names one.
+
+    It would look into the environment each time while none is set, which costs an emission more
+    than all else here. Once it has looked, its variable says the same.
+    """
+    trace.get_tracer_provider()
+    return True
 
 
 def send_context(event: str, queue: str, job_id: str, ambient: Ambient) -> tuple[str, str]:

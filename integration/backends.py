@@ -60,7 +60,7 @@ def free_port() -> int:
 
 
 class Backend:
-    """One server of the test's own, on a unix socket unless a port is asked for."""
+    """One server of the test's own, on a unix socket; its URL is the port, if one is asked for."""
 
     def __init__(self, kind: str, *options: str, port: int = 0, password: str | None = None) -> None:
         """`options` are those of the server's command line."""
@@ -69,8 +69,14 @@ class Backend:
         self.port = port
         self.folder = Path(tempfile.mkdtemp(prefix=f"eventbus-{kind}-"))
         self.socket = self.folder / "socket"
+        self.is_sound = True
+        """False once a test has damaged what is in it."""
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     @property
     def url(self) -> str:
@@ -80,7 +86,7 @@ class Backend:
         """Start it, at its old place and with its old data if it lived before; returns when it answers."""
         settings = [
             *("--port", str(self.port), "--bind", "127.0.0.1"),
-            *(() if self.port else ("--unixsocket", str(self.socket))),
+            *("--unixsocket", str(self.socket)),
             *(() if self._password is None else ("--requirepass", self._password)),
             *("--dir", str(self.folder), "--save", "", "--loglevel", "warning"),
         ]
@@ -115,7 +121,8 @@ class Backend:
 
     def client(self, **options: Any) -> Any:
         """A client of redis-py; answers are text. The caller closes it."""
-        return redis.Redis.from_url(self.url, decode_responses=True, password=self._password, **options)
+        options = {"decode_responses": True, "encoding_errors": "backslashreplace"} | options
+        return redis.Redis.from_url(self.url, password=self._password, **options)
 
     def command(self, *words: Any) -> Any:
         """One command over a connection of its own."""

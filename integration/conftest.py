@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from backends import KINDS, MISSING, Backend
 from journal import Journal
+from leftovers import Leftovers
 from programs import Program, clean_environment
 from proxy import Proxy
 
@@ -49,20 +50,25 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(autouse=True)
+def leftovers() -> Iterator[Leftovers]:
+    """Everything that the test starts; gone after it, or the test fails."""
+    leftovers = Leftovers()
+    yield leftovers
+    leftovers.end()
+
+
 @pytest.fixture
-def make_server(kind: str) -> Iterator[Callable[..., Backend]]:
+def make_server(kind: str, leftovers: Leftovers) -> Callable[..., Backend]:
     """Start a server of the test's own, with options of its command line."""
-    made: list[Backend] = []
 
     def make(*options: str, **more: Any) -> Backend:
         backend = Backend(kind, *options, **more)
-        made.append(backend)
+        leftovers.backends.append(backend)
         backend.start()
         return backend
 
-    yield make
-    for each in made:
-        each.close()
+    return make
 
 
 @pytest.fixture
@@ -86,23 +92,26 @@ def gates(tmp_path: Path) -> Callable[[str], None]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+def run(tmp_path: Path, leftovers: Leftovers) -> Callable[..., Program]:
     """Run `python -m eventbus ...`, with settings such as `lease="2s"`; ended after the test."""
-    made: list[Program] = []
+    made = leftovers.programs
 
-    def run_program(*words: str, url: str = "", module: str = "eventbus", **settings: object) -> Program:
+    def run_program(
+        *words: str, url: str = "", module: str = "eventbus", release: Path | None = None, **settings: object
+    ) -> Program:
+        """`release`: a folder with another release of the package."""
         named = {f"EVENTBUS_{name.upper()}": str(value) for name, value in settings.items()}
         environment = clean_environment() | named | {"EVENTBUS_TEST_FOLDER": str(tmp_path)}
         if url:
             environment["EVENTBUS_URL"] = url
+        if release is not None:
+            environment["PYTHONPATH"] = str(release)
         name = f"{len(made)}-{words[0] if words else module}"
         program = Program(name, ["-m", module, *words], folder=tmp_path, environment=environment)
         made.append(program)
         return program
 
-    yield run_program
-    for each in made:
-        each.kill()
+    return run_program
 
 
 @pytest.fixture

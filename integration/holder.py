@@ -1,24 +1,46 @@
-"""A program that emits and waits, to be killed meanwhile: `python -m holder EVENT JSON`.
+"""A program that emits and waits, to be stopped or killed meanwhile: `python -m holder EVENT JSON [COUNT]`.
 
-Prints the id of the job once the server has it, then the result.
+Prints a line each: the ids of its jobs, before anything is sent; once the server has them all, the
+most memory it ever had, in KiB; the results, or `null` for one that it did not get; the memory again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
+from typing import Any
 
 import msgspec
 
-from eventbus import EventProvider
+from eventbus import EventBusError, EventProvider
 
 
-async def main(event: str, payload: str) -> None:
+def _say(value: Any) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)  # noqa: T201
+
+
+def _memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+async def _outcome(emission: Any) -> Any:
+    try:
+        return await emission
+    except EventBusError as error:
+        print(f"{emission.job_id}: {error!r}", file=sys.stderr)  # noqa: T201
+        return None
+
+
+async def main(event: str, payload: str, count: str = "1") -> None:
     async with EventProvider() as provider:
-        emission = provider.emit(event, msgspec.json.decode(payload))
-        await emission.enqueued()
-        print(msgspec.json.encode(emission.job_id).decode(), flush=True)  # noqa: T201
-        print(msgspec.json.encode(await emission).decode(), flush=True)  # noqa: T201
+        emissions = provider.emit_many(event, [msgspec.json.decode(payload)] * int(count))
+        _say([each.job_id for each in emissions])
+        for each in emissions:
+            await each.enqueued()
+        _say(_memory())
+        _say([await _outcome(each) for each in emissions])
+        _say(_memory())
 
 
 if __name__ == "__main__":

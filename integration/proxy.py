@@ -1,8 +1,13 @@
-"""A proxy between clients and a server that breaks connections at a chosen moment.
+"""A proxy between clients and a server that does harm at a chosen moment.
 
 It reads the protocol of both directions, so it knows which answer belongs to which command:
-`after` breaks a connection when the server has carried the command out and answered, and the
-client hears nothing; `before` when the command has not left for the server.
+`before` is when the command has not left for the server, `after` when the server has carried it
+out and answered, and the client has heard nothing. What is done then is one of
+- `break`: the connection ends on both sides;
+- `hush`: the connection stays and goes nowhere any more, as with a half-open one;
+- a function, such as one that kills the client's process; then the connection ends.
+A call that the server refused, as for a script it does not know, is passed on: it was not carried out.
+
 It runs in a thread with an event loop of its own: that of the test may be blocked.
 """
 
@@ -11,22 +16,37 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from eventbus.store.scripts import load_script
+from wire import Call, read_call, take_frame
 
-__all__ = ["Proxy"]
+__all__ = ["Fault", "Proxy", "When"]
 
 When = Literal["before", "after"]
+Fault: TypeAlias = Literal["break", "hush"] | Callable[[], object]
 
-_SCRIPTS = ("add", "announce", "look", "note", "renew", "rescue", "sweep", "turn")
-_NAMES = {
-    mark.encode(): name
-    for name in _SCRIPTS
-    for script in (load_script(name),)
-    for mark in (script.digest, script.source)
-}
+
+@dataclass
+class _Rule:
+    """Harm at every so-manyth call of a step; `left` times, or for ever if negative."""
+
+    step: str
+    when: When
+    fault: Fault
+    every: int
+    left: int = -1
+    seen: int = 0
+
+    def is_now(self) -> bool:
+        """Note one call; returns whether its turn has come."""
+        self.seen += 1
+        if self.left == 0 or self.seen % self.every:
+            return False
+        self.left -= 1
+        return True
 
 
 class Proxy:
@@ -37,10 +57,12 @@ class Proxy:
         self.calls: Counter[str] = Counter()
         """Commands seen: scripts by their name, others by their first word."""
         self.cuts: Counter[str] = Counter()
-        """Connections broken, by the command that it was for."""
+        """Faults done, by the step that they were for."""
+        self.listener: Callable[[Call, bytes], None] | None = None
+        """Hears each answer that the server gave, in the proxy's thread."""
         self._place = place
         self._server = server
-        self._rules: dict[str, tuple[int, When]] = {}
+        self._rules: dict[str, _Rule] = {}
         self._is_down = False
         self._links: set[_Link] = set()
         self._loop = asyncio.new_event_loop()
@@ -58,10 +80,22 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def cut(self, *names: str, every: int, when: When = "after") -> None:
-        """Break the connection at every so-manyth call of each of these commands."""
-        for name in names:
-            self._rules[name] = (every, when)
+    def cut(self, *steps: str, every: int, when: When = "after") -> None:
+        """Break the connection at every so-manyth call of each of these commands or steps."""
+        for step in steps:
+            self._rules[step] = _Rule(step, when, "break", every)
+
+    def strike(self, step: str, when: When, fault: Fault) -> None:
+        """Do one fault, once, at the next call of this command or step."""
+        self._rules[step] = _Rule(step, when, fault, every=1, left=1)
+
+    def spare(self) -> None:
+        """Ask for no more faults."""
+        self._rules.clear()
+
+    def break_all(self) -> None:
+        """Break all connections there are."""
+        self._loop.call_soon_threadsafe(self._break_all)
 
     def mute(self) -> None:
         """The connections there are stay open, and no answer comes over them any more."""
@@ -71,19 +105,28 @@ class Proxy:
     def go_down(self) -> None:
         """Break all connections, and refuse new ones."""
         self._is_down = True
-        self._loop.call_soon_threadsafe(self._break_all)
+        self.break_all()
 
     def come_up(self) -> None:
         self._is_down = False
 
-    def note(self, name: str) -> When | None:
-        """A command came; returns whether to break its connection."""
-        self.calls[name] += 1
-        every, when = self._rules.get(name, (0, "after"))
-        if every and self.calls[name] % every == 0:
-            self.cuts[name] += 1
-            return when
-        return None
+    def lead_to(self, server: Path) -> None:
+        """Break all connections; new ones lead to another server, as a name does after a failover."""
+        self._server = server
+        self.break_all()
+
+    def judge(self, call: Call) -> _Rule | None:
+        """A command came; returns the rule whose turn it is."""
+        self.calls[call.name] += 1
+        rules = [self._rules[step] for step in call.steps if step in self._rules]
+        due = [rule for rule in rules if rule.is_now()]
+        return due[0] if due else None
+
+    def do(self, rule: _Rule) -> None:
+        """Carry a fault out, while nothing else passes; what is done to the connection is the link's part."""
+        if callable(rule.fault):
+            rule.fault()
+        self.cuts[rule.step] += 1
 
     async def _run(self) -> None:
         listener = await asyncio.start_unix_server(self._serve, self._place)
@@ -102,7 +145,11 @@ class Proxy:
         if self._is_down:
             writer.close()
             return
-        there = await asyncio.open_unix_connection(self._server)
+        try:
+            there = await asyncio.open_unix_connection(self._server)
+        except OSError:  # the server is away
+            writer.close()
+            return
         link = _Link(self, (reader, writer), there)
         self._links.add(link)
         try:
@@ -121,10 +168,11 @@ class _Link:
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         self.is_mute = False
+        self._is_lost = False
         self._proxy = proxy
         self._from_client, self._to_client = client
         self._from_server, self._to_server = server
-        self._verdicts: deque[When | None] = deque()
+        self._owed: deque[tuple[Call, _Rule | None]] = deque()
         self._is_cut = asyncio.Event()
 
     async def run(self) -> None:
@@ -144,51 +192,34 @@ class _Link:
         buffer = bytearray()
         while chunk := await self._from_client.read(1 << 20):
             buffer += chunk
-            while (end := _frame_end(buffer, 0)) > 0:
-                frame = bytes(buffer[:end])
-                del buffer[:end]
-                verdict = self._proxy.note(_name_of(frame))
-                if verdict == "before":
+            while (frame := take_frame(buffer)) is not None:
+                call = read_call(frame)
+                rule = self._proxy.judge(call)
+                if rule is not None and rule.when == "before" and self._strike(rule):
                     return
-                self._verdicts.append(verdict)
-                self._to_server.write(frame)
+                if not self._is_lost:
+                    self._owed.append((call, rule))
+                    self._to_server.write(frame)
             await self._to_server.drain()
 
     async def _answer(self) -> None:
         buffer = bytearray()
         while chunk := await self._from_server.read(1 << 20):
             buffer += chunk
-            while (end := _frame_end(buffer, 0)) > 0:
-                frame = bytes(buffer[:end])
-                del buffer[:end]
-                if self._verdicts.popleft() == "after":
+            while (frame := take_frame(buffer)) is not None:
+                call, rule = self._owed.popleft()
+                if self._proxy.listener is not None:
+                    self._proxy.listener(call, frame)
+                if rule is not None and frame.startswith(b"-"):
+                    rule.left += 1  # refused, so not carried out: the next one it is
+                elif rule is not None and self._strike(rule):
                     return
-                if not self.is_mute:
+                if not (self.is_mute or self._is_lost):
                     self._to_client.write(frame)
             await self._to_client.drain()
 
-
-def _name_of(frame: bytes) -> str:
-    words = frame.split(b"\r\n", 5)
-    command = words[2].decode().upper()
-    if command not in ("EVAL", "EVALSHA"):
-        return command
-    return next((name for mark, name in _NAMES.items() if mark in frame), command)
-
-
-def _frame_end(buffer: bytearray, start: int) -> int:
-    """Where the command or reply that begins at `start` ends; -1 if it is not all there yet."""
-    line = buffer.find(b"\r\n", start)
-    if line < 0:
-        return -1
-    end = line + 2
-    kind = chr(buffer[start])
-    if kind == "$":
-        size = int(buffer[start + 1 : line])
-        end += size + 2 if size >= 0 else 0
-    elif kind == "*":
-        for _ in range(int(buffer[start + 1 : line])):
-            end = _frame_end(buffer, end)
-            if end < 0:
-                return -1
-    return end if end <= len(buffer) else -1
+    def _strike(self, rule: _Rule) -> bool:
+        """Do the fault; returns whether the connection ends by it."""
+        self._proxy.do(rule)
+        self._is_lost = rule.fault == "hush"
+        return not self._is_lost

@@ -6,6 +6,8 @@ the test makes. Both lie in the folder that EVENTBUS_TEST_FOLDER names.
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -78,6 +80,18 @@ async def flaky(payload: Any, ctx: EventContext) -> Any:
     return {"attempt": ctx.attempt}
 
 
+@provider.on("toil", retry=Retry(attempts=3, delay="50ms", backoff="fixed"), concurrency=8)
+async def toil(payload: Any, ctx: EventContext) -> Any:
+    """Take a while; succeed at attempt `payload["good"]`."""
+    _journal.write("began", ctx.job_id, ctx.attempt, payload["n"])
+    await asyncio.sleep(payload["ms"] / 1000)
+    if ctx.attempt < payload["good"]:
+        raise ConnectionError(f"attempt {ctx.attempt}")
+    answer = {"n": payload["n"], "by": f"{os.getpid()}-{time.monotonic_ns()}"}
+    _journal.write("ended", ctx.job_id, ctx.attempt, answer)
+    return answer
+
+
 @provider.on("poison", concurrency=100)
 async def poison(payload: Any, ctx: EventContext) -> None:
     """End the process, as a crash in native code would; at the n-th run after the gate named n."""
@@ -87,11 +101,26 @@ async def poison(payload: Any, ctx: EventContext) -> None:
     os._exit(9)
 
 
+@provider.on("clock")
+async def read_clock(_: Any) -> float:
+    """Tell what this process takes for the time."""
+    return time.time()
+
+
 @provider.on("block")
 async def block(payload: Any, ctx: EventContext) -> Any:
     """Keep the event loop from running."""
     _journal.write("began", ctx.job_id, ctx.attempt, payload)
     time.sleep(payload["seconds"])  # noqa: ASYNC251  (the fault itself)
+    return {"pid": os.getpid()}
+
+
+@provider.on("seize")
+async def seize(payload: Any, ctx: EventContext) -> Any:
+    """Hold the GIL, as C code may that never lets go of it; at the first run only."""
+    _journal.write("began", ctx.job_id, ctx.attempt, payload)
+    if _journal.runs()[ctx.job_id] == 1:
+        ctypes.PyDLL(None).usleep(round(payload["seconds"] * 1e6))
     return {"pid": os.getpid()}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,3 +100,50 @@ def test_emit_told_to_end_prints_what_it_heard_and_says_what_is_left(
     wait_until("their jobs end without it", lambda: len(journal.read("ended")) == 25, story=worker.story)
     wait_until("all is recorded", lambda: Audit(server).left_open() == {}, story=worker.story)
     assert Audit(server).problems == []
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+async def test_a_worker_whose_server_is_gone_ends_within_its_grace_and_11_seconds(
+    how: str, make_server: Callable[..., Backend], start_worker: Run, gates: Gates, journal: Journal
+) -> None:
+    server = make_server("--appendonly", "yes", "--appendfsync", "always")
+    worker = start_worker(server, "--grace", "1s")
+    async with EventProvider(server.url) as provider:
+        emissions = provider.emit_many("hold", [{"gate": "open"}] * 3)
+        await until("they run", lambda: runs(journal) == 3, story=worker.story)
+        if how == "killed":
+            server.kill()
+        else:
+            server.pause()
+        begin = time.monotonic()
+        worker.send(signal.SIGTERM)
+        await until("it ends", lambda: worker.has_ended, story=worker.story)
+        assert time.monotonic() - begin < 1 + 11
+        assert worker.wait_ended() == 0
+        if how == "killed":
+            await asyncio.to_thread(server.start)
+        else:
+            server.resume()
+        gates("open")
+        start_worker(server)
+        heard = {each.job_id: await each for each in emissions}  # by rescue: their leases have run out
+    reconcile(server, heard, journal=journal)
+
+
+async def test_a_second_signal_ends_a_worker_whose_server_is_gone(
+    make_server: Callable[..., Backend], start_worker: Run, journal: Journal
+) -> None:
+    server = make_server()
+    worker = start_worker(server, "--grace", "1h")
+    async with EventProvider(server.url) as provider:
+        await provider.emit("hold", {"gate": "never"}, reply=False)
+        await until("it runs", lambda: runs(journal) == 1, story=worker.story)
+        server.pause()
+        worker.send(signal.SIGTERM)
+        await until("it stops", lambda: worker.logged("stopping"), story=worker.story)
+        begin = time.monotonic()
+        worker.send(signal.SIGTERM)
+        await until("it ends", lambda: worker.has_ended, story=worker.story)
+        assert worker.wait_ended() == 128 + signal.SIGTERM
+        assert time.monotonic() - begin < 6
+        server.resume()

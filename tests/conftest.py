@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import os
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
+import leaks
 import pytest
 import structlog
+from hypothesis import settings
 
-import eventbus
 from eventbus import EventProvider
 from eventbus.store.connection import Connector
 from eventbus.store.embedded import EmbeddedServer
 from eventbus.store.store import Store
 
 _numbers = itertools.count(1)
+
+# `--hypothesis-profile=long`: a search of minutes, new each time; what CI runs is small.
+settings.register_profile("long", max_examples=1000, stateful_step_count=80, deadline=None)
 
 
 @pytest.fixture(scope="session")
@@ -114,29 +117,43 @@ def until() -> Callable[..., Awaitable[None]]:
 
 
 @pytest.fixture
-async def leak_check(admin: Callable[..., Any]) -> AsyncIterator[None]:
-    """After the test nothing of ours is left: no task, no thread, no connection."""
-    before = _leftovers(admin)
+def planted() -> set[str]:
+    """Names of keys that the test itself wrote; the leak check does not judge them."""
+    return set()
+
+
+@pytest.fixture(scope="session")
+def watchers() -> Iterator[dict[str, Any]]:
+    """The connections of the leak check, one for each shared server."""
+    clients: dict[str, Any] = {}
+    yield clients
+    for client in clients.values():
+        client.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest, watchers: dict[str, Any]) -> Iterator[None]:
+    """Fail a test that leaves something behind (see `leaks`). Set up first, and so looks last."""
+    client: Any = None
+    if "server_url" in request.fixturenames:
+        url = request.getfixturevalue("server_url")
+        client = watchers[url] = watchers.get(url) or leaks.connect(url)
+    keys = (request.getfixturevalue("prefix"), request.getfixturevalue("planted"))
+    watch = leaks.Watch(client)
+    if inspect.iscoroutinefunction(request.function):
+        request.getfixturevalue("no_task_is_left")
+    yield
+    assert leaks.wait_gone(watch.find_new) == set(), "left behind"
+    if client is not None:
+        assert watch.forget_keys(*keys) == [], "keys that nothing will remove"
+
+
+@pytest.fixture
+async def no_task_is_left() -> AsyncIterator[None]:
+    """Fail a test whose event loop still runs a task of ours."""
+    before = leaks.find_tasks()
     yield
     end = time.monotonic() + 3
-    while (left := _leftovers(admin) - before) and time.monotonic() < end:  # noqa: ASYNC110  (in the server)
-        await asyncio.sleep(0.005)
-    assert left == set()
-
-
-def _leftovers(admin: Callable[..., Any]) -> set[str]:
-    facts = [
-        dict(part.split("=", 1) for part in line.split(" ")) for line in admin("CLIENT", "LIST").splitlines()
-    ]
-    clients = {f"connection {each['id']} {each['name']}" for each in facts}
-    threads = {
-        f"thread {each.ident} {each.name}"
-        for each in threading.enumerate()
-        if each.name.startswith("eventbus")
-    }
-    return clients | threads | {f"task {each}" for each in asyncio.all_tasks() if _is_ours(each)}
-
-
-def _is_ours(task: asyncio.Task[Any]) -> bool:
-    code = getattr(task.get_coro(), "cr_code", None)
-    return code is not None and Path(code.co_filename).is_relative_to(Path(eventbus.__file__).parent)
+    while (left := leaks.find_tasks() - before) and time.monotonic() < end:  # noqa: ASYNC110  (any task)
+        await asyncio.sleep(0.002)
+    assert left == set(), "left behind"

@@ -1,47 +1,127 @@
-"""After each test: no key stays in the server for ever that should not.
+"""After each test nothing is left: no task, thread, child process or connection, and no key that stays for ever.
 
-`KINDS` says for each kind when it goes. What goes "after" something has an expiry;
+`KINDS` says for each kind of key when it goes. What goes "after" something has an expiry;
 what goes "with" its record has a record; a key pointer has an expiry once its job ended.
+
+Every test is looked at (`nothing_is_left` in the outermost conftest); connections and keys are,
+where it uses the shared server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+import multiprocessing
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 
+import eventbus
 from eventbus.store.keys import KINDS
 
-__all__ = ["find_leaks", "no_leaks", "planted"]
+__all__ = ["Watch", "connect", "find_tasks", "wait_gone"]
 
+_OWN = ("leak-watch", "admin")
+"""Connections of the tests themselves."""
+
+_WITHIN = 3.0
 _BY_HAND = ("never", "with its last job", "by retention")
 _ENDED = {"completed", "failed", "cancelled"}
+_PACKAGE = str(Path(eventbus.__file__).parent)
 
 
-@pytest.fixture
-def planted() -> set[str]:
-    """Names of keys that the test itself wrote; the leak checker does not judge them."""
-    return set()
+class Watch:
+    """What a test found, and what it left behind."""
+
+    def __init__(self, client: Any) -> None:
+        """`client` is connected to the shared server; None for a test without it."""
+        self._client = client
+        self._before = self._find()
+
+    def _find(self) -> set[str]:
+        found = {f"thread {each.ident} {each.name}" for each in threading.enumerate() if _is_ours(each)}
+        found |= _find_children()
+        if self._client is not None:
+            names = {each["id"]: each["name"] for each in self._client.client_list()}
+            found |= {f"connection {number} {name}" for number, name in names.items() if _may_be_ours(name)}
+        return found
+
+    def find_new(self) -> set[str]:
+        """What was not there before the test."""
+        return self._find() - self._before
+
+    def forget_keys(self, prefix: str, planted: Iterable[str]) -> list[str]:
+        """The keys of a test that nothing would ever remove. All of its keys are gone then."""
+        names = sorted(self._client.scan_iter(match=f"{prefix}:*", count=1000))
+        leaks = _judge(self._client, set(names).difference(planted))
+        if names:
+            self._client.unlink(*names)
+        return leaks
 
 
-@pytest.fixture(autouse=True)
-def no_leaks(server_url: str, prefix: str, planted: set[str]) -> Iterator[None]:
-    """Fail a test that leaves keys behind which nothing will remove."""
-    yield
-    with redis.Redis.from_url(server_url, decode_responses=True, encoding_errors="replace") as client:
-        leaks = find_leaks(client, prefix, planted)
-    assert leaks == [], "keys that nothing will remove"
+def wait_gone(find: Callable[[], set[str]]) -> set[str]:
+    """What is still found after 3 seconds; what ends meanwhile is no leak."""
+    end = time.monotonic() + _WITHIN
+    while (left := find()) and time.monotonic() < end:
+        time.sleep(0.002)  # threads, other processes and the server: nothing to await
+    return left
 
 
-def find_leaks(client: Any, prefix: str, planted: Iterable[str] = ()) -> list[str]:
-    """List the keys under `prefix` that have no expiry and should, but for `planted` ones."""
-    names = sorted(set(client.scan_iter(match=f"{prefix}:*", count=1000)).difference(planted))
+def find_tasks() -> set[str]:
+    """Our tasks that run in this event loop."""
+    return {f"task {each}" for each in asyncio.all_tasks() if _runs_our_code(each)}
+
+
+def _may_be_ours(client: str) -> bool:
+    """By default a connection is named after host and process: those of other processes do not count."""
+    other = re.match(r".*-(\d+)(-[a-z]+)?$", client)
+    return client not in _OWN and (other is None or int(other[1]) == os.getpid())
+
+
+def _is_ours(thread: threading.Thread) -> bool:
+    return thread.name.startswith("eventbus")
+
+
+def _runs_our_code(task: asyncio.Task[Any]) -> bool:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return code is not None and code.co_filename.startswith(_PACKAGE)
+
+
+def _find_children() -> set[str]:
+    """The child processes, also those that ended and were not waited for."""
+    lists = list(Path("/proc/self/task").glob("*/children"))
+    if not lists:  # not Linux: those that `multiprocessing` knows
+        return {f"process {each.pid} {each.name}" for each in multiprocessing.active_children()}
+    pids: set[str] = set()
+    for each in lists:
+        try:
+            pids.update(each.read_text().split())
+        except OSError:
+            continue  # the thread has ended
+    # Python's own, started once for the whole process with the first spawned child.
+    pids.discard(str(getattr(resource_tracker._resource_tracker, "_pid", None)))
+    return {f"process {pid} {_command_of(pid)}" for pid in pids}
+
+
+def _command_of(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return "?"
+
+
+def _judge(client: Any, names: set[str]) -> list[str]:
+    ordered = sorted(names)
     lifetimes = client.pipeline(transaction=False)
-    for name in names:
+    for name in ordered:
         lifetimes.ttl(name)
-    pairs = zip(names, lifetimes.execute(), strict=True)
+    pairs = zip(ordered, lifetimes.execute(), strict=True)
     return [name for name, lifetime in pairs if lifetime == -1 and _is_leak(client, name)]
 
 
@@ -60,3 +140,8 @@ def _is_leak(client: Any, name: str) -> bool:
         pointed = client.hget(name, "job")
         return pointed is None or client.hget(f"{root}}}:job:{pointed}", "state") in _ENDED
     return True
+
+
+def connect(url: str) -> Any:
+    """A connection of the check's own."""
+    return redis.Redis.from_url(url, decode_responses=True, encoding_errors="replace", client_name=_OWN[0])

@@ -13,21 +13,24 @@ from eventbus.store.rows import (
     AddRow,
     AddVerdict,
     AnnounceQueue,
+    CancelRow,
     ClaimRow,
     LeaseRow,
     NoteRow,
     SettleRow,
+    StallRow,
     SweepQueue,
     TurnAnswer,
     TurnQueue,
 )
 from eventbus.store.store import Store
 
-__all__ = ["LEASE", "QUEUE", "START", "Shard", "add_queue", "row", "settle", "turn_queue"]
+__all__ = ["CANCELLED", "LEASE", "QUEUE", "START", "Shard", "add_queue", "row", "settle", "turn_queue"]
 
 QUEUE = "event.order.placed"
 START = 1_800_000_000_000
 LEASE = 10_000
+CANCELLED = '{"type":"JobCancelled","message":"no longer"}'
 _FAR = 10.0**12
 _DAY = 86_400_000
 
@@ -56,6 +59,10 @@ class Shard:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.now = START
+        self.stalls: list[StallRow] = []
+        """What the last rescue did."""
+        self.cancelled: list[str] = []
+        """What the last renewal said."""
         self._calls: Counter[str] = Counter()
 
     # operations
@@ -73,6 +80,7 @@ class Shard:
         queues: Sequence[TurnQueue] = (turn_queue(),),
         max_bytes: int = 1 << 20,
         call: int | None = None,
+        suspects: bool = True,
         pool: str = "pool",
     ) -> TurnAnswer:
         """The worker's next turn, or its turn number `call`."""
@@ -83,6 +91,7 @@ class Shard:
             lease_ms=LEASE,
             pool=pool,
             want=want,
+            suspects=suspects,
             max_bytes=max_bytes,
             queues=queues,
             settles=settles,
@@ -104,19 +113,29 @@ class Shard:
     async def rescue(
         self, *, limit: int = 100, max_stalls: int = 3, is_heard: bool = True
     ) -> tuple[int, list[str], list[str]]:
-        """Rescue, as after a time in which workers were heard all along, unless `is_heard` is False."""
+        """Rescue, as after a time in which workers were heard all along, unless `is_heard` is False.
+
+        Returns the ms until the next look, the ids given back and those that ended; `stalls` has all of it.
+        """
         if is_heard:
             await self.command("HSET", self.shard_key("clock"), "heard", self.now, "grace", 0)
-        return await self.store.rescue(
+        pause, self.stalls = await self.store.rescue(
             lease_ms=LEASE, limit=limit, max_stalls=max_stalls, key_ttl_ms=_DAY, now=self.now
         )
+        back = [each.id for each in self.stalls if each.verdict == "rescued"]
+        return pause, back, [each.id for each in self.stalls if each.verdict != "rescued"]
 
-    async def renew(self, *leases: tuple[str, str]) -> list[str]:
+    async def cancel(self, *jobs: str, queue: str = "", text: str = CANCELLED) -> list[str]:
+        rows = [CancelRow(job, queue, text) for job in jobs]
+        return await self.store.cancel(rows, key_ttl_ms=_DAY, now=self.now)
+
+    async def renew(self, *leases: tuple[str, str], worker: str = "w", lag: int = 0) -> list[str]:
         """Renew through the lease thread's script, at the test's time."""
-        flat: list[Any] = [self.now, LEASE, len(leases)]
+        flat: list[Any] = [self.now, worker, lag, LEASE, len(leases)]
         for lease in leases:
             flat.extend(LeaseRow(*lease))
-        return await self.script("renew", flat)
+        lost, self.cancelled = await self.script("renew", flat)
+        return lost
 
     async def note(self, job: str, token: str, progress: str) -> list[str]:
         return await self.store.note([NoteRow(job, token, progress)])

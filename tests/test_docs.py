@@ -145,6 +145,22 @@ async def limited_url() -> AsyncIterator[str]:
     server.stop()
 
 
+# How scripts and modules of the store name a command: `call('HSET', …`, `command("INFO"`, `("SET", …`.
+_IN_LUA = re.compile(r"(?:call|try|call_many)\('([A-Z]+)'")
+_IN_PYTHON = re.compile(r'\(\s*"([A-Z]{3,})"')
+
+
+def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
+    """In both directions: no right is missing, none is too many."""
+    store = _ROOT / "eventbus" / "store"
+    used = {name for each in store.rglob("*.lua") for name in _IN_LUA.findall(each.read_text())}
+    for module in ("caller", "replication", "store", "streams"):
+        used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))
+    ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")
+    stated = {word[1:].upper() for word in rule.split() if word.startswith("+")}
+    assert stated - {"CLIENT|SETNAME"} == used
+
+
 async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: str) -> None:
     async with EventProvider(limited_url) as provider:
 

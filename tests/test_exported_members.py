@@ -13,6 +13,7 @@ from eventbus import errors
 
 def test_the_front_door_offers_just_this() -> None:
     assert eventbus.__all__ == [
+        "CallNext",
         "ConfigError",
         "DefinitionError",
         "Emission",
@@ -25,8 +26,10 @@ def test_the_front_door_offers_just_this() -> None:
         "HandlerError",
         "JobCancelled",
         "JobError",
+        "JobFacts",
         "Keep",
         "PayloadError",
+        "ProcessDied",
         "ProviderStopped",
         "QueueFull",
         "ResponseTimeout",

@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["leave_stuck_threads", "run"]
+__all__ = ["leave_stuck_threads", "leave_within", "run"]
 
 T = TypeVar("T")
 
@@ -41,6 +41,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         loop = uvloop.new_event_loop()
     loop.set_default_executor(_Unwaited(thread_name_prefix="eventbus-default"))
     return loop
+
+
+def leave_within(seconds: float, code: int) -> None:
+    """End the process with `code` after so many seconds, whatever it still waits for."""
+    timer = threading.Timer(seconds, os._exit, [code])
+    timer.daemon = True
+    timer.start()
 
 
 def leave_stuck_threads(code: int) -> None:

@@ -119,9 +119,11 @@ class Relay:
         waited: list[asyncio.Task[Any]] = [self._chunk]
         if self._window:
             waited.append(asyncio.create_task(_settled(self._window[0])))
-        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-        if len(waited) > 1:
-            waited[1].cancel()
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if len(waited) > 1:
+                waited[1].cancel()
         if self._chunk.done():
             chunk, self._chunk = self._chunk, None
             self._take(chunk.result())

@@ -25,9 +25,13 @@ import typer
 from eventbus.cli.failures import CommandError, is_debugging
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import LogFormat, configure_logs
-from eventbus.cli.loop import leave_stuck_threads, run
+from eventbus.cli.loop import leave_stuck_threads, leave_within, run
+from eventbus.cli.probes import Probes
+from eventbus.cli.reload import run_reloading
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
+from eventbus.durations import seconds
+from eventbus.engine.health import Health
 from eventbus.provider import EventProvider
 from eventbus.runner import Runner
 
@@ -35,6 +39,8 @@ __all__ = ["worker"]
 
 _log = structlog.get_logger("eventbus.worker")
 
+_AT_ONCE = 4.0
+"""Seconds that a second signal leaves, for handlers to be cancelled and jobs to be given back."""
 _PATIENCE = math.inf
 """A worker waits for its server as long as it takes, also at the start; the log says so."""
 
@@ -63,6 +69,16 @@ def worker(
         typer.Option(metavar="DURATION", help="How long handlers may finish when asked to end: 10s, 1m."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="The server, over the provider's own setting.")] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="Answer /livez and /readyz here; 0: a free one."),
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option(metavar="HOST", help="The address of the health port; by default all.")
+    ] = "0.0.0.0",  # noqa: S104  (who asks is outside the container)
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when Python files in this folder change.")
+    ] = False,
     until_eof: Annotated[bool, typer.Option("--until-eof", hidden=True)] = False,
 ) -> int:
     """Run the handlers of a provider until told to end by SIGTERM or SIGINT.
@@ -70,11 +86,20 @@ def worker(
     The first signal lets handlers finish and gives the rest back to other workers; the
     second ends at once.
     """
+    if reload:
+        if burst:
+            raise CommandError("expected either --reload or --burst, got both")
+        return run_reloading(sys.argv[1:], grace=None if grace is None else seconds(grace, setting="grace"))
     provider = load_provider(place)
     configure_logs(log_format, level=logging.DEBUG if is_debugging() else logging.INFO)
     with_settings(provider, url=url, max_concurrency=concurrency, grace=grace)
     globs = [glob.strip() for each in queues or ["*"] for glob in each.split(",") if glob.strip()]
-    code = run(_Process(provider, globs, burst=burst, until_eof=until_eof).run())
+    process = _Process(provider, globs, burst=burst, until_eof=until_eof)
+    if health_port is None:
+        code = run(process.run())
+    else:
+        with Probes(health_host, health_port, process.health):
+            code = run(process.run())
     leave_stuck_threads(code)
     return code
 
@@ -89,6 +114,11 @@ class _Process:
         self._globs = list(globs)
         self._is_burst = burst
         self._until_eof = until_eof
+        self._runner: Runner | None = None
+
+    def health(self) -> Health | None:
+        """How the worker is; None while it starts."""
+        return None if self._runner is None else self._runner.health()
 
     async def run(self) -> int:
         """Serve until the end; returns the exit code."""
@@ -99,7 +129,8 @@ class _Process:
                     started(self._provider, patience=_PATIENCE),
                     self._provider.worker(queues=self._globs) as runner,
                 ):
-                    interrupts.act = lambda: self._on_signal(runner, interrupts.count)
+                    self._runner = runner
+                    interrupts.act = lambda: self._on_signal(runner, interrupts)
                     await self._serve(runner, interrupts)
             except asyncio.CancelledError:
                 if not interrupts.count:
@@ -130,9 +161,12 @@ class _Process:
         if self._until_eof:
             yield _wait_input_closed(self._provider.settings.grace + 1)
 
-    def _on_signal(self, runner: Runner, count: int) -> None:
-        _log.info("stopping at once" if count > 1 else "stopping", worker=runner.id)
-        runner.request_stop(at_once=count > 1)
+    def _on_signal(self, runner: Runner, interrupts: Interrupts) -> None:
+        is_second = interrupts.count > 1
+        _log.info("stopping at once" if is_second else "stopping", worker=runner.id)
+        runner.request_stop(at_once=is_second)
+        if is_second:
+            leave_within(_AT_ONCE, interrupts.code)
 
 
 async def _wait_input_closed(rest: float) -> None:

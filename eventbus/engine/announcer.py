@@ -6,16 +6,15 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 
-import structlog
-
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
+from eventbus.logs import get_logger
 from eventbus.store.rows import AnnounceQueue
 from eventbus.store.store import Store
 
 __all__ = ["Announcer", "pool_of"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
 
 _INTERVAL = 15.0  # a pool counts as silent after 60 s
 _UNPARK_EVERY = 4

@@ -21,29 +21,31 @@ handlers run at least once).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 
 import anyio
-import structlog
 
 from eventbus.engine.agenda import Agenda
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
 from eventbus.errors import StoreError, StoreUnavailable
+from eventbus.logs import get_logger
 from eventbus.store.rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
 __all__ = ["Claimer"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
 
 _BATCH = 200
 _BYTES = 1 << 20
 _QUEUES = 64
 _ENOUGH = 16  # settles that are worth a second call beside one under way
 _PAUSE = 0.25
+_SUSPECT = 2  # as in `claim.lua`
 _LONGEST = 3600.0
 
 
@@ -72,6 +74,8 @@ class Claimer:
         self.executor = Executor(self._settle, patience=patience)
         self.pool = ""
         self.claimed = 0
+        self.answered: float | None = None
+        """When a turn was last answered, monotonic seconds."""
         self.refused = 0
         """Outcomes that the server refused because their lease was lost."""
         self.unsettled: dict[str, str] = {}
@@ -85,6 +89,9 @@ class Claimer:
         self._lanes = (_Lane(worker), _Lane(f"{worker}+"))
         self._asked = 0
         self._asked_of: Counter[str] = Counter()
+        self._suspect = ""
+        """The job that runs here although it stalled twice or more; one at a time, see `claim.lua`."""
+        self._is_suspect_asked = False
         self._is_due = False
         self._is_draining = False
         self._poked = asyncio.Event()
@@ -116,15 +123,15 @@ class Claimer:
         self._agenda.note(queue for queue in queues if queue in self._consumers)
         self._poke()
 
-    async def wait_quiet(self) -> None:
-        """Wait until there is nothing to claim or, after 0.25 s, nothing to claim it with."""
-        while not self._quiet.is_set():
-            try:
-                async with asyncio.timeout(_PAUSE):
-                    await self._quiet.wait()
-            except TimeoutError:
-                if self.free <= 0:
-                    return
+    async def wait_quiet(self) -> bool:
+        """Wait at most 0.25 s until there is nothing to claim; returns whether that is so."""
+        if self._quiet.is_set():
+            return True
+        try:
+            async with asyncio.timeout(_PAUSE):
+                return await self._quiet.wait()
+        except TimeoutError:
+            return False
 
     async def look_through(self) -> bool:
         """Ask every queue once nothing runs here; True if none had a job.
@@ -207,6 +214,8 @@ class Claimer:
         self._settled.clear()
         self._agenda.ask(asked)
         lane.is_busy = True
+        suspects = self._suspect not in self.executor.running and not self._is_suspect_asked
+        self._is_suspect_asked = self._is_suspect_asked or suspects
         self._asked += want
         self._asked_of.update(reserved)
         try:
@@ -216,6 +225,7 @@ class Claimer:
                 lease_ms=self._lease_ms,
                 pool=self.pool,
                 want=want,
+                suspects=suspects,
                 max_bytes=_BYTES,
                 queues=queues,
                 settles=[row for _, row in settles],
@@ -231,6 +241,7 @@ class Claimer:
             raise
         finally:
             lane.is_busy = False
+            self._is_suspect_asked = self._is_suspect_asked and not suspects
             self._asked -= want
             self._asked_of.subtract(reserved)
         for _, row in settles:
@@ -239,6 +250,7 @@ class Claimer:
         self._apply(answer, asked, queues)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
+        self.answered = time.monotonic()
         gave = {queues[row.queue - 1].queue for row in answer.claims}
         self._agenda.answered(asked, (queues[place - 1].queue for place in answer.more), gave)
         self._agenda.note(queue for queue in answer.woken if queue in self._consumers)
@@ -260,6 +272,8 @@ class Claimer:
                 row.due,
                 answer.now,
             )
+            if row.stalls >= _SUSPECT:
+                self._suspect = row.id
             if self._is_draining:
                 self._settle(job, give_back())  # asked for before the stop
             else:
@@ -270,6 +284,8 @@ class Claimer:
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
         self._settles.append((job.queue, row))
         self.unsettled[job.id] = job.token
+        if job.id == self._suspect:
+            self._agenda.note([job.queue])  # where others of its kind may have been left
         self._settled.clear()
         self._poke()
 

@@ -9,7 +9,8 @@ What must hold:
 - the cause of a cancellation decides what it means: `timeout` is a failed attempt, also
   when the handler swallows the cancellation and returns; `shutdown` gives the job back,
   unless it completed all the same;
-  `lease` settles nothing; without a cause the handler cancelled itself: an error.
+  `lease` settles nothing; `cancel` settles as cancelled, whatever the handler says (the server
+  holds the request and would see to that too); without a cause the handler cancelled itself: an error.
 
 A handler that ignores its cancellation is cancelled once more after `patience`, then
 detached and counted: its job is settled without it, and what it returns later is
@@ -23,20 +24,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-import structlog
-
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.deadlines import Deadlines
-from eventbus.engine.job import Job, Settle, give_back
+from eventbus.engine.job import Job, Settle, cancelled, give_back
+from eventbus.logs import get_logger
 
 __all__ = ["MAX_ABANDONED", "Executor", "Running"]
 
 MAX_ABANDONED = 10
 """Handlers given up on past which a worker drains and ends: its process is not healthy."""
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
 
-Cause = Literal["timeout", "shutdown", "lease"]
+Cause = Literal["timeout", "shutdown", "lease", "cancel"]
 
 
 class Running:
@@ -107,6 +107,8 @@ class Executor:
             return None
         if run.cause == "shutdown":
             return give_back()
+        if run.cause == "cancel":
+            return cancelled()
         if run.cause == "timeout":
             late = TimeoutError(f"the handler ran longer than its timeout of {run.timeout:g} s")
             late.__cause__ = error  # shows where it was
@@ -154,6 +156,14 @@ class Executor:
                 _log.warning("lease lost, handler cancelled", job_id=job_id, queue=run.job.queue)
                 run.cause = "lease"
                 self.strike(run, "lease")
+
+    def cancel(self, jobs: Iterable[str]) -> None:
+        """Somebody asked for these jobs' end: cancel those that run here."""
+        for job_id in jobs:
+            run = self.running.get(job_id)
+            if run is not None and run.cause is None:
+                _log.info("job cancelled while it ran", job_id=job_id, queue=run.job.queue)
+                self.strike(run, "cancel")
 
     def abort(self) -> None:
         """Nobody will keep the leases of what runs: cancel it."""

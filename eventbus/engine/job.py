@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Job", "Settle", "complete", "fail", "give_back", "retry"]
+__all__ = ["Job", "Settle", "cancelled", "complete", "fail", "give_back", "retry"]
 
 
 class Job(msgspec.Struct, gc=False):
@@ -52,6 +52,11 @@ def retry(error: str, delay_ms: int) -> Settle:
 def fail(error: str, *, counts: bool = True) -> Settle:
     """The job fails for good; `error` is JSON."""
     return Settle("failed", error, counts=counts)
+
+
+def cancelled() -> Settle:
+    """The job ends as cancelled; who asked for it has said why, in the server."""
+    return Settle("cancelled", '{"type":"JobCancelled"}')
 
 
 def give_back() -> Settle:

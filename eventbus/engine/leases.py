@@ -19,19 +19,19 @@ import time
 import traceback
 from collections.abc import Mapping
 
-import structlog
-
 from eventbus.engine.executor import Executor
 from eventbus.errors import StoreError
+from eventbus.logs import get_logger
 from eventbus.store.rows import LeaseRow
 from eventbus.store.store import Store
 
 __all__ = ["LeaseKeeper"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
 
 _LAG_LIMIT = 1.0
 _LAG_LOOK = 0.5
+_END_WITHIN = 0.5
 
 
 class LeaseKeeper:
@@ -42,6 +42,7 @@ class LeaseKeeper:
         store: Store,
         executor: Executor,
         *,
+        worker: str,
         unsettled: Mapping[str, str],
         lease: float,
         hang_after: float,
@@ -49,12 +50,13 @@ class LeaseKeeper:
         """`unsettled` are jobs that ended, with their tokens; `lease` and `hang_after` in seconds."""
         self._leases = store.open_leases(timeout=max(0.5, lease / 3))
         self._executor = executor
+        self._worker = worker
         self._unsettled = unsettled
         self._lease = lease
         self._hang_after = hang_after
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        self._heard = 0.0
+        self._asked: float | None = None  # since when the loop owes an answer
         self._is_lagging = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -63,20 +65,25 @@ class LeaseKeeper:
         """Start the thread. Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._heard = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="eventbus-leases", daemon=True)
         self._thread.start()
 
     async def aclose(self) -> None:
-        """End the thread and its connection."""
+        """End the thread and its connection; waits 0.5 s at most, for the server may be silent."""
         self._stop.set()
         if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, _END_WITHIN)
 
     @property
     def lag(self) -> float:
-        """Seconds since the event loop last answered."""
-        return time.monotonic() - self._heard
+        """Seconds for which the event loop has owed an answer; 0 when it owes none."""
+        asked = self._asked
+        return 0.0 if asked is None else time.monotonic() - asked
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the thread does its work, or has none to do."""
+        return self._stop.is_set() or self._thread is None or self._thread.is_alive()
 
     def _run(self) -> None:
         beat = 0.3 * self._lease
@@ -97,19 +104,26 @@ class LeaseKeeper:
         # Last: an id that also runs, under a later token, is not cancelled for its earlier one.
         rows += [LeaseRow(*each) for each in list(self._unsettled.items())]
         try:
-            lost = self._leases.renew(round(self._lease * 1000), rows)
+            lost, cancelled = self._leases.renew(
+                rows, worker=self._worker, lease_ms=round(self._lease * 1000), lag_ms=round(self.lag * 1000)
+            )
         except StoreError as error:
             _log.warning("leases not renewed, trying again", error=str(error), jobs=len(rows))
             return
         if lost:
             tokens = dict(rows)
             self._in_loop(self._executor.lose, [(each, tokens[each]) for each in lost])
+        if cancelled:  # for most the message came first; it may have been lost
+            self._in_loop(self._executor.cancel, cancelled)
 
     def _ask_loop(self) -> None:
-        self._in_loop(self._answer)
+        """Ask again only after an answer: this thread may itself have been slow since the last one."""
+        if self._asked is None:
+            self._asked = time.monotonic()
+            self._in_loop(self._answer)
 
     def _answer(self) -> None:
-        self._heard = time.monotonic()
+        self._asked = None
 
     def _in_loop(self, call: object, *args: object) -> None:
         try:

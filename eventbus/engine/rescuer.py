@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 
-import structlog
-
 from eventbus.errors import StoreError
+from eventbus.logs import get_logger
 from eventbus.store.store import Store
 
 __all__ = ["Rescuer"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
 
 _LIMIT = 200
+
+_VERDICTS = {
+    "rescued": "job stalled, given back",
+    "failed": "job stalled too often, failed",
+    "cancelled": "job stalled, ended as cancelled as was asked",
+}
 
 
 class Rescuer:
@@ -33,18 +38,22 @@ class Rescuer:
         lease at most sees every end in time.
         """
         lease = self._lease_ms / 1000
-        next_ms, rescued, failed = await self._store.rescue(
+        next_ms, stalls = await self._store.rescue(
             lease_ms=self._lease_ms,
             limit=_LIMIT,
             max_stalls=self._max_stalls,
             key_ttl_ms=self._key_ttl_ms,
             now="" if now_ms is None else now_ms,
         )
-        for job_id in rescued:
-            _log.warning("job stalled, given back", job_id=job_id)
-        for job_id in failed:
-            _log.error("job stalled too often, failed", job_id=job_id)
-        if len(rescued) + len(failed) >= _LIMIT:
+        for each in stalls:
+            _log.warning(
+                _VERDICTS[each.verdict],
+                job_id=each.id,
+                holder=each.worker,
+                renewed_ago=each.age / 1000,
+                loop_lag=each.lag / 1000,
+            )
+        if len(stalls) >= _LIMIT:
             return 0.0
         return lease if next_ms < 0 else min(lease, next_ms / 1000)
 

@@ -6,16 +6,15 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-import structlog
-
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
+from eventbus.logs import get_logger
 from eventbus.store.rows import SweepQueue
 from eventbus.store.store import Store
 
 __all__ = ["Sweeper"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
 
 _LIMIT = 100
 _CHUNK = 50

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-
-import structlog
+import time
 
 from eventbus.engine.claimer import Claimer
-from eventbus.errors import StoreError
+from eventbus.errors import StoreError, StoreRefused
+from eventbus.logs import get_logger
+from eventbus.store.connection import TRANSIENT
 from eventbus.store.store import Store, WakeReader
 
 __all__ = ["Waker"]
 
-_log = structlog.get_logger("eventbus.worker")
+_log = get_logger("eventbus.worker")
+
+_CANCEL = "cancel:"
 
 LONGEST = 4.0
 """The stated worst case for work whose wake was lost with another worker, seconds."""
@@ -26,6 +29,8 @@ class Waker:
         self._claimer = claimer
         self._worker = worker
         self._is_stopping = False
+        self.answered: float | None = None
+        """When a read was last answered, monotonic seconds."""
         self.ended = asyncio.Event()
         """Set when it reads no more, and has told what it read."""
 
@@ -46,18 +51,25 @@ class Waker:
         self.ended.set()
 
     async def run_once(self, reader: WakeReader) -> None:
-        """One blocked read and what follows from it."""
-        await self._claimer.wait_quiet()
+        """One read and what follows from it: a blocked one, or a look for messages while there is work."""
+        is_quiet = await self._claimer.wait_quiet()
         if self._is_stopping:
             return
         try:
-            message = await reader.wait(LONGEST)
-        except StoreError:
+            message = await (reader.wait(LONGEST) if is_quiet else reader.poll())
+        except StoreError as error:
+            if isinstance(error, StoreRefused) and error.code not in TRANSIENT:
+                _log.error("wakes refused, looking at the queues each second", error=str(error))
+                await asyncio.sleep(1)
             # The claimer's connection logs the trouble; here only the pace is kept.
             await asyncio.sleep(0.2)
             self._claimer.look_everywhere()
             return
+        self.answered = time.monotonic()
         if message is None:
-            self._claimer.look_everywhere()
+            if is_quiet:
+                self._claimer.look_everywhere()
         elif message[0] == "wake":
             self._claimer.notice(message[1])
+        elif message[1].startswith(_CANCEL):
+            self._claimer.executor.cancel([message[1].removeprefix(_CANCEL)])

@@ -2,8 +2,11 @@
 
 Start: announce -> leases -> claimer -> waker -> rescuer -> announcer -> sweeper; ready when
 the announcement was answered and the claimer looks everywhere.
-Stop, within a deadline: stop claiming -> end the waker's read -> drain handlers -> give the
-rest back -> settle -> wake others for what is left -> end the roles in reverse.
+Stop: stop claiming -> end the waker's read -> drain handlers -> give the rest back -> settle ->
+wake others for what is left -> end the roles in reverse.
+
+What must hold: a stop ends within the grace and 5 s more, whatever the server and the handlers
+do, also while the worker starts; leases are kept until all is settled or the time is over.
 
 Not here: events, payloads, who the handlers are (`Consumer`).
 """
@@ -12,26 +15,34 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
-import structlog
 
 from eventbus.engine.announcer import Announcer
 from eventbus.engine.claimer import Claimer
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import MAX_ABANDONED
+from eventbus.engine.health import Health
 from eventbus.engine.leases import LeaseKeeper
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
 from eventbus.engine.waker import Waker
-from eventbus.errors import StoreError
+from eventbus.errors import ProviderStopped
+from eventbus.logs import get_logger
 from eventbus.store.store import Store
 
 __all__ = ["Worker", "WorkerOptions"]
 
-_log = structlog.get_logger("eventbus.worker")
+T = TypeVar("T")
+
+_log = get_logger("eventbus.worker")
+
+_SETTLE_WITHIN = 2.0
+"""Seconds that the last settles have at least, however long the drain took."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
@@ -53,6 +64,7 @@ class Worker:
         """`consumers` may grow while the worker runs; call `update` then."""
         self.id = secrets.token_hex(6)
         self._store = store
+        self._consumers = consumers
         self._options = options
         lease_ms = round(options.lease * 1000)
         self.claimer = Claimer(
@@ -66,6 +78,7 @@ class Worker:
         self.leases = LeaseKeeper(
             store,
             self.claimer.executor,
+            worker=self.id,
             unsettled=self.claimer.unsettled,
             lease=options.lease,
             hang_after=options.hang_after,
@@ -78,13 +91,38 @@ class Worker:
         self._sweeper = Sweeper(store, consumers)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
         self.ready = asyncio.Event()
 
     async def update(self) -> None:
-        """Serve the consumers that were added; returns when they are announced."""
-        self.claimer.pool = await self._announcer.run_once(unpark=True)
+        """Serve the consumers that were added; returns when they are announced.
+
+        Raises ProviderStopped when the worker stops before that.
+        """
+        pool = await self._unless(self._stop, self._announcer.run_once(unpark=True))
+        if pool is None:
+            raise ProviderStopped("the worker stopped before it served what was added")
+        self.claimer.pool = pool
         self.claimer.look_everywhere()
-        await self._store.poke(self.id, "pool")
+        await self._unless(self._stop, self._store.poke(self.id, "pool"))
+
+    def health(self) -> Health:
+        """How it is; from any thread."""
+        now, heard = time.monotonic(), [self.claimer.answered, self._waker.answered]
+        return Health(
+            worker=self.id,
+            queues=list(self._consumers),
+            running=len(self.claimer.executor.running),
+            lag=self.leases.lag,
+            answered=min((now - each for each in heard if each is not None), default=None),
+            connected=self._store.is_connected,
+            draining=self._stop.is_set(),
+            ended=self._ended.is_set(),
+            leases_kept=self.leases.is_kept,
+            abandoned=self.claimer.executor.abandoned,
+            hang_after=self._options.hang_after,
+            max_abandoned=MAX_ABANDONED,
+        )
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the worker to end; `run` returns when it has. `at_once` skips the grace."""
@@ -94,7 +132,15 @@ class Worker:
 
     async def run(self) -> None:
         """Run until stopped. Raises StoreRefused when the server refuses the worker."""
-        self.claimer.pool = await self._announcer.run_once(unpark=True)
+        try:
+            pool = await self._unless(self._stop, self._announcer.run_once(unpark=True))
+            if pool is not None:
+                self.claimer.pool = pool
+                await self._run_roles()
+        finally:
+            self._ended.set()
+
+    async def _run_roles(self) -> None:
         self.leases.start()
         try:
             async with anyio.create_task_group() as roles:
@@ -116,35 +162,59 @@ class Worker:
             await self.leases.aclose()
 
     async def _shut_down(self) -> None:
+        end_of_grace = time.monotonic() + self._options.grace
         self.claimer.stop_claiming()
         self._waker.stop()
+        # Beside the drain: without an answer the read ends by itself when its block does.
+        poke = asyncio.create_task(self._store.poke(self.id, "stop"))
         try:
-            async with asyncio.timeout(1):
-                await self._store.poke(self.id, "stop")
-        except (TimeoutError, StoreError):
-            pass  # the read ends by itself when its block does
-        await self._drain()
+            await self._unless(self._stop_now, self.claimer.executor.drain(self._options.grace))
+            if self._stop_now.is_set():
+                await self.claimer.executor.drain(0)
+            await self._settle(end_of_grace)
+        finally:
+            await _end(poke)
+
+    async def _settle(self, end_of_grace: float) -> None:
+        """Settle what has ended, in what is left of the grace and 2 s; 2 s if nothing is known to have."""
+        settling = asyncio.create_task(self._settle_and_hand_over())
+        at_once = asyncio.create_task(self._stop_now.wait())
         try:
-            async with asyncio.timeout(self._options.grace + 2):
-                await self.claimer.wait_settled()
-                await self._waker.ended.wait()  # what it may have popped is handed over too
-                await self.claimer.hand_over()
-        except (TimeoutError, StoreError) as error:
+            left = max(0.0, end_of_grace - time.monotonic()) if self.claimer.unsettled else 0.0
+            await asyncio.wait([settling, at_once], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([settling], timeout=_SETTLE_WITHIN)
+        finally:
+            at_once.cancel()
+            await _end(settling)
+        error = "no answer in time" if settling.cancelled() else settling.exception()
+        if error is not None:
             _log.error("not everything was settled before the end; rescue will see to it", error=str(error))
 
-    async def _drain(self) -> None:
-        """Drain within the grace period, or less when told to stop at once."""
-        drain = asyncio.create_task(self.claimer.executor.drain(self._options.grace))
-        now = asyncio.create_task(self._stop_now.wait())
-        await asyncio.wait([drain, now], return_when=asyncio.FIRST_COMPLETED)
-        now.cancel()
-        if not drain.done():
-            drain.cancel()
-            await asyncio.wait([drain])
-            await self.claimer.executor.drain(0)
+    async def _settle_and_hand_over(self) -> None:
+        await self.claimer.wait_settled()
+        await self._waker.ended.wait()  # what it may have popped is handed over too
+        await self.claimer.hand_over()
+
+    async def _unless(self, event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what the work returns; None, and the work ended, if the event comes first."""
+        working, coming = asyncio.create_task(work), asyncio.create_task(event.wait())
+        try:
+            await asyncio.wait([working, coming], return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            coming.cancel()
+            await _end(working)
 
     async def _watch_abandoned(self) -> None:
         """End a worker whose handlers ignore their cancellations."""
         await self.claimer.executor.unhealthy.wait()
         _log.critical("too many handlers ignore their cancellation, worker ends", count=MAX_ABANDONED)
         self._stop.set()
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Cancel the task and wait for its end; its outcome is heard, whatever it is."""
+    if task.cancel():
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
-import redis.exceptions as foreign
+import hiredis
 
-from eventbus.errors import StoreError, StoreUnavailable
+from eventbus.errors import StoreUnavailable
 from eventbus.store.connection import Connector, translate
+from eventbus.store.wire import Hearer, Wire
 
 __all__ = ["Channel"]
+
+_pack = cast("Callable[[tuple[str | bytes | float, ...]], bytes]", cast("Any", hiredis).pack_command)
 
 
 class Channel:
@@ -38,12 +40,10 @@ class Channel:
         self._name = name
         self._answer_timeout = answer_timeout
         self._raw = raw
-        self._connection: Any = None
+        self._wire: Wire | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._reader: asyncio.Task[None] | None = None
-        self._owed: deque[asyncio.Future[Any]] = deque()
+        self._stay: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
-        self._last_answer = 0.0
         self._closed = False
 
     @property
@@ -59,7 +59,7 @@ class Channel:
     @property
     def is_connected(self) -> bool:
         """Whether a connection is open now."""
-        return self._connection is not None
+        return self._wire is not None
 
     async def call(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
         """Send one command and return its reply.
@@ -68,12 +68,27 @@ class Channel:
         at `deadline` (monotonic seconds), or StoreRefused. Neither that nor cancelling the
         caller takes a command back that was sent.
         """
-        if self._connection is None:
+        if self._wire is None:
             await self._within(deadline, self._open(), sent=False)
         future = self._send(command)
         if deadline is None:
             return await future
         return await self._within(deadline, future, sent=True)
+
+    async def call_in_row(
+        self, *commands: tuple[str | bytes | float, ...], deadline: float | None = None
+    ) -> list[Any]:
+        """Send commands over one connection with nothing between them; return a reply or StoreError for each.
+
+        Raises as `call`. Once the connection is lost the rest is not sent and has no place in the list.
+        """
+        if self._wire is None:
+            await self._within(deadline, self._open(), sent=False)
+        futures: list[asyncio.Future[Any]] = []
+        for command in commands:  # without an await in between, so it is one connection or none
+            if not futures or self._wire is not None:
+                futures.append(self._send(command))
+        return await self._within(deadline, asyncio.gather(*futures, return_exceptions=True), sent=True)
 
     async def _within(self, deadline: float | None, waited: Awaitable[Any], *, sent: bool) -> Any:
         if deadline is None:
@@ -86,34 +101,31 @@ class Channel:
                 TimeoutError("no answer in time"), address=self._connector.address, sent=sent
             ) from error
 
-    def _send(self, command: tuple[str | bytes | float, ...]) -> asyncio.Future[Any]:
-        """Send one command on the open connection; returns the future of its answer.
+    def send(self, command: tuple[str | bytes | float, ...], hearer: Hearer) -> bool:
+        """Send one command at once, and have `hearer` told its answer, or that the connection ended.
 
-        Written to the transport directly: redis-py's own way would connect again by itself, and
-        close the connection of all when one caller is cancelled. Nothing waits for the buffer
-        to drain: callers have few calls under way, each bounded in bytes.
+        False while no connection is open: then nothing was sent, and nothing will be told.
         """
-        connection = self._connection
-        if connection is None or connection._writer is None:
-            raise StoreUnavailable("the connection was lost before sending", address=self._connector.address)
-        writer = connection._writer
-        packed = connection.pack_command(*command)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        if not self._owed:
-            self._last_answer = loop.time()
-        self._owed.append(future)
-        if self._watch is None:
+        wire = self._wire
+        if wire is None:
+            return False
+        wire.send(_pack(command), hearer)
+        if self._watch is None and self._wire is wire:
+            loop = asyncio.get_running_loop()
             self._watch = loop.call_later(self._answer_timeout, self._check_answers)
-        try:
-            writer.writelines(packed)
-        except (OSError, RuntimeError) as error:
-            self._lose(connection, error)
+        return True
+
+    def _send(self, command: tuple[str | bytes | float, ...]) -> asyncio.Future[Any]:
+        """Send one command on the open connection; returns the future of its answer."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.send(command, future):
+            raise StoreUnavailable("the connection was lost before sending", address=self._connector.address)
         return future
 
     def drop(self, why: str) -> None:
         """Give the connection up; the next call opens a new one. Calls under way hear StoreUnavailable."""
-        self._lose(self._connection, ConnectionResetError(why))
+        if self._wire is not None:
+            self._wire.end(ConnectionResetError(why))
 
     async def aclose(self) -> None:
         """Close the connection; calls under way hear StoreUnavailable. Idempotent."""
@@ -121,12 +133,9 @@ class Channel:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        connection, reader = self._connection, self._reader
-        self._lose(connection, ConnectionResetError("closed by this side"))
-        if reader is not None:
-            await asyncio.wait([reader])
-        if connection is not None:
-            await connection.disconnect(nowait=True)
+        self.drop("closed by this side")
+        if self._stay is not None:
+            await asyncio.wait([self._stay])
 
     async def _open(self) -> None:
         """Open the connection once for all callers that wait for it."""
@@ -145,73 +154,32 @@ class Channel:
     async def _connect(self) -> None:
         try:
             connection = await self._connector.open(name=self._name)
-            self._connection = connection
-            self._reader = asyncio.create_task(self._read(connection), name=f"{self._name}-read")
+            wire = Wire(connection, address=self.address, raw=self._raw, on_end=self._on_end)
+            self._wire = wire
+            self._stay = asyncio.create_task(wire.stay(), name=f"{self._name}-connection")
+            await wire.take_over()
         finally:
             self._opening = None
 
-    async def _read(self, connection: Any) -> None:
-        loop = asyncio.get_running_loop()
-        read: Callable[..., Awaitable[Any]] = connection.read_response
-        while True:
-            reply: Any = None
-            refusal: StoreError | None = None
-            try:
-                reply = await read(disable_decoding=self._raw, disconnect_on_error=False)
-            except foreign.ConnectionError as error:
-                # redis-py files some refusals (LOADING) under its connection errors.
-                self._lose(connection, error)
-                return
-            except foreign.ResponseError as error:
-                refusal = translate(error, address=self._connector.address, sent=True)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (callers must hear of it)
-                self._lose(connection, error)
-                return
-            self._last_answer = loop.time()
-            if connection is not self._connection:
-                return
-            if not self._owed:
-                self._lose(connection, foreign.InvalidResponse("an answer that nobody asked for"))
-                return
-            future = self._owed.popleft()
-            if future.done():
-                continue
-            if refusal is not None:
-                future.set_exception(refusal)
-            else:
-                future.set_result(reply)
-
-    def _lose(self, connection: Any, error: BaseException) -> None:
-        """Give the connection up and tell everybody who waits for it. Idempotent."""
-        if connection is None or connection is not self._connection:
-            return
-        self._connection = None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        if self._reader is not None and self._reader is not asyncio.current_task():
-            self._reader.cancel()
-        writer = connection._writer  # redis-py has no close that neither waits nor needs a task
-        if writer is not None:
-            writer.close()
-            connection._writer = connection._reader = None
-        owed, self._owed = self._owed, deque()
-        for future in owed:
-            if not future.done():
-                future.set_exception(translate(error, address=self._connector.address, sent=True))
+    def _on_end(self, wire: Wire) -> None:
+        if wire is self._wire:
+            self._wire = None
+            if self._watch is not None:
+                self._watch.cancel()
+                self._watch = None
 
     def _check_answers(self) -> None:
         """The watch: one timer for the whole connection, alive while answers are owed."""
         self._watch = None
-        if not self._owed or self._connection is None:
+        wire = self._wire
+        if wire is None or not wire.owed:
             return
         loop = asyncio.get_running_loop()
-        left = self._last_answer + self._answer_timeout - loop.time()
+        left = wire.heard + self._answer_timeout - loop.time()
         if left > 0:
             self._watch = loop.call_later(left, self._check_answers)
             return
-        silence = TimeoutError(f"no answer for {self._answer_timeout:g} s")
-        self._lose(self._connection, silence)
+        wire.end(TimeoutError(f"no answer for {self._answer_timeout:g} s"))
 
 
 def _hear(task: asyncio.Task[None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
@@ -21,22 +22,25 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from eventbus.config import redact
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
+from eventbus.redaction import redact
 from eventbus.store.embedded import EmbeddedServer
 
-__all__ = ["TRANSIENT", "Connector", "translate"]
+__all__ = ["TRANSIENT", "Connector", "refusal", "translate"]
 
 _SCHEMES = "redis://, rediss://, valkey://, valkeys://, unix://, embedded:PATH, memory:"
 _DIALECTS = {"valkey": "redis", "valkeys": "rediss"}
 _REMEDIES = {
     "NOAUTH": "put the password into the URL, as in redis://:PASSWORD@host:6379",
     "WRONGPASS": "the server does not take this user name and password; check the URL",
-    "NOPERM": "the user of the URL lacks a right; docs/operations.md lists the rights needed",
+    "NOPERM": "the user of the URL lacks a right (ACL LOG in the server names it); docs/operations.md lists "
+    "the rights needed",
     "READONLY": "this is a read-only replica; use the URL of the primary",
     "OOM": "the server's maxmemory is reached; raise it, or shorten what is kept",
     "MISCONF": "the server cannot write to its disk and refuses writes; see its log",
     "CLUSTERDOWN": "the cluster does not serve this slot; see its log",
+    "CERTIFICATE": "the server's certificate is not trusted; name the authority that signed it in the URL, "
+    "as in rediss://host:6379?ssl_ca_certs=/path/to/ca.pem, and the host as in the certificate",
     "MOVED": "this is a node of a cluster, which is not supported yet; use the URL of one server",
 }
 
@@ -56,6 +60,9 @@ def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
     if isinstance(error, foreign.AuthenticationError):
         code = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
         return _refused(code, str(error), address)
+    distrust = _certificate_error(error)
+    if distrust is not None:
+        return _refused("CERTIFICATE", getattr(distrust, "verify_message", str(distrust)), address)
     if isinstance(
         error, (foreign.ConnectionError, foreign.TimeoutError, OSError, EOFError, asyncio.TimeoutError)
     ):
@@ -63,10 +70,24 @@ def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
             return _refused("LOADING", "the server is loading its data", address)
         why = str(error) or type(error).__name__
         when = "before it answered" if sent else "while connecting"
+        if not sent and _CUT_OFF.search(why):
+            why += "; if it speaks TLS it may want rediss://, or a client's certificate (ssl_certfile, ssl_keyfile)"
         return StoreUnavailable(f"no server at {address} ({when}): {why}", address=address, sent=sent)
     if isinstance(error, foreign.ResponseError):
         return _refused(_code_of(error), str(error), address)
     return StoreError(f"the server at {address} answered unexpectedly: {type(error).__name__}: {error}")
+
+
+# How a connection ends whose server did not like its beginning.
+_CUT_OFF = re.compile(r"reset by peer|closed by server|ALERT_CERTIFICATE_REQUIRED")
+
+
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """What OpenSSL had against the server's certificate, wherever redis-py wrapped it."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, ssl.SSLCertVerificationError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
 
 
 _CODES: dict[type[Exception], str] = {
@@ -91,13 +112,27 @@ def _code_of(error: foreign.ResponseError) -> str:
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
-    first = str(error).split(" ", 1)[0]
-    if first.isupper():
+    return _code_in(str(error))
+
+
+def _code_in(text: str) -> str:
+    """The code of a refusal: its first word, unless it says it late or not at all."""
+    if "user executing the script" in text or text.startswith("ACL failure"):
+        return "NOPERM"  # Redis 7 and Valkey, of a command inside a script
+    first = text.partition(" ")[0]
+    if first.isupper() and first != "ERR":
         return first
-    if "user executing the script" in str(error):
-        return "NOPERM"  # since Redis 7, without a code
-    inner = _IN_SCRIPT.search(str(error))
+    inner = _IN_SCRIPT.search(text)
     return inner[1] if inner else "ERR"
+
+
+def refusal(line: str, *, address: str) -> StoreRefused:
+    """Return our error for one that the server answered, `line` as it came, without redis-py."""
+    first, _, rest = line.partition(" ")
+    if first == "LOADING":
+        return _refused(first, "the server is loading its data", address)
+    text = rest if first == "ERR" else line
+    return _refused(_code_in(text), text, address)
 
 
 def _refused(code: str, text: str, address: str) -> StoreRefused:
@@ -220,6 +255,10 @@ def _parse(url: str, scheme: str) -> dict[str, Any]:
         cast("Any", kind_of)(**{k: v for k, v in arguments.items() if k != "connection_class"})
     except (ValueError, TypeError, redis.RedisError) as error:
         raise ConfigError(f"cannot use the URL {redact(url)!r}: {_why_not(error)}", setting="url") from None
+    for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = str(arguments.get(option, ""))
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f"cannot read the file of the URL's option {option}: {path!r}", setting="url")
     if scheme == "unix" and not arguments.get("path"):
         raise ConfigError(f"expected unix:///path/to/socket, got: {redact(url)!r}", setting="url")
     return cast("dict[str, Any]", arguments)
@@ -230,7 +269,7 @@ def _why_not(error: Exception) -> str:
     unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if unknown:
         return f"it has an option that is not known, {unknown[1]!r}"
-    if str(error).startswith("Invalid value for"):
+    if str(error).startswith(("Invalid value for", "Invalid SSL Certificate Requirements Flag")):
         return str(error)
     return (
         "expected scheme://user:password@host:port/db with a port from 0 to 65535, "

@@ -49,14 +49,13 @@ import time
 from collections.abc import Generator
 from pathlib import Path
 
-import structlog
-
 from eventbus.errors import ConfigError, StoreUnavailable, UsageError
+from eventbus.logs import get_logger
 from eventbus.store import launcher
 
 __all__ = ["EmbeddedServer", "end_server"]
 
-_log = structlog.get_logger("eventbus.store")
+_log = get_logger("eventbus.store")
 
 _TURN_WITHIN = 30.0
 """Seconds to wait for others that start or end the server."""
@@ -98,7 +97,7 @@ def end_server(folder: Path, *, force: bool = False) -> bool:
         return False
     with _held.turn, home.turn():
         users = home.users()
-        if users and not force:
+        if users and not force and home.has_server():
             pids = ", ".join(user.name.partition("-")[0] for user in users)
             raise UsageError(
                 f"the server in {home.path} is in use by process {pids}; stop it first, or force the end"
@@ -241,6 +240,11 @@ class _Folder:
                 else:
                     alive.append(file)
         return alive
+
+    def has_server(self) -> bool:
+        """Whether a server lives here, be it starting or hanging."""
+        with contextlib.closing(_Lock(self._lock_file)) as lock:
+            return not lock.take()
 
     def ensure_server(self) -> Path:
         """Start the server unless it runs, wait until it answers, and return its socket."""

@@ -9,19 +9,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
+    "JOIN",
+    "REUSE",
+    "SUPERSEDE",
     "AddQueue",
     "AddRow",
     "AddVerdict",
     "AnnounceQueue",
+    "CancelRow",
     "ClaimRow",
     "LeaseRow",
     "NoteRow",
     "Outcome",
+    "PlainRow",
     "SettleRow",
+    "StallRow",
     "SweepQueue",
     "TurnAnswer",
     "TurnQueue",
 ]
+
+JOIN, REUSE, SUPERSEDE = range(3)
 
 
 class AddQueue(NamedTuple):
@@ -45,7 +53,17 @@ class AddRow(NamedTuple):
     priority: int
     lifo: int
     reply: int
-    reuse: int
+    meeting: int
+    """`JOIN`, `REUSE` or `SUPERSEDE`: what happens when the key stands for a job already."""
+
+
+class PlainRow(NamedTuple):
+    """One emission that asks for nothing but perhaps a reply."""
+
+    id: str
+    queue: int
+    body: str
+    reply: int
 
 
 class AddVerdict(NamedTuple):
@@ -98,7 +116,7 @@ class ClaimRow(NamedTuple):
 
 
 class TurnAnswer(NamedTuple):
-    """What one turn brought. `next_due` is -1 when nothing is delayed."""
+    """What one turn brought. `next_due` is -1 when nothing is delayed;"""
 
     now: int
     next_due: int
@@ -114,6 +132,31 @@ class LeaseRow(NamedTuple):
 
     id: str
     token: str
+
+
+class CancelRow(NamedTuple):
+    """One job to cancel, with those of its groups unless its id names one of them.
+
+    `queue` is `''` where only the record knows it; `text` is the outcome that its waiters hear.
+    """
+
+    id: str
+    queue: str
+    text: str
+
+
+class StallRow(NamedTuple):
+    """What rescue did with one job: `verdict` is `rescued`, `failed` or `cancelled`.
+
+    `worker` held it, and renewed its lease for the last time `age` ms ago; `lag` is how far
+    behind its event loop was when it was last heard, ms.
+    """
+
+    id: str
+    verdict: str
+    worker: str
+    age: int
+    lag: int
 
 
 class NoteRow(NamedTuple):

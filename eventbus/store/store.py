@@ -9,56 +9,76 @@ StoreUnavailable past its deadline and StoreRefused for what repeating cannot me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import chain
 from typing import Any
 
-from eventbus.errors import StoreRefused
+from eventbus.errors import StoreCorrupt, StoreRefused
 from eventbus.store.caller import Caller
 from eventbus.store.channel import Channel
 from eventbus.store.connection import Connector, translate
 from eventbus.store.keys import Keys
+from eventbus.store.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.rows import (
     AddQueue,
     AddRow,
     AddVerdict,
     AnnounceQueue,
+    CancelRow,
     ClaimRow,
     LeaseRow,
     NoteRow,
     Outcome,
+    PlainRow,
     SettleRow,
+    StallRow,
     SweepQueue,
     TurnAnswer,
     TurnQueue,
 )
 from eventbus.store.scripts import load_script, pack
 
-__all__ = ["LeaseStore", "Store", "WakeReader"]
+__all__ = ["OLDEST", "SHARD", "LeaseStore", "Store", "WakeReader", "parse_info"]
 
 SHARD = "0"
 """The one shard there is by default."""
 
 _BLOCK = 4.0
+_BLOCK_PATIENCE = 2.0  # a blocked read given up for nothing costs a look, so it is shorter than that of calls
 _ANSWER_TIMEOUT = 5.0
 _LOOK_BYTES = 4 << 20
-_OLDEST = (6, 2)
+OLDEST = (6, 2)
+_NOTHING = ("", "", "", "", 0, 0)
+"""What a plain row has from `key` to `lifo`."""
 
 
 class Store:
     """One shard of one server, over one connection that all callers share."""
 
-    def __init__(self, connector: Connector, *, prefix: str, name: str, prelude: str = "") -> None:
+    def __init__(
+        self, connector: Connector, *, prefix: str, name: str, prelude: str = "", replicated: bool = False
+    ) -> None:
+        """`replicated` lets an add count only once a replica has it."""
         self.connector = connector
         self.keys = Keys(prefix, SHARD)
         self.name = name
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
         self._caller = Caller(self._channel, root=self.keys.root, prelude=prelude)
+        self._replicated: ReplicatedChannel | None = None
+        self._adder: Caller | None = None
+        if replicated:
+            self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
+            self._adder = Caller(self._replicated, root=self.keys.root, prelude=prelude)
 
     @property
     def address(self) -> str:
         """Where the server is, without a password."""
         return self.connector.address
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection that all callers share is open now."""
+        return self._channel.is_connected
 
     async def start(self, *, deadline: float | None, allow_eviction: bool = False) -> None:
         """Connect and check that the server can keep what it is given.
@@ -66,9 +86,9 @@ class Store:
         Raises StoreRefused for a server that is too old, a replica, or one that may evict keys.
         """
         await self.connector.start()
-        facts = _parse_info(await self._caller.command("INFO", deadline=deadline))
+        facts = parse_info(await self._caller.command("INFO", deadline=deadline))
         version = facts.get("redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
             raise StoreRefused(
                 f"the server at {self.address} is Redis {version}; 6.2 or newer is needed", code="VERSION"
             )
@@ -85,6 +105,9 @@ class Store:
                 "set maxmemory-policy noeviction, or pass allow_eviction=True",
                 code="EVICTION",
             )
+        if self._replicated is not None:
+            await self._replicated.check_rights(deadline=deadline)
+            warn_without_replica(facts, self.address)
 
     async def aclose(self) -> None:
         """Close the connection and leave the embedded server. Idempotent."""
@@ -93,14 +116,14 @@ class Store:
 
     def open_wakes(self, *, pool: str, worker: str) -> WakeReader:
         """A reader for one worker's wakes, on a connection of its own."""
-        channel = Channel(self.connector, name=f"{self.name}-wake", answer_timeout=_BLOCK + _ANSWER_TIMEOUT)
+        channel = Channel(self.connector, name=f"{self.name}-wake", answer_timeout=_BLOCK + _BLOCK_PATIENCE)
         return WakeReader(channel, wake=self.keys.wake(pool), control=self.keys.control(worker))
 
     def open_leases(self, *, timeout: float) -> LeaseStore:
         """A store for the lease thread, on a blocking connection of its own."""
         return LeaseStore(self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout)
 
-    async def add(
+    def add(
         self,
         emitter: str,
         queues: Sequence[AddQueue],
@@ -108,13 +131,14 @@ class Store:
         *,
         deadline: float,
         now: int | str = "",
-    ) -> list[AddVerdict]:
-        """Add emissions; returns verdicts for those that are not simply new jobs."""
-        arguments: list[Any] = [now, emitter, len(queues), len(rows)]
+    ) -> Awaitable[list[AddVerdict]]:
+        """Add emissions, sent at once if it can be; verdicts for those that are not simply new jobs."""
+        plain = _plain_rows(rows)
+        arguments: list[Any] = [now, emitter, len(queues), len(plain), 0 if plain else len(rows)]
         arguments.extend(chain.from_iterable(queues))
-        arguments.extend(chain.from_iterable(rows))
-        flat = await self._caller.script("add", arguments, deadline=deadline)
-        return [AddVerdict(*flat[i : i + 5]) for i in range(1, len(flat), 5)]
+        arguments.extend(chain.from_iterable(plain or rows))
+        caller = self._adder or self._caller
+        return caller.start("add", arguments, deadline=deadline, read=_verdicts)
 
     async def turn(
         self,
@@ -124,14 +148,19 @@ class Store:
         lease_ms: int,
         pool: str,
         want: int,
+        suspects: bool,
         max_bytes: int,
         queues: Sequence[TurnQueue],
         settles: Sequence[SettleRow],
         deadline: float | None = None,
         now: int | str = "",
     ) -> TurnAnswer:
-        """Settle, promote and claim in one call. `call` must rise by one from turn to turn."""
-        arguments: list[Any] = [now, worker, call, lease_ms, pool, want, max_bytes, len(queues), len(settles)]
+        """Settle, promote and claim in one call. `call` must rise by one from turn to turn.
+
+        `suspects` says whether a job that stalled twice may be claimed, which then comes alone.
+        """
+        head = (now, worker, call, lease_ms, pool, want, int(suspects), max_bytes, len(queues), len(settles))
+        arguments: list[Any] = [*head]
         arguments.extend(chain.from_iterable(queues))
         arguments.extend(chain.from_iterable(settles))
         answer = await self._caller.script("turn", arguments, deadline=deadline)
@@ -152,12 +181,26 @@ class Store:
 
     async def rescue(
         self, *, lease_ms: int, limit: int, max_stalls: int, key_ttl_ms: int, now: int | str = ""
-    ) -> tuple[int, list[str], list[str]]:
+    ) -> tuple[int, list[StallRow]]:
         """End leases that ran out; returns the ms until the next one ends (-1: nothing active),
-        the ids given back and the ids failed.
+        and what became of each job.
         """
         answer = await self._caller.script("rescue", [now, lease_ms, limit, max_stalls, key_ttl_ms])
-        return answer[0], answer[1], answer[2]
+        return answer[0], [StallRow(*answer[i : i + 5]) for i in range(1, len(answer), 5)]
+
+    async def cancel(
+        self,
+        rows: Sequence[CancelRow],
+        *,
+        key_ttl_ms: int,
+        deadline: float | None = None,
+        now: int | str = "",
+    ) -> list[str]:
+        """Cancel jobs with those of their groups; returns for each `ended`, `asked` (it runs, and its
+        worker was told), `over` (it had ended) or `unknown`, the first that is true of one of them.
+        """
+        arguments: list[Any] = [now, key_ttl_ms, len(rows), *chain.from_iterable(rows)]
+        return await self._caller.script("cancel", arguments, deadline=deadline)
 
     async def announce(
         self, *, pool: str, queues: Sequence[AnnounceQueue], unpark: bool, now: int | str = ""
@@ -202,14 +245,11 @@ class Store:
 
     async def rearm(self, pool: str, queues: Sequence[str]) -> None:
         """Put wakes back that this worker cannot use now."""
-        pairs = chain.from_iterable((0, queue) for queue in queues)
-        await self._caller.command("ZADD", self.keys.wake(pool), *pairs)
-        await self._caller.command("EXPIRE", self.keys.wake(pool), 120)
+        await self._caller.script("post", ["wake", pool, len(queues), *queues])
 
     async def poke(self, worker: str, message: str) -> None:
         """Wake one worker's blocked read with a message."""
-        await self._caller.command("ZADD", self.keys.control(worker), 0, message)
-        await self._caller.command("EXPIRE", self.keys.control(worker), 120)
+        await self._caller.script("post", ["control", worker, 1, message])
 
     async def add_group(self, queue: str, group: str, *, deadline: float | None = None) -> None:
         """Make a group exist before its first worker starts."""
@@ -236,6 +276,11 @@ class WakeReader:
             return None
         return ("control" if reply[0] == self._control else "wake"), reply[1]
 
+    async def poll(self) -> tuple[str, str] | None:
+        """As `wait`, without waiting and for a control message only."""
+        reply = await self._channel.call("ZPOPMIN", self._control)
+        return ("control", reply[0]) if reply else None
+
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""
         await self._channel.aclose()
@@ -251,16 +296,24 @@ class LeaseStore:
         self._timeout = timeout
         self._connection: Any = None
 
-    def renew(self, lease_ms: int, leases: Sequence[LeaseRow]) -> list[str]:
-        """Renew leases; returns the ids that are lost. One try, which may be repeated."""
-        packed = pack(["", lease_ms, len(leases), *chain.from_iterable(leases)])
+    def renew(
+        self, leases: Sequence[LeaseRow], *, worker: str, lease_ms: int, lag_ms: int
+    ) -> tuple[list[str], list[str]]:
+        """Renew leases; returns the ids that are lost, and those that were cancelled. One try, which
+        may be repeated. `lag_ms` is how far behind the worker's event loop is.
+        """
+        packed = pack(["", worker, lag_ms, lease_ms, len(leases), *chain.from_iterable(leases)])
         script = load_script("renew")
         try:
-            return self._call("EVALSHA", script.digest, 1, self._root, packed)
+            answer = self._call("EVALSHA", script.digest, 1, self._root, packed)
         except StoreRefused as error:
             if error.code != "NOSCRIPT":
                 raise
-        return self._call("EVAL", script.source, 1, self._root, packed)
+            answer = self._call("EVAL", script.source, 1, self._root, packed)
+        if not isinstance(answer, list) or len(answer) != 2:
+            self.close()
+            raise StoreCorrupt(f"the server at {self._connector.address} answered a renewal with {answer!r}")
+        return answer[0], answer[1]
 
     def close(self) -> None:
         """Close the connection; the next call opens one. Idempotent."""
@@ -281,6 +334,21 @@ class LeaseStore:
             raise ours from error
 
 
-def _parse_info(text: str) -> dict[str, str]:
+def _verdicts(flat: list[Any]) -> list[AddVerdict]:
+    return [AddVerdict(*flat[i : i + 5]) for i in range(1, len(flat), 5)]
+
+
+def _plain_rows(rows: Sequence[AddRow]) -> list[PlainRow]:
+    """The rows in their short form if all of them ask for nothing but perhaps a reply, else none."""
+    plain: list[PlainRow] = []
+    for row in rows:
+        if row[3:9] != _NOTHING:
+            return []
+        plain.append(PlainRow(row[0], row[1], row[2], row[9]))
+    return plain
+
+
+def parse_info(text: str) -> dict[str, str]:
+    """The facts of an INFO, by their names."""
     lines = (line.partition(":") for line in text.splitlines() if ":" in line)
     return {name: value.strip() for name, _, value in lines}

@@ -8,6 +8,7 @@ waits for; so no outcome depends on the stream alone.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -32,7 +33,7 @@ class ReplyStream:
         self._caller = store._caller  # pyright: ignore[reportPrivateUsage]  (one package)
         self._key = store.keys.replies(emitter)
         self._channel = Channel(
-            store.connector, name=f"{store.name}-replies", answer_timeout=_BLOCK_MS / 1000 + 5, raw=True
+            store.connector, name=f"{store.name}-replies", answer_timeout=_BLOCK_MS / 1000 + 2, raw=True
         )
         self._position = "0"
         self._trimmed = "0"
@@ -43,8 +44,10 @@ class ReplyStream:
         exists = await self._caller.command("EXPIRE", self._key, _LIFE, deadline=deadline)
         if not exists:
             self._position = self._trimmed = "0"
-            await self._caller.command("XADD", self._key, "*", "open", "", deadline=deadline)
-            await self._caller.command("EXPIRE", self._key, _LIFE, deadline=deadline)
+            await asyncio.gather(  # together: one without the other would leave a key for ever
+                self._caller.command("XADD", self._key, "*", "open", "", deadline=deadline),
+                self._caller.command("EXPIRE", self._key, _LIFE, deadline=deadline),
+            )
 
     async def read(self) -> list[Outcome]:
         """Wait up to 4 s for outcomes and return them in order; one try.

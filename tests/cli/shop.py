@@ -71,3 +71,11 @@ def provider_log(text: str) -> None:
     import structlog
 
     structlog.get_logger("shop").info(text)
+
+
+@provider.on("freeze")
+async def freeze(path: str) -> None:
+    """Keep the event loop from running until a file is there."""
+    provider_log("freezing")
+    while not Path(path).exists():  # noqa: ASYNC240  (the fault itself)
+        time.sleep(0.01)  # noqa: ASYNC251

@@ -134,6 +134,29 @@ async def test_a_backoff_of_ones_own_is_asked_with_attempt_and_error(make_provid
     assert asked == [(1, "try 1"), (2, "try 2")]
 
 
+async def test_a_backoff_of_ones_own_may_stand_on_the_event_or_the_provider(
+    make_provider: MakeProvider,
+) -> None:
+    asked: list[str] = []
+
+    def rule(name: str) -> Retry:
+        return Retry(attempts=2, backoff=lambda attempt, error: asked.append(f"{name} {attempt}") or 0)
+
+    with_rule = Event("with-rule", retry=rule("event"))
+    provider = make_provider(retry=rule("provider"))
+
+    async def fails(payload: Any) -> None:
+        raise ValueError(payload)
+
+    provider.on(with_rule)(fails)
+    provider.on("without")(fails)
+    async with provider, provider.worker():
+        for event in (with_rule, "without"):
+            with pytest.raises(HandlerError):
+                await provider.emit(event, "no")
+    assert asked == ["event 1", "provider 1"]
+
+
 async def test_a_backoff_that_raises_fails_the_job_with_both_errors(make_provider: MakeProvider) -> None:
     provider = make_provider()
 

@@ -25,7 +25,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
     exporter = InMemorySpanExporter()
     sdk = TracerProvider()
     sdk.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(telemetry.trace, "get_tracer_provider", lambda: sdk)
+    monkeypatch.setattr(telemetry.trace, "_TRACER_PROVIDER", sdk)
 
     def by_name() -> dict[str, list[ReadableSpan]]:
         found: dict[str, list[ReadableSpan]] = {}

@@ -26,7 +26,7 @@ class HeldAdd:
     """A fault point: the server has done the add, its answer stays away until `release`."""
 
     def __init__(self, provider: EventProvider) -> None:
-        self.store: Any = provider._store  # pyright: ignore[reportPrivateUsage]
+        self.store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
         self.add = self.store.add
         self.is_done = asyncio.Event()
         self.release = asyncio.Event()
@@ -40,8 +40,8 @@ class HeldAdd:
 
 
 def _tracker(provider: EventProvider) -> Any:
-    assert provider._emitter is not None  # pyright: ignore[reportPrivateUsage]
-    return provider._emitter._tracker  # pyright: ignore[reportPrivateUsage]
+    assert provider._life.emitter is not None  # pyright: ignore[reportPrivateUsage]
+    return provider._life.emitter._tracker  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("text", ["short", "x" * 20_000])

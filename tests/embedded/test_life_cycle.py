@@ -232,6 +232,17 @@ def test_end_server_ends_what_nobody_uses(folder: Path, make_user: Callable[...,
     assert not end_server(folder)
 
 
+def test_there_is_nothing_to_end_where_a_user_lives_and_the_server_does_not(
+    folder: Path, make_user: Callable[..., User]
+) -> None:
+    user = make_user()
+    user.wait_word("socket")
+    os.kill(server_pid(folder), signal.SIGKILL)
+    wait_until(lambda: not is_alive(folder), "the server is gone")
+    assert not end_server(folder)
+    assert user_pids(folder) == [user.pid]
+
+
 def test_end_server_by_force_asks_nobody(folder: Path) -> None:
     server = EmbeddedServer(folder)
     server.start()

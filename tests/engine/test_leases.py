@@ -127,6 +127,31 @@ async def test_the_jobs_of_a_worker_that_renews_no_more_are_run_by_another_and_i
     }
 
 
+async def test_a_stall_is_logged_with_who_held_the_job_and_how_it_was(
+    make_provider: MakeProvider, emitter: EventProvider, logs: Logs
+) -> None:
+    provider, other = make_provider(lease=0.5), make_provider(lease=0.5)
+    began = asyncio.Event()
+
+    @provider.on("ask")
+    async def hang_once(n: int) -> int:
+        if not began.is_set():
+            began.set()
+            await asyncio.Event().wait()
+        return n
+
+    other.on("else")(lambda n: n)
+    async with provider.worker() as worker, other.worker():  # the other is heard, and so can rescue
+        emission = emitter.emit("ask", 1)
+        await began.wait()
+        await _keeper(worker).aclose()
+        assert await asyncio.wait_for(emission, 10) == 1
+    entry = next(each for each in logs if each["event"] == "job stalled, given back")
+    assert (entry["job_id"], entry["holder"]) == (emission.job_id, worker.id)
+    assert entry["renewed_ago"] >= 0.5
+    assert entry["loop_lag"] < 5
+
+
 async def test_a_job_that_stalls_too_often_fails(make_provider: MakeProvider, emitter: EventProvider) -> None:
     provider, other = make_provider(lease=0.5, grace=0), make_provider(lease=0.5, max_stalls=0)
     began = asyncio.Event()

@@ -13,6 +13,7 @@ from eventbus import EventContext, EventProvider, HandlerError, Retry, StoreRefu
 from eventbus.engine import announcer, rescuer, sweeper
 from eventbus.engine.consumer import Retention
 from eventbus.engine.executor import MAX_ABANDONED
+from eventbus.store.rows import StallRow
 from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]
@@ -60,13 +61,17 @@ async def _run(role: Any, store: Answers) -> None:
     await asyncio.wait([task])
 
 
+def _stall(job: str, verdict: str = "rescued") -> StallRow:
+    return StallRow(job, verdict, "w", 10_000, 0)
+
+
 async def test_the_rescuer_looks_when_the_next_lease_ends_and_at_once_while_there_is_more(
     monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     pauses = Pauses(monkeypatch, rescuer)
-    many = [f"j{n}" for n in range(rescuer._LIMIT)]  # pyright: ignore[reportPrivateUsage]
+    many = [_stall(f"j{n}") for n in range(rescuer._LIMIT)]  # pyright: ignore[reportPrivateUsage]
     store: Any = Answers(
-        (-1, [], []), (1500, ["a"], ["b"]), (60_000, [], []), (0, many, []), StoreRefused("no")
+        (-1, []), (1500, [_stall("a"), _stall("b", "failed")]), (60_000, []), (0, many), StoreRefused("no")
     )
     role = rescuer.Rescuer(store, lease_ms=10_000, max_stalls=3, key_ttl_ms=5)
     await _run(role, store)

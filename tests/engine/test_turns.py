@@ -17,7 +17,7 @@ class Turns:
     """A fault point around the turns of a provider's worker; it strikes once."""
 
     def __init__(self, provider: EventProvider, error: Exception, *, on_settle: bool, is_done: bool) -> None:
-        store: Any = provider._store  # pyright: ignore[reportPrivateUsage]
+        store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
         self._turn = store.turn
         store.turn = self.turn
         self._error: Exception | None = error
@@ -85,7 +85,7 @@ async def test_a_job_that_waits_to_be_settled_keeps_its_lease(
     provider.on("ask")(ask)
     other.on("ask")(ask)
     async with provider, other:
-        store: Any = provider._store
+        store: Any = provider._life.store
         turn, held, renewals = store.turn, asyncio.Event(), list[Any]()
 
         async def settle_late(**call: Any) -> Any:
@@ -99,10 +99,10 @@ async def test_a_job_that_waits_to_be_settled_keeps_its_lease(
             leases: Any = worker._worker.leases._leases
             renew = leases.renew
 
-            def count(lease_ms: int, rows: list[Any]) -> Any:
-                lost = renew(lease_ms, rows)
+            def count(rows: list[Any], **facts: Any) -> Any:
+                answer = renew(rows, **facts)
                 renewals.extend(rows)
-                return lost
+                return answer
 
             leases.renew = count
             emission = provider.emit("ask", 1)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from leaks import no_leaks, planted
 from servers import Server
 from shards import Shard
 
 from eventbus.store.store import Store
-
-__all__ = ["no_leaks", "planted"]
 
 
 @pytest.fixture(scope="session")

@@ -78,7 +78,7 @@ async def test_the_key_of_a_failed_job_runs_again_and_points_to_the_new_one(shar
 async def test_on_request_the_recorded_failure_is_the_answer(shard: Shard) -> None:
     await shard.add(_keyed("a"))
     await shard.run("failed", text='{"type":"E"}')
-    assert await shard.add(_keyed("b", reuse=1)) == [AddVerdict(0, "joined", "a", "failed", '{"type":"E"}')]
+    assert await shard.add(_keyed("b", meeting=1)) == [AddVerdict(0, "joined", "a", "failed", '{"type":"E"}')]
 
 
 async def test_another_payload_under_the_same_key_is_named_and_the_first_wins(shard: Shard) -> None:

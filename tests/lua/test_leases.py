@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from shards import LEASE, QUEUE, START, Shard, row, settle
+from shards import LEASE, QUEUE, START, Shard, row, settle, turn_queue
+
+from eventbus.store.rows import StallRow
 
 # rescue
 
@@ -30,21 +32,52 @@ async def test_a_stall_is_counted_and_is_no_attempt(shard: Shard) -> None:
     assert (claim.stalls, claim.attempts) == (2, 0)
 
 
-async def test_what_stalls_together_again_comes_back_one_by_one_over_a_lease(shard: Shard) -> None:
-    await shard.announce()
-    await shard.add(*(row(name) for name in "abcd"))
+async def _stall_twice(shard: Shard, *jobs: str) -> None:
+    await shard.add(*(row(job) for job in jobs))
     for _ in range(2):
         await shard.turn()
         shard.now += LEASE
-        assert (await shard.rescue())[1] == ["a", "b", "c", "d"]
-    assert await shard.members("ready") == ["a"]
-    assert [await shard.state(name) for name in "abcd"] == ["waiting", "delayed", "delayed", "delayed"]
-    assert await shard.members("wake", "pool") == [QUEUE]
-    for name in "abcd":
-        (claim,) = (await shard.turn()).claims
-        assert (claim.id, claim.stalls) == (name, 2)
-        shard.now += LEASE // 4
-        await shard.turn(want=0)
+        assert (await shard.rescue())[1] == [*jobs]
+
+
+async def test_what_stalled_twice_goes_behind_what_waits_and_is_claimed_alone(shard: Shard) -> None:
+    await _stall_twice(shard, "a", "b")
+    await shard.add(row("c"))
+    assert await shard.members("ready") == ["a", "b", "c"]
+    await shard.add(row("urgent", priority=-1))
+    answers = [await shard.turn() for _ in range(4)]
+    assert [[claim.id for claim in each.claims] for each in answers] == [["urgent", "c"], ["a"], ["b"], []]
+    assert [each.more for each in answers] == [[1], [1], [], []]
+
+
+async def test_a_worker_that_runs_a_suspect_is_given_no_other_and_is_not_told_of_more(shard: Shard) -> None:
+    await _stall_twice(shard, "a", "b")
+    answer = await shard.turn(suspects=False)
+    assert (answer.claims, answer.more) == ([], [])
+    assert await shard.members("ready") == ["a", "b"]
+    assert [claim.id for claim in (await shard.turn(worker="other")).claims] == ["a"]
+
+
+async def test_suspects_do_not_hold_up_what_waits_behind_them(shard: Shard) -> None:
+    await _stall_twice(shard, "a", "b")
+    await shard.add(*(row(name) for name in "cde"))
+    answer = await shard.turn(suspects=False, queues=[turn_queue(quota=2)])
+    assert [claim.id for claim in answer.claims] == []  # it sees no further than what it may claim
+    answer = await shard.turn(suspects=False)
+    assert [claim.id for claim in answer.claims] == ["c", "d", "e"]
+
+
+async def test_a_stall_is_kept_with_who_held_the_job_and_how_it_was(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn(worker="w7+")
+    shard.now += 1000
+    await shard.renew(("a", answer.token), worker="w7", lag=2500)
+    shard.now += LEASE
+    await shard.rescue()
+    assert shard.stalls == [StallRow("a", "rescued", "w7", LEASE, 2500)]
+    (kept,) = [json.loads(each) for each in await shard.command("LRANGE", shard.key("log", "a"), 0, -1)]
+    assert (kept["type"], kept["worker"], kept["stalls"]) == ("StalledError", "w7", 1)
+    assert f"renewed it {LEASE} ms before, its event loop 2500 ms behind" in kept["message"]
 
 
 async def test_a_lease_that_has_not_ended_is_left_and_its_end_is_told(shard: Shard) -> None:

@@ -22,7 +22,9 @@ _SOURCES = {path.name: path.read_text() for path in sorted(_LUA.rglob("*.lua"))}
 
 _SECTIONS = {
     ("add", "queues"): rows.AddQueue,
+    ("add", "plain"): rows.PlainRow,
     ("add", "rows"): rows.AddRow,
+    ("cancel", "jobs"): rows.CancelRow,
     ("turn", "queues"): rows.TurnQueue,
     ("turn", "settles"): rows.SettleRow,
     ("renew", "jobs"): rows.LeaseRow,
@@ -52,9 +54,12 @@ class _Recorder:
         self.arguments = arguments
         return {
             "turn": [0, 0, [], [], [], []],
-            "rescue": [0, [], []],
+            "rescue": [0],
             "look": ["state", "text"],
         }.get(name, [])
+
+    async def start(self, name: str, arguments: list[Any], *, deadline: float, read: Any) -> Any:
+        return read(await self.script(name, arguments, deadline=deadline))
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ def test_a_header_names_every_section_and_every_section_has_a_row(name: str) -> 
     fields = load_script(name).fields
     sections = {section for section in fields if section != "head"}
     known = {section for script, section in _SECTIONS if script == name}
-    assert sections == known | ({"jobs"} if name == "look" else set())
+    assert sections == known | {"look": {"jobs"}, "post": {"messages"}}.get(name, set())
     assert sections <= set(fields["head"])  # the head says how many rows each has
 
 
@@ -87,19 +92,30 @@ async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder)
     await store.add("emitter", queues, adds, deadline=0.0, now="now")
     fields = load_script("add").fields
     assert (
-        recorder.arguments == _expected("add", queues=2, rows=3) + fields["queues"] * 2 + fields["rows"] * 3
+        recorder.arguments
+        == _expected("add", queues=2, plain=0, rows=3) + fields["queues"] * 2 + fields["rows"] * 3
     )
+
+
+async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(store: Store, recorder: _Recorder) -> None:
+    adds = [row("a"), row("b", reply=0)]
+    await store.add("emitter", [add_queue()], adds, deadline=0.0, now="now")
+    plain = [value for each in adds for value in (each.id, each.queue, each.body, each.reply)]
+    assert recorder.arguments == ["now", "emitter", 1, 2, 0, *add_queue(), *plain]
+    for other in (row("c", key="k"), row("c", due=1), row("c", priority=1), row("c", lifo=1)):
+        await store.add("emitter", [add_queue()], [*adds, other], deadline=0.0, now="now")
+        assert recorder.arguments[3:5] == [0, 3]
 
 
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
         "worker": "worker", "call": "call", "lease_ms": "lease", "pool": "pool", "want": "want",
-        "max_bytes": "bytes", "now": "now", "queues": _sample(rows.TurnQueue, 2),
+        "suspects": True, "max_bytes": "bytes", "now": "now", "queues": _sample(rows.TurnQueue, 2),
         "settles": _sample(rows.SettleRow, 3),
     }  # fmt: skip
     await store.turn(**given)
     fields = load_script("turn").fields
-    head = _expected("turn", queues=2, settles=3)
+    head = _expected("turn", queues=2, settles=3, suspects=1)
     assert recorder.arguments == head + fields["queues"] * 2 + fields["settles"] * 3
 
 
@@ -109,6 +125,8 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     assert recorder.arguments == _expected("rescue")
     await store.sweep(_sample(rows.SweepQueue, 2), limit=_any("limit"), now="now")
     assert recorder.arguments == _expected("sweep", queues=2) + load_script("sweep").fields["queues"] * 2
+    await store.cancel(_sample(rows.CancelRow, 2), key_ttl_ms=_any("key_ttl"), now="now")
+    assert recorder.arguments == _expected("cancel", jobs=2) + load_script("cancel").fields["jobs"] * 2
     await store.note(_sample(rows.NoteRow, 2))
     assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
     await store.announce(pool="pool", queues=_sample(rows.AnnounceQueue, 2), unpark=True, now="now")
@@ -116,6 +134,11 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
         *_expected("announce", queues=2, unpark=1),
         *load_script("announce").fields["queues"] * 2,
     ]
+    await store.rearm("name", ["message"])
+    assert recorder.arguments == ["wake", "name", 1, "message"]
+    await store.poke("name", "message")
+    assert recorder.arguments == ["control", "name", 1, "message"]
+    assert load_script("post").fields == {"head": ["kind", "name", "messages"], "messages": ["message"]}
     await store.look("emitter", ["id"], join=True)
     assert load_script("look").fields == {"head": ["emitter", "bytes", "jobs"], "jobs": ["id", "join"]}
     assert [recorder.arguments[0], *recorder.arguments[2:]] == ["emitter", 1, "id", 1]
@@ -124,15 +147,17 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
 async def test_renew_sends_what_its_header_says(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
-    def call(self: LeaseStore, *command: Any) -> list[str]:
+    def call(self: LeaseStore, *command: Any) -> Any:
         sent.extend(command)
-        return []
+        return [[], []]
 
     monkeypatch.setattr(LeaseStore, "_call", call)
-    store.open_leases(timeout=1).renew(_any("lease"), _sample(rows.LeaseRow, 2))
-    head = ["", "lease", 2]  # the server's time, always
+    store.open_leases(timeout=1).renew(
+        _sample(rows.LeaseRow, 2), worker="worker", lease_ms=_any("lease"), lag_ms=_any("lag")
+    )
+    head = ["", "worker", "lag", "lease", 2]  # the server's time, always
     assert msgspec.msgpack.decode(sent[-1]) == head + load_script("renew").fields["jobs"] * 2
-    assert load_script("renew").fields["head"] == ["now", "lease", "jobs"]
+    assert load_script("renew").fields["head"] == ["now", "worker", "lag", "lease", "jobs"]
 
 
 @pytest.mark.parametrize("name", _SCRIPTS)
@@ -148,8 +173,10 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
     short = {
         "queues": {"queue_count", "count"},
         "rows": {"row_count"},
+        "plain": {"plain_count"},
         "settles": {"settle_count"},
         "jobs": {"count"},
+        "messages": {"count"},
     }
     for field, taken_as in zip(head, names, strict=False):
         assert taken_as in {field, *short.get(field, ())}
@@ -165,8 +192,9 @@ def test_every_include_is_a_file_and_every_file_of_lib_is_included() -> None:
         assert "--include" not in load_script(name).source
 
 
-_DYNAMIC = {"key(kind, name)", "key(kind, id)", "key(state, queue)"}
-"""Kinds that a script computes: the helper itself, what retention forgets, and the finished sets."""
+_DYNAMIC = {"key(kind, name)", "key(kind, id)", "key(state, queue)", "key(place, record.queue)"}
+"""Kinds that a script computes: the helper itself, what retention forgets, finished sets, where a
+job to cancel waits."""
 
 
 def test_a_script_builds_keys_of_documented_kinds_only() -> None:
@@ -208,7 +236,7 @@ async def test_a_server_whose_script_cache_was_emptied_is_given_the_script_again
 async def test_the_lease_thread_gives_the_script_again_too(store: Store) -> None:
     leases = store.open_leases(timeout=5)
     leases._call("SCRIPT", "FLUSH")  # pyright: ignore[reportPrivateUsage]
-    assert leases.renew(1000, [rows.LeaseRow("none", "w:1")]) == ["none"]
+    assert leases.renew([rows.LeaseRow("none", "w:1")], worker="w", lease_ms=1000, lag_ms=0) == (["none"], [])
     leases.close()
 
 

@@ -134,7 +134,7 @@ async def test_a_silent_server_is_given_up_and_the_call_repeated() -> None:
 async def test_without_a_server_a_call_ends_at_its_deadline_as_not_sent() -> None:
     caller, channel = _caller(f"redis://127.0.0.1:{free_port()}")
     with pytest.raises(StoreUnavailable) as caught:
-        await caller.command("SET", "a", "1", deadline=_soon(0.03))
+        await caller.command("SET", "a", "1", deadline=_soon(0.3))
     assert not caught.value.sent
     assert caller.repeats > 1
     await channel.aclose()
@@ -144,7 +144,7 @@ async def test_a_call_that_was_sent_once_may_have_been_carried_out_whatever_came
     async with FakeServer(_in_turn(CLOSE, _error(_REFUSALS["LOADING"]))) as server:
         caller, channel = _caller(server.url)
         with pytest.raises(StoreUnavailable) as caught:
-            await caller.command("SET", "a", "1", deadline=_soon(0.03))
+            await caller.command("SET", "a", "1", deadline=_soon(0.3))
         assert caught.value.sent
         await channel.aclose()
 
@@ -211,4 +211,108 @@ async def test_trouble_is_logged_once_and_so_is_its_end(logs: list[MutableMappin
         await caller.command("SET", "a", "1")
         await caller.command("SET", "a", "2")
         assert [each["log_level"] for each in logs] == ["warning", "info"]
+        await channel.aclose()
+
+
+# Calls without a task.
+
+
+def _start(caller: Caller, *, deadline: float | None = None) -> asyncio.Future[Any]:
+    return caller.start("add", ["x"], deadline=deadline or _soon(), read=lambda reply: ("read", reply))
+
+
+def _tasks(name: str) -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == name]
+
+
+async def test_a_started_call_is_written_at_once_and_without_a_task() -> None:
+    async with FakeServer(_in_turn(OK, b"+first\r\n", b"+second\r\n")) as server:
+        caller, channel = _caller(server.url)
+        await caller.command("PING")
+        first, second = _start(caller), _start(caller)
+        assert not _tasks("eventbus-repeat")
+        assert [await second, await first] == [("read", "second"), ("read", "first")]
+        assert [each[0] for each in server.received] == ["PING", "EVALSHA", "EVALSHA"]
+        await channel.aclose()
+
+
+async def test_a_started_call_waits_for_its_connection() -> None:
+    async with FakeServer(_in_turn(OK)) as server:
+        caller, channel = _caller(server.url)
+        assert await _start(caller) == ("read", "OK")
+        assert server.connections == 1
+        await channel.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fault", "received", "connections"),
+    [
+        (_error("NOSCRIPT No matching script. Please use EVAL."), ["EVALSHA", "EVAL"], 1),
+        (_error(_REFUSALS["LOADING"]), ["EVALSHA", "EVALSHA"], 1),
+        (_error(_REFUSALS["READONLY"]), ["EVALSHA", "EVALSHA"], 2),
+        (CLOSE, ["EVALSHA", "EVALSHA"], 2),
+        (None, ["EVALSHA", "EVALSHA"], 2),
+    ],
+    ids=["forgotten", "loading", "read-only", "lost", "mute"],
+)
+async def test_a_started_call_that_meets_trouble_is_repeated_as_any_other(
+    fault: bytes | None, received: list[str], connections: int
+) -> None:
+    async with FakeServer(_in_turn(OK, fault, OK)) as server:
+        caller, channel = _caller(server.url, answer_timeout=0.05)
+        await caller.command("PING")
+        assert await _start(caller) == ("read", "OK")
+        assert [each[0] for each in server.received[1:]] == received
+        assert len({each[-1] for each in server.received[1:]}) == 1  # the same rows
+        assert server.connections == connections
+        await channel.aclose()
+
+
+async def test_a_started_call_hears_a_lasting_refusal() -> None:
+    async with FakeServer(_in_turn(OK, _error(_FINAL["OOM"]))) as server:
+        caller, channel = _caller(server.url)
+        await caller.command("PING")
+        with pytest.raises(StoreRefused) as caught:
+            await _start(caller)
+        assert caught.value.code == "OOM"
+        await channel.aclose()
+
+
+async def test_a_started_call_ends_at_its_deadline_as_perhaps_sent_and_its_late_answer_is_nobodys() -> None:
+    async with FakeServer(_in_turn(OK, None, OK)) as server:
+        caller, channel = _caller(server.url)
+        await caller.command("PING")
+        with pytest.raises(StoreUnavailable, match="no answer in time") as caught:
+            await _start(caller, deadline=_soon(0.02))
+        assert caught.value.sent
+        assert channel.is_connected
+        server.push(b"+late\r\n")
+        assert await caller.command("PING") == "OK"
+        await channel.aclose()
+
+
+@pytest.mark.parametrize(
+    "fault", [None, CLOSE, _error(_REFUSALS["LOADING"])], ids=["mute", "lost", "loading"]
+)
+async def test_a_started_call_that_nobody_waits_for_any_more_leaves_nothing(
+    fault: bytes | None, until: Callable[..., Awaitable[None]]
+) -> None:
+    async with FakeServer(_in_turn(OK, fault)) as server:
+        caller, channel = _caller(server.url)
+        await caller.command("PING")
+        call = _start(caller)
+        await until(lambda: len(server.received) >= 2, "it is under way")
+        call.cancel()
+        await until(lambda: not _tasks("eventbus-repeat"), "nobody repeats it")
+        assert call.cancelled()
+        await channel.aclose()
+
+
+async def test_an_answer_that_cannot_be_read_is_told_to_who_asked() -> None:
+    async with FakeServer(_in_turn(OK)) as server:
+        caller, channel = _caller(server.url)
+        await caller.command("PING")
+        with pytest.raises(ZeroDivisionError):
+            await caller.start("add", ["x"], deadline=_soon(), read=lambda _: 1 // 0)
+        assert channel.is_connected
         await channel.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from fakes import CLOSE, OK, FakeServer, bulk
@@ -242,3 +243,24 @@ async def test_dropping_a_connection_makes_the_next_call_open_another() -> None:
         await channel.call("ECHO", "b")
         assert server.connections == 2
         await channel.aclose()
+
+
+@pytest.mark.parametrize("name", ["asyncio", "uvloop"])
+def test_an_answer_that_came_while_the_loop_was_blocked_is_read_before_the_connection_is_given_up(
+    server_url: str, name: str
+) -> None:
+    loops: Any = pytest.importorskip(name, reason="an extra")
+
+    async def ask() -> str:
+        channel = _channel(server_url, answer_timeout=0.1)
+        try:
+            await channel.call("PING")
+            answer = asyncio.ensure_future(channel.call("ECHO", "x"))
+            await asyncio.sleep(0)
+            time.sleep(0.3)  # noqa: ASYNC251  (the fault itself)
+            return await answer
+        finally:
+            await channel.aclose()
+
+    with asyncio.Runner(loop_factory=loops.new_event_loop) as runner:
+        assert runner.run(ask()) == "x"

@@ -205,7 +205,6 @@ def test_the_code_is_found_where_each_server_version_puts_it(text: str, code: st
         ConnectionResetError("reset"),
         socket.gaierror(-2, "Name or service not known"),
         TimeoutError(),
-        ssl.SSLCertVerificationError("certificate verify failed"),
         EOFError(),
         foreign.ConnectionError("Connection closed by server."),
         foreign.TimeoutError("Timeout reading"),
@@ -215,7 +214,24 @@ def test_the_code_is_found_where_each_server_version_puts_it(text: str, code: st
 def test_what_the_network_does_is_unavailable(error: Exception) -> None:
     ours = translate(error, address="h:1", sent=False)
     assert isinstance(ours, StoreUnavailable)
-    assert str(ours) == f"no server at h:1 (while connecting): {str(error) or type(error).__name__}"
+    assert str(ours).startswith(f"no server at h:1 (while connecting): {str(error) or type(error).__name__}")
+
+
+def test_a_certificate_that_is_not_trusted_is_a_refusal_however_it_is_wrapped() -> None:
+    distrust = ssl.SSLCertVerificationError("certificate verify failed")
+    wrapped = foreign.ConnectionError("Error 1 connecting")
+    wrapped.__cause__ = distrust
+    for error in (distrust, wrapped):
+        ours = translate(error, address="h:1", sent=False)
+        assert isinstance(ours, StoreRefused)
+        assert ours.code == "CERTIFICATE"
+        assert "ssl_ca_certs" in str(ours)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_server_that_hangs_up_at_once_may_speak_tls(sent: bool) -> None:
+    ours = translate(ConnectionResetError(104, "Connection reset by peer"), address="h:1", sent=sent)
+    assert ("rediss://" in str(ours)) is not sent
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:

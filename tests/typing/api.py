@@ -6,12 +6,24 @@ A line that stops being an error is found too: pyright reports an `ignore` that 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 import msgspec
 
-from eventbus import Emission, Event, EventContext, EventProvider, Keep, Retry, SyncContext
+from eventbus import (
+    CallNext,
+    Emission,
+    Event,
+    EventContext,
+    EventProvider,
+    JobFacts,
+    Keep,
+    Retry,
+    SyncContext,
+)
 from eventbus.context import SyncEmission as ContextEmission
 from eventbus.sync import SyncEmission
 
@@ -111,3 +123,48 @@ async def consuming() -> None:
     with provider.context(tenant="a"):
         await provider.subscribe(placed, price, group="billing")
     await provider.add_group(placed, "mail")
+
+
+@provider.lifespan
+async def pool() -> AsyncIterator[list[int]]:
+    yield [1]
+
+
+@provider.lifespan
+@asynccontextmanager
+async def named(given: EventProvider) -> AsyncGenerator[str]:
+    yield given.settings.name
+
+
+@provider.lifespan  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+async def yields_nothing() -> int:
+    return 1
+
+
+@provider.use
+async def timing(payload: Any, ctx: EventContext, call: CallNext) -> Any:
+    return await call(payload)
+
+
+@provider.use  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+async def misses_the_call(payload: Any, ctx: EventContext) -> Any: ...
+
+
+@provider.on(noted, group="sharing")
+async def sharing(order: Order, ctx: EventContext) -> None:
+    assert_type(ctx.shared(pool), list[int])
+    assert_type(ctx.shared(named), str)
+
+
+@provider.on(noted, group="threads")
+def sharing_in_a_thread(order: Order, ctx: SyncContext) -> None:
+    assert_type(ctx.shared(pool), list[int])
+
+
+@provider.on(counted, pool="process")
+def count(payload: Any, facts: JobFacts) -> int:
+    facts.progress(1)  # pyright: ignore[reportAttributeAccessIssue]
+    return facts.attempt
+
+
+provider.on(counted, pool="fork")  # pyright: ignore[reportArgumentType]

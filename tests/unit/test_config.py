@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus.config import DEFAULT_URL, Keep, Settings, redact
+from eventbus.config import DEFAULT_URL, Keep, Settings
 from eventbus.errors import ConfigError, DefinitionError
+from eventbus.redaction import redact
 from eventbus.retry import Retry
 
 
@@ -129,7 +130,7 @@ def test_short_forms_are_brought_into_one(option: str, value: object, expected: 
         ("retry", "often", r"expected retry to be a Retry or a number of attempts, got: 'often'"),
         ("retry", {"attempt": 2}, r"expected retry to be made of attempts, .* got: 'attempt'"),
         ("retry", 0, r"retry: expected attempts to be a positive integer, got: 0"),
-        ("durability", "replicated", r'durability="replicated" is not supported yet; use "default"'),
+        ("durability", "replicated", r"needs a server with a replica, got: embedded:./.eventbus; set url"),
         ("durability", "high", r'expected durability to be "default" or "replicated", got: \'high\''),
         ("allow_eviction", 1, r"expected allow_eviction to be True or False, got: 1"),
     ],

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import eventbus
-from eventbus import DefinitionError, EventContext, Retry, SyncContext
+from eventbus import DefinitionError, EventContext, JobFacts, Retry, SyncContext
 from eventbus.handler import Handler, make_handler
 
 
@@ -97,6 +97,8 @@ async def context_first(ctx: EventContext, order: Order) -> int: ...
 async def keyword_only(*, order: Order) -> int: ...
 async def of_a_thread(order: Order, ctx: SyncContext) -> int: ...
 def of_the_loop(order: Order, ctx: EventContext) -> int: ...
+def of_a_process(order: Order, facts: JobFacts) -> int: ...
+async def facts_alone(order: Order, facts: JobFacts) -> int: ...
 
 
 @pytest.mark.parametrize(
@@ -134,11 +136,36 @@ def test_another_group_may_return_what_it_likes() -> None:
         ({"timeout": "soon"}, "expected timeout"),
         ({"retry": 3}, "expected retry of handler plain of event 'placed' to be a Retry, got: 3"),
         ({"group": "a b"}, "expected a group name"),
+        ({"pool": "fork"}, 'expected pool of handler plain .* to be "thread" or "process", got: \'fork\''),
+        (
+            {"pool": "process"},
+            "handler plain .* is async and runs in the event loop; for pool='process' make",
+        ),
+        ({"pool": "thread"}, "is async and runs in the event loop"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         _make(plain, Order, int, **options)
+
+
+def test_where_a_handler_runs_follows_from_its_kind_and_is_chosen_for_plain_functions() -> None:
+    assert _make(plain, Order, int).pool is None
+    assert _make(in_thread, Order, int).pool == "thread"
+    assert _make(in_thread, Order, int, pool="thread").pool == "thread"
+    assert _make(of_a_process, Order, int, pool="process").pool == "process"
+
+
+def test_the_facts_are_part_of_every_context_and_all_that_a_process_gives() -> None:
+    assert _make(of_a_process, Order, int, pool="process").context == "facts"
+    assert _make(of_a_process, Order, int).context == "facts"
+    assert _make(facts_alone, Order, int).context == "facts"
+    assert [name for name in ("emit", "progress", "shared") if hasattr(JobFacts, name)] == []
+    for wrong, name in ((in_thread, "SyncContext"), (of_the_loop, "EventContext")):
+        with pytest.raises(
+            DefinitionError, match=f"runs in a process: annotate its context as JobFacts, not {name}"
+        ):
+            _make(wrong, Order, int, pool="process")
 
 
 def test_options_are_kept_in_their_units() -> None:

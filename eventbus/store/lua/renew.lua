@@ -1,26 +1,30 @@
--- Renews the leases of one worker, and notes that the server was heard.
+-- Renews the leases of one worker, and notes that it and the server were heard.
 -- The first write is one that a full server allows.
 -- KEYS: the shard's root
--- head: now lease jobs
+-- head: now worker lag lease jobs
+-- lag: how far behind the worker's event loop is, ms
 -- jobs: id token
--- answer: ids whose lease is not held by that token any more
+-- answer: ids whose lease is not held by that token any more, ids that were cancelled
 --include base
 --include heard
 
 local now = read_now(take())
-local lease, count = take(), take()
-local held, lost = {}, {}
+local worker, lag, lease, count = take(), take(), take(), take()
+local held, lost, cancelled = {}, {}, {}
 for _ = 1, count do
   local id, token = take(), take()
-  local values = redis.pcall('HMGET', key('job', id), 'token', 'state')
+  local values = redis.pcall('HMGET', key('job', id), 'token', 'state', 'cancel')
   if values[1] == token and values[2] == 'active' then
     held[#held + 1] = now + lease
     held[#held + 1] = id
+    if values[3] then cancelled[#cancelled + 1] = id end
   else
     lost[#lost + 1] = id
   end
 end
 redis.call('ZREM', root .. ':active', '')
 note_heard(now, lease)
+redis.call('HSET', key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
+redis.call('PEXPIRE', key('worker', worker), 600000)
 call_many('ZADD', root .. ':active', held)
-return lost
+return { lost, cancelled }

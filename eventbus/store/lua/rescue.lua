@@ -1,22 +1,35 @@
--- Ends leases that ran out: back to ready in the old place, or failed past the stall limit.
--- A stall is no attempt. Any worker may do this, also several at once.
--- A job that kills its process takes those beside it along. So what stalls for the second time
--- is not given back together, to be claimed together again, but one by one over a lease.
+-- Ends leases that ran out: back to ready, failed past the stall limit, or cancelled if that was asked.
+-- A stall is no attempt, and its job keeps its place. But one that stalled twice may have killed its
+-- process, and those beside it: it goes to the end of its priority, and is claimed alone.
+-- Any worker may do this, also several at once.
 -- KEYS: the shard's root
 -- head: now lease limit max_stalls key_ttl
--- answer: ms until the next lease ends (-1: nothing active), rescued ids, failed ids
+-- answer: ms until the next lease ends (-1: nothing active), then for each job: id verdict worker age lag
+--   verdict: rescued | failed | cancelled
+--   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
 --include base
 --include ready
 --include finish
 --include record
 --include heard
 
+local SUSPECT = 2
 local now = read_now(take())
 local lease, limit, max_stalls, key_ttl = take(), take(), take(), take()
 local active = root .. ':active'
-local ids = redis.call('ZRANGEBYSCORE', active, '-inf', whole(now), 'LIMIT', 0, limit)
-local stalled, bad = {}, {}
-for _, id in ipairs(ids) do
+local found = redis.call('ZRANGEBYSCORE', active, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, limit)
+local ids, stalled, bad = {}, {}, {}
+
+-- Who held the job, when it renewed the lease for the last time, and how its event loop was then.
+local function read_holder(token, deadline)
+  local worker = string.match(token or '', '^[^+:]+') or ''
+  local v = try('HMGET', key('worker', worker), 'lag', 'lease') or {}
+  return { worker = worker, lag = tonumber(v[1]) or 0, age = now - deadline + (tonumber(v[2]) or lease) }
+end
+
+for i = 1, #found, 2 do
+  local id = found[i]
+  ids[#ids + 1] = id
   local record, why, queue = read(id)
   if record and record.state ~= 'active' and not is_placed(id, record) then
     record, why, queue = nil, 'active in the state ' .. record.state, record.queue
@@ -24,58 +37,67 @@ for _, id in ipairs(ids) do
   if not record then
     bad[#bad + 1] = { id = id, queue = queue, why = why }
   elseif record.state == 'active' then
-    record.lease = read_lease(id)
-    stalled[#stalled + 1] = { id = id, record = record, stalls = (tonumber(record.stalls) or 0) + 1 }
+    record.id, record.lease = id, read_lease(id)
+    record.stalls = (tonumber(record.stalls) or 0) + 1
+    record.holder = read_holder(record.lease.token, tonumber(found[i + 1]))
+    stalled[#stalled + 1] = record
   end
 end
 
 redis.call('ZREM', active, '')
 note_heard(now, lease)
 local grace = tonumber(redis.call('HGET', root .. ':clock', 'grace') or 0)
-if now < grace then return { grace - now, {}, {} } end
+if now < grace then return { grace - now } end
 
-local function fail(job)
+-- Keeps what is known of the stall in the job's log; returns it as text.
+local function note_stall(job)
+  local holder = job.holder
   local text = cjson.encode({
     type = 'StalledError',
-    message = string.format('the lease ran out %d times, the last one held by %s', job.stalls, job.record.lease.token or '?'),
-    attempts = tonumber(job.record.attempts) or 0,
+    message = string.format(
+      'the lease ran out %d times; the last one was held by worker %s, which renewed it %.0f ms before, '
+        .. 'its event loop %.0f ms behind when last heard',
+      job.stalls, holder.worker == '' and '?' or holder.worker, holder.age, holder.lag
+    ),
+    attempts = tonumber(job.attempts) or 0,
     stalls = job.stalls,
+    worker = holder.worker,
   })
-  redis.call('HSET', key('job', job.id), 'stalls', job.stalls)
-  finish(job.id, job.record.lease, 'failed', text, now, key_ttl)
+  note_error(job.id, text)
+  return text
 end
 
-local ready, rescued, failed, suspects = {}, {}, {}, {}
+local ready, suspects, answer = {}, {}, { 0 }
+local function rescue(job)
+  local text = note_stall(job)
+  redis.call('HDEL', job_root .. job.id, 'token') -- what its holder still sends is refused
+  redis.call('HSET', job_root .. job.id, 'stalls', job.stalls)
+  if job.lease.cancel then
+    finish_cancelled(job.id, job.lease, now, key_ttl)
+    return 'cancelled'
+  elseif job.stalls > max_stalls then
+    finish(job.id, job.lease, 'failed', text, now, key_ttl)
+    return 'failed'
+  elseif job.stalls >= SUSPECT then
+    push(suspects, job.queue, job)
+  else
+    redis.call('HSET', job_root .. job.id, 'state', 'waiting')
+    push(ready, job.queue, job.order, job.id)
+  end
+  return 'rescued'
+end
+
 call_many('ZREM', active, ids)
 for _, job in ipairs(bad) do quarantine(job.id, job.queue, job.why, now) end
 for _, job in ipairs(stalled) do
-  redis.call('HDEL', key('job', job.id), 'token') -- what its holder still sends is refused
-  if job.stalls > max_stalls then
-    fail(job)
-    failed[#failed + 1] = job.id
-  else
-    redis.call('HSET', key('job', job.id), 'state', 'waiting', 'stalls', job.stalls)
-    if job.stalls > 1 then
-      suspects[#suspects + 1] = job
-    else
-      push(ready, job.record.queue, job.record.order, job.id)
-    end
-    rescued[#rescued + 1] = job.id
+  local verdict = rescue(job)
+  for _, value in ipairs({ job.id, verdict, job.holder.worker, job.holder.age, job.holder.lag }) do
+    answer[#answer + 1] = value
   end
 end
-local later = {} -- queues whose workers must hear when the next is due
-for i, job in ipairs(suspects) do
-  if i == 1 then
-    push(ready, job.record.queue, job.record.order, job.id)
-  else
-    local due = now + math.floor(lease * (i - 1) / #suspects)
-    redis.call('HSET', key('job', job.id), 'state', 'delayed', 'due', due)
-    redis.call('ZADD', root .. ':delayed', due, job.id)
-    later[job.record.queue] = true
-  end
-end
+requeue(suspects, ready)
 place_ready(ready, now)
-for queue in pairs(later) do wake(queue, now) end
 flush_ends()
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
-return { first[2] and math.max(0, tonumber(first[2]) - now) or -1, rescued, failed }
+answer[1] = first[2] and math.max(0, tonumber(first[2]) - now) or -1
+return answer

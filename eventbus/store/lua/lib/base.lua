@@ -8,7 +8,8 @@ end
 
 local job_root = key('job', '') -- records are what is named most
 
--- One packed argument: a flat array, read from the front.
+-- One packed argument: a flat array, read from the front. Where rows are many, loops read it
+-- by place: a call for each field would cost as much as the commands.
 local args = cmsgpack.unpack(ARGV[1])
 local at = 0
 
@@ -24,7 +25,8 @@ local function read_now(given)
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- Times and orders have more than 14 digits at most, which `..` would round.
+-- Times and orders have more than 14 digits at most, which `..` would round. What is written
+-- many times is made text once: a number is formatted anew for each command.
 local function whole(n)
   return string.format('%.0f', n)
 end

@@ -23,37 +23,10 @@ local function share(queues, want)
   return takes
 end
 
-local function read_body(id, record)
-  if record.body then return record.body end
-  return try('GET', key('body', id)) or nil
-end
-
--- Reads one candidate into `plan`; returns its size in bytes.
-local function choose(plan, index, queue, id)
-  plan.taken[#plan.taken + 1] = { queue = queue.name, id = id }
-  local record, why = read(id)
-  local body = record and read_body(id, record)
-  if record and not body then why = 'no body' end
-  if record and record.queue ~= queue.name then why = 'belongs to queue ' .. record.queue end
-  if why then
-    plan.bad[#plan.bad + 1] = { id = id, queue = queue.name, why = why }
-  elseif record.state ~= 'waiting' then
-    if not is_placed(id, record) then
-      plan.bad[#plan.bad + 1] = { id = id, queue = queue.name, why = 'waits in the state ' .. record.state }
-    end -- else a stray entry, which is only removed
-  elseif record.v then
-    plan.foreign[#plan.foreign + 1] = { id = id, queue = queue.name }
-  else
-    plan.jobs[#plan.jobs + 1] = { id = id, index = index, record = record, body = body }
-    return #body
-  end
-  return 0
-end
-
 -- At most `want` jobs and `bytes` of bodies, but always one job. One id more than may be
 -- taken is asked for, to see whether more is left.
-local function read_claims(queues, want, bytes)
-  local plan = { taken = {}, jobs = {}, bad = {}, foreign = {}, more = {} }
+local function read_claims(queues, want, bytes, suspects)
+  local plan = { ids = {}, rows = {}, bad = {}, foreign = {}, more = {}, suspects = suspects }
   if want <= 0 then return plan end
   for _, queue in ipairs(queues) do
     queue.ids = {}
@@ -62,29 +35,46 @@ local function read_claims(queues, want, bytes)
     end
   end
   for i, count in ipairs(share(queues, want)) do
-    local queue, took = queues[i], 0
-    while took < count and (bytes > 0 or #plan.jobs == 0) do
-      took = took + 1
-      bytes = bytes - choose(plan, i, queue, queue.ids[took])
+    local queue, seen = queues[i], 0
+    while seen < count and not plan.is_alone and (bytes > 0 or not plan.ids[1]) do
+      seen = seen + 1
+      bytes = bytes - choose(plan, i, queue, queue.ids[seen])
     end
-    if #queue.ids > took then plan.more[#plan.more + 1] = i end
+    queue.seen = seen
+    -- Where only suspects were seen, which this worker may not claim now, there is no more for it.
+    local has_more = #queue.ids > seen and not (queue.left_count == seen and not suspects)
+    if has_more or (queue.left and suspects) then plan.more[#plan.more + 1] = i end
   end
   return plan
 end
 
-local function write_claims(plan, token, lease_end, now)
-  local gone, active = {}, {}
-  for _, each in ipairs(plan.taken) do push(gone, each.queue, each.id) end
-  for queue, ids in pairs(gone) do call_many('ZREM', key('ready', queue), ids) end
+-- Removes what was seen and not left from `ready`: mostly its first members, by their rank.
+local function remove_seen(queue)
+  local name = key('ready', queue.name)
+  if not queue.left then
+    redis.call('ZREMRANGEBYRANK', name, 0, queue.seen - 1)
+    return
+  end
+  local gone = {}
+  for i = 1, queue.seen do
+    if not queue.left[queue.ids[i]] then gone[#gone + 1] = queue.ids[i] end
+  end
+  call_many('ZREM', name, gone)
+end
+
+local function write_claims(queues, plan, token, lease_end, now)
+  for _, queue in ipairs(queues) do
+    if queue.seen and queue.seen > 0 then remove_seen(queue) end
+  end
   for _, bad in ipairs(plan.bad) do quarantine(bad.id, bad.queue, bad.why, now) end
   for _, each in ipairs(plan.foreign) do
     redis.call('HSET', key('job', each.id), 'state', 'parked')
     redis.call('ZADD', key('parked', each.queue), now, each.id)
   end
-  for _, job in ipairs(plan.jobs) do
-    redis.call('HSET', job_root .. job.id, 'state', 'active', 'token', token)
-    active[#active + 1] = lease_end
-    active[#active + 1] = job.id
+  local active = {}
+  for i, id in ipairs(plan.ids) do
+    redis.call('HSET', job_root .. id, 'state', 'active', 'token', token)
+    active[2 * i - 1], active[2 * i] = lease_end, id
   end
   call_many('ZADD', root .. ':active', active)
 end

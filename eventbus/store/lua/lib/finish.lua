@@ -5,13 +5,13 @@ local ends = {} -- state .. ':' .. queue -> flat list of time, job
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
 local function reply(emitter, id, state, text)
-  if #text <= INLINE then
-    push(replies, emitter, id, state)
-    push(replies, emitter, 1, text)
-  else
-    push(replies, emitter, id, state)
-    push(replies, emitter, 0, '')
+  local rows, is_carried = replies[emitter], #text <= INLINE
+  if not rows then
+    rows = {}
+    replies[emitter] = rows
   end
+  local n = #rows
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, state, is_carried and 1 or 0, is_carried and text or ''
 end
 
 -- Tells the job's emitter and everybody who joined it later, each emitter once.
@@ -54,6 +54,11 @@ local function finish(id, record, state, text, now, key_ttl)
   push(ends, state .. ':' .. record.queue, now, id)
   if record.key then end_key(id, record, state, text, key_ttl) end
   tell(id, record, state, text)
+end
+
+-- Ends a job that was asked to be cancelled while it ran; its outcome was written then.
+local function finish_cancelled(id, record, now, key_ttl)
+  finish(id, record, 'cancelled', try('GET', key('result', id)) or '{"type":"JobCancelled"}', now, key_ttl)
 end
 
 -- The last write of a call: finished sets, and one stream entry for each emitter.

@@ -1,11 +1,12 @@
 -- Idempotency keys: pointers from a key to the job it stands for.
+local REUSE, SUPERSEDE = 1, 2 -- what an emission may ask for where its key stands for a job
 local planned = {} -- pointer -> job and print, decided earlier in this call
 
 -- Returns the job that `pointer` stands for, its payload's print, its final state (nil
 -- while open) and outcome. Nil when the key is free: unknown, its record lost, or its
 -- job ended without completing. An emission that joined that very job before (a repeat
 -- whose first answer was lost) gets it again, and so does one that asks to reuse it.
-local function follow(pointer, emission, reuse)
+local function follow(pointer, emission, meeting)
   local plan = planned[pointer]
   if plan then return plan.job, plan.print end
   local values = try('HMGET', pointer, 'job', 'print', 'state', 'text') or {}
@@ -17,7 +18,7 @@ local function follow(pointer, emission, reuse)
     if not state then return nil end
     if state ~= 'completed' and state ~= 'failed' and state ~= 'cancelled' then return job, print end
   end
-  local may = state == 'completed' or reuse or try('HEXISTS', key('waiters', job), emission) == 1
+  local may = state == 'completed' or meeting == REUSE or try('HEXISTS', key('waiters', job), emission) == 1
   if not may then return nil end
   return job, print, state, text or try('GET', key('result', job)) or try('GET', key('outcome', job)) or ''
 end

@@ -29,12 +29,5 @@ end
 local function write_due(due, ready, now)
   call_many('ZREM', root .. ':delayed', due.ids)
   for _, bad in ipairs(due.bad) do quarantine(bad.id, bad.queue, bad.why, now) end
-  for queue, records in pairs(due.by_queue) do
-    local order = reserve(queue, #records)
-    for i, record in ipairs(records) do
-      local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
-      redis.call('HSET', key('job', record.id), 'state', 'waiting', 'order', score)
-      push(ready, queue, score, record.id)
-    end
-  end
+  requeue(due.by_queue, ready)
 end

@@ -17,6 +17,19 @@ local function priority_of(score)
   return math.floor(score / SPAN)
 end
 
+-- Puts jobs into `ready` at a new place: the end of their priority, or its head if lifo.
+-- records: queue -> list of what was read of each job, with its id.
+local function requeue(records, ready)
+  for queue, list in pairs(records) do
+    local order = reserve(queue, #list)
+    for i, record in ipairs(list) do
+      local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
+      redis.call('HSET', job_root .. record.id, 'state', 'waiting', 'order', score)
+      push(ready, queue, score, record.id)
+    end
+  end
+end
+
 -- One wake for each live pool; a blocked worker of it takes the wake and looks.
 local function wake(queue, now)
   local pools = redis.call('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf')

@@ -27,9 +27,16 @@ end
 
 -- What settling must know, or nil: the lease, and who is to be told.
 local function read_lease(id)
-  local v = redis.pcall('HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key')
+  local v = redis.pcall('HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key', 'cancel')
   if v.err or not v[1] or not v[3] then return nil end
-  return { state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6] }
+  return { state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7] }
+end
+
+-- Appends the end of an attempt or of a lease to the job's log.
+local function note_error(id, text)
+  if text == '' then return end
+  if not try('RPUSH', key('log', id), text) then return end
+  redis.call('LTRIM', key('log', id), -50, -1)
 end
 
 -- Whether a job found where its state does not belong also stands where it does: then the
@@ -54,7 +61,8 @@ local function quarantine(id, queue, why, now)
   redis.call('HSET', name, 'queue', record.queue)
   local text = cjson.encode({
     type = 'StoreCorrupt',
-    message = 'the record of job ' .. id .. ' cannot be read: ' .. why,
+    -- What it quotes may be no UTF-8, and would make its whole reply unreadable.
+    message = 'the record of job ' .. id .. ' cannot be read: ' .. string.gsub(why, '[^\32-\126]', '?'),
     attempts = 0,
   })
   finish(id, record, 'failed', text, now, 0)

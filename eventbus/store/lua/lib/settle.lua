@@ -1,4 +1,6 @@
 -- Settling: first every lease is checked, then the outcomes are written.
+-- Most jobs simply complete: nothing to count, nobody but their emitter to tell, a small result.
+-- These go a short way of their own, which is what a busy worker's turn mostly does.
 
 -- Where a retried or given-back job goes; one with a damaged order goes to the middle.
 local function add_place(id, record)
@@ -6,29 +8,40 @@ local function add_place(id, record)
   record.order, record.lifo = whole_record.order or MIDDLE, whole_record.lifo
 end
 
+-- settles.simple: flat list of job, queue, emitter or false, result. settles.rows: all others.
 local function read_settles(count)
-  local settles, lost = {}, {}
+  local settles, lost = { simple = {}, rows = {} }, {}
+  local simple, n = settles.simple, 0
   for _ = 1, count do
-    local row = { id = take(), token = take(), state = take(), attempts = take(), text = take(), delay = take() }
-    local record = read_lease(row.id)
-    if record and record.token == row.token then
-      -- Not active any more but settled with this very token: a repeat, already done.
-      if record.state == 'active' then
-        row.record = record
-        if row.state == 'delayed' or row.state == 'waiting' then add_place(row.id, record) end
-        settles[#settles + 1] = row
-      end
+    local id, token, state, attempts, text = args[at + 1], args[at + 2], args[at + 3], args[at + 4], args[at + 5]
+    at = at + 6
+    local v = redis.pcall('HMGET', job_root .. id, 'token', 'state', 'queue', 'reply', 'joined', 'key', 'cancel')
+    if v[1] ~= token or not v[2] or not v[3] then
+      lost[#lost + 1] = id
+    elseif v[2] ~= 'active' then -- settled with this very token: a repeat, already done
+    elseif state == 'completed' and attempts == '' and #text <= FIELD and not (v[5] or v[6] or v[7]) then
+      simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, v[3], v[4], text
+      n = n + 4
     else
-      lost[#lost + 1] = row.id
+      local record = { queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7] }
+      local row = { id = id, state = state, attempts = attempts, text = text, delay = args[at], record = record }
+      if state == 'delayed' or state == 'waiting' then add_place(id, record) end
+      settles.rows[#settles.rows + 1] = row
     end
   end
   return settles, lost
 end
 
-local function note_error(id, text)
-  if text == '' then return end
-  if not try('RPUSH', key('log', id), text) then return end
-  redis.call('LTRIM', key('log', id), -50, -1)
+local function write_simple(simple, policies, ended, now)
+  for i = 1, #simple, 4 do
+    local id, queue, text = simple[i], simple[i + 1], simple[i + 3]
+    local policy = policies[queue]
+    if policy then policy.completed = true end
+    ended[#ended + 1] = id
+    redis.call('HSET', job_root .. id, 'state', 'completed', 'ended', now, 'result', text)
+    push(ends, 'completed:' .. queue, now, id)
+    if simple[i + 2] then reply(simple[i + 2], id, 'completed', text) end
+  end
 end
 
 -- A retry takes a new place at its priority: behind what waits already, or before it if lifo.
@@ -39,19 +52,9 @@ local function settle_retry(row, now, retried, delayed)
     delayed[#delayed + 1] = now + row.delay
     delayed[#delayed + 1] = row.id
   else
-    redis.call('HSET', key('job', row.id), 'state', 'waiting', 'attempts', row.attempts)
-    push(retried, row.record.queue, row)
-  end
-end
-
-local function place_again(retried, ready)
-  for queue, rows in pairs(retried) do
-    local order = reserve(queue, #rows)
-    for i, row in ipairs(rows) do
-      local score = score_of(priority_of(tonumber(row.record.order)), order + i, row.record.lifo)
-      redis.call('HSET', key('job', row.id), 'order', score)
-      push(ready, queue, score, row.id)
-    end
+    redis.call('HSET', key('job', row.id), 'attempts', row.attempts)
+    row.record.id = row.id
+    push(retried, row.record.queue, row.record)
   end
 end
 
@@ -59,12 +62,16 @@ end
 -- Returns whether `delayed` changed.
 local function write_settles(settles, policies, ready, now)
   local ended, delayed, retried = {}, {}, {}
-  for _, row in ipairs(settles) do
+  write_simple(settles.simple, policies, ended, whole(now))
+  for _, row in ipairs(settles.rows) do
     local record = row.record
     local policy = policies[record.queue]
+    if record.cancel then row.state = 'cancelled' end
     if policy then policy[row.state] = true end
     ended[#ended + 1] = row.id
-    if row.state == 'delayed' then
+    if record.cancel then
+      finish_cancelled(row.id, record, now, policy and policy.key_ttl or 86400000)
+    elseif row.state == 'delayed' then
       settle_retry(row, now, retried, delayed)
     elseif row.state == 'waiting' then
       redis.call('HSET', key('job', row.id), 'state', 'waiting')
@@ -79,6 +86,6 @@ local function write_settles(settles, policies, ready, now)
   end
   call_many('ZREM', root .. ':active', ended)
   call_many('ZADD', root .. ':delayed', delayed)
-  place_again(retried, ready)
+  requeue(retried, ready)
   return #delayed > 0
 end

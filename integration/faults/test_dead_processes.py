@@ -10,6 +10,7 @@ from backends import Backend
 from conditions import until
 from journal import Journal
 from programs import Program
+from supervisor import Supervisor
 
 from eventbus import EventProvider, StalledError
 
@@ -24,33 +25,14 @@ async def test_the_result_for_an_emitter_that_was_killed_is_there_by_id(
     worker = start_worker(server)
     emitter = run("hold", '{"gate":"open"}', module="holder", url=server.url)
     await until("its job runs", lambda: len(journal.read("began")) == 1, story=emitter.story)
-    await until("it knows the id", lambda: len(emitter.out.splitlines()) == 1, story=emitter.story)
-    job = emitter.lines()[0]
+    await until("it knows", lambda: len(emitter.out.splitlines()) == 2, story=emitter.story)
+    (job,) = emitter.lines()[0]
     emitter.kill()
     gates("open")
     async with EventProvider(server.url) as provider:
         result = await provider.result(job, reply_timeout="20s")
     assert result == {"gate": "open", "pid": worker.pid}
     reconcile(server, {job: result}, journal=journal)
-
-
-class Supervisor:
-    """Starts a worker again whenever it has ended by itself, as an init system would."""
-
-    def __init__(self, start: Callable[[], Program]) -> None:
-        self._start = start
-        self.workers = [start()]
-
-    @property
-    def deaths(self) -> int:
-        return len(self.workers) - 1
-
-    def look(self) -> None:
-        if self.workers[-1].has_ended:
-            self.workers.append(self._start())
-
-    def story(self) -> str:
-        return self.workers[-1].story()
 
 
 @pytest.mark.timeout(90)

@@ -97,6 +97,10 @@ async def test_scripts_flushed_under_load_cost_nothing(
     assert {record.stalls for record in audit.jobs.values()} == {0}
     assert set(journal.runs().values()) == {1}
     assert worker.complaints() == []
+    assert 1 <= len(worker.logged("the server forgot its scripts, sending them again")) <= 10, (
+        "a line for each flush"
+    )
+    assert [entry for entry in worker.log() if entry["level"] != "info"] == []
 
 
 async def test_a_provider_started_without_a_server_works_once_it_is_there(

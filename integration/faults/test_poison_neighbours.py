@@ -9,7 +9,7 @@ from audit import Audit
 from backends import Backend
 from conditions import until
 from programs import Program
-from test_dead_processes import Supervisor
+from supervisor import Supervisor
 
 from eventbus import EventProvider
 

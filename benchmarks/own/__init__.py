@@ -1,0 +1,1 @@
+"""Rows about our side alone: how its cost grows, what a worker and a kept job cost, how it starts."""

@@ -1,0 +1,55 @@
+"""What our own rows are measured with: the server, and our programs with all their flags."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+
+from benchmarks.app import SERVES_VARIABLE
+from benchmarks.draining import drain, drain_as_fleet
+from benchmarks.measure import Line
+from benchmarks.programs import Program, measured, started
+from benchmarks.server import Server
+from benchmarks.sides import OUR_WORKER
+from benchmarks.works import FILL_CHUNK
+
+SMALL_COUNT = 1000
+"""With a --count up to this, a run is a smoke run: windows of time are short."""
+
+
+class Lab:
+    """A server and the sizes of this run."""
+
+    def __init__(self, server: Server, count: int) -> None:
+        self.server = server
+        self.count = count
+        self.is_small = count <= SMALL_COUNT
+
+    def emit(self, step: str, count: int, *, worker: Program | None = None, **flags: int) -> Line:
+        """Run a step of `ours.py`; `flags` are its flags, with underscores."""
+        words = [
+            word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        command = [sys.executable, "-m", "benchmarks.ours", step, "--url", self.server.url]
+        return measured([*command, "--count", str(count), *words], self.server.url, worker)
+
+    def fill(self, count: int, *, types: int = 1, size: int = 0) -> Line:
+        """Fill the queue with `count` jobs."""
+        return self.emit("fill", count, chunk=FILL_CHUNK, types=types, size=size)
+
+    def drain(self, count: int, serves: str = "noop") -> Line:
+        """Run `count` jobs of what waits, in one worker."""
+        return drain(OUR_WORKER, self.server.url, count, {SERVES_VARIABLE: serves})
+
+    def drain_as_fleet(self, count: int, size: int) -> Line:
+        """Empty the queue of `count` jobs with `size` workers that begin together."""
+        return drain_as_fleet([*OUR_WORKER, "--burst"], self.server.url, count, size)
+
+    def worker(self, serves: str = "noop") -> AbstractContextManager[Program]:
+        """Start a worker for the block."""
+        return started(OUR_WORKER, self.server.url, {SERVES_VARIABLE: serves})
+
+
+def cost(prefix: str, line: Line) -> dict[str, float]:
+    """Return what a job cost: microseconds on the clock, and of the server's CPU."""
+    return {f"{prefix}_us": 1e6 / line.per_second, f"{prefix}_cpu_us": line.server_cpu_us}

@@ -1,0 +1,23 @@
+"""All rows of our own, in the order of the page."""
+
+from __future__ import annotations
+
+from benchmarks.own.demo import Demo
+from benchmarks.own.fleet import Fleet
+from benchmarks.own.memory import Memory
+from benchmarks.own.payloads import Payloads
+from benchmarks.own.process import Idle, WorkerCpu
+from benchmarks.own.row import Row
+from benchmarks.own.scale import Emitters, Types, Waiting
+
+ROWS: tuple[Row, ...] = (
+    Waiting(),
+    Types(),
+    Emitters(),
+    Fleet(),
+    Payloads(),
+    WorkerCpu(),
+    Idle(),
+    Demo(),
+    Memory(),
+)

@@ -1,0 +1,91 @@
+"""`eventbus check`: is all there that a worker or an emitter needs? Each finding says what to do."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+import typer
+
+from eventbus.cli.failures import CommandError, is_debugging, one_line
+from eventbus.cli.loading import load_provider, with_settings
+from eventbus.cli.logs import configure_logs
+from eventbus.cli.loop import run
+from eventbus.config import redact
+from eventbus.errors import EventBusError
+from eventbus.provider import EventProvider
+from eventbus.store.checkup import Checkup, Finding
+from eventbus.store.connection import Connector
+
+__all__ = ["check"]
+
+
+def check(
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:PROVIDER]", help="Also import this, and look for its workers."),
+    ] = None,
+    *,
+    url: Annotated[str | None, typer.Option(help="The server, over the provider's own setting.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check the settings, the server, its rights, and the handlers of a program.
+
+    Exit code 0: nothing keeps the bus from working, though there may be warnings; 1: the server
+    does; 2: the settings or the program do.
+    """
+    configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)
+    findings, provider = _read_program(place, url)
+    if provider is None:
+        code = 2
+    else:
+        findings += run(_look(provider))
+        code = int(any(each.level == "error" for each in findings))
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode({"exit_code": code, "findings": findings}) + b"\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _lines(findings)))
+    return code
+
+
+def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], EventProvider | None]:
+    """Return what was found, and the provider; without one there is nothing to look at."""
+    try:
+        provider = EventProvider(url) if place is None else with_settings(load_provider(place), url=url)
+        Connector(provider.settings.url)
+    except (CommandError, EventBusError) as error:
+        return [Finding("settings" if place is None else "program", "error", one_line(error))], None
+    findings = [Finding("settings", "ok", f"valid; url {redact(provider.settings.url)}")]
+    if place is not None:
+        count = len(provider.queues)
+        if count:
+            said = f"{count} handler{'' if count == 1 else 's'}"
+            findings.append(Finding("program", "ok", f"{place} is importable and has {said}"))
+        else:
+            remedy = "register them with @provider.on(...), if it is to run a worker"
+            findings.append(Finding("program", "warning", f"{place} has no handlers", remedy))
+    return findings, provider
+
+
+async def _look(provider: EventProvider) -> list[Finding]:
+    settings = provider.settings
+    connector = Connector(settings.url)
+    try:
+        checkup = Checkup(connector, prefix=settings.prefix, name=f"{settings.name}-check")
+        return await checkup.run(
+            provider.queues,
+            allow_eviction=settings.allow_eviction,
+            replicated=settings.durability == "replicated",
+        )
+    finally:
+        await connector.aclose()
+
+
+def _lines(findings: Iterable[Finding]) -> Iterable[str]:
+    for each in findings:
+        yield f"{each.level:8} {each.subject:17} {each.said}"
+        if each.remedy:
+            yield f"{'':26} -> {each.remedy}"

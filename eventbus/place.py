@@ -1,0 +1,137 @@
+"""Places: where another process of the same program finds a function or an event, by name.
+
+What must hold: a place names just one object, and nothing but names travels. The file of a
+program that was run directly (`python app.py`) is a place too: the other process loads it under
+the name `__mp_main__`, as multiprocessing does, so that what stands under
+`if __name__ == "__main__":` does not run there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from eventbus.errors import DefinitionError
+
+__all__ = ["Place", "find", "is_found_here", "place_of_event", "place_of_function"]
+
+_MAIN = ("__main__", "__mp_main__")
+
+
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A name in a module; `file` if the module is a program that was run directly."""
+
+    module: str
+    name: str
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file or self.module}:{self.name}"
+
+
+def place_of_function(function: Any, what: str) -> Place:
+    """Return where `function` is found; `what` names it in the error.
+
+    Raises DefinitionError for what has no name of its own in a module: a lambda, a function
+    inside a function, a method of an object, a partial.
+    """
+    name: str = getattr(function, "__qualname__", "")
+    module: Any = getattr(function, "__module__", None)
+    if not inspect.isroutine(function) or inspect.ismethod(function) or "<" in name or not module:
+        raise DefinitionError(
+            f'expected {what} to be a function at the top level of a module, for pool="process" finds it '
+            f"there by name; got: {name or type(function).__name__}"
+        )
+    return _place(module, name, what)
+
+
+def place_of_event(event: object, near: str, what: str) -> Place:
+    """Return where `event` is found, looking first in the module `near`.
+
+    Raises DefinitionError if no module, and no class at the top level of one, has it.
+    """
+    others = [name for name in sys.modules if name != near and name not in _MAIN]
+    for module in (near, *others, "__main__"):
+        name = _name_in(sys.modules.get(module), event)
+        if name is not None:
+            return _place(module, name, what)
+    raise DefinitionError(
+        f"expected {what} to be a name at the top level of a module: a handler with "
+        'pool="process" finds the types of its event there'
+    )
+
+
+def find(place: Place) -> Any:
+    """Return what stands at a place; imports its module. Raises whatever that raises."""
+    return _inside(_load(place.file) if place.file else importlib.import_module(place.module), place.name)
+
+
+def is_found_here(place: Place, function: Any) -> bool:
+    """Whether a function of this process stands at its place; asked once its module is imported."""
+    try:
+        return _inside(sys.modules[function.__module__], place.name) is function
+    except (KeyError, AttributeError):
+        return False
+
+
+def _inside(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _place(module: str, name: str, what: str) -> Place:
+    if module not in _MAIN:
+        return Place(module, name)
+    main = sys.modules[module]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name not in _MAIN:  # python -m NAME
+        return Place(spec.name, name)
+    file = getattr(main, "__file__", None)
+    if not file or not Path(file).is_file():
+        raise DefinitionError(
+            f'{what} lies in no file, so pool="process" cannot find it from another process; '
+            "move it into a module"
+        )
+    return Place("__main__", name, str(Path(file).resolve()))
+
+
+def _name_in(module: ModuleType | None, wanted: object) -> str | None:
+    if module is None:
+        return None
+    for name, value in list(vars(module).items()):
+        if value is wanted:
+            return name
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            inner = next((each for each, other in vars(value).items() if other is wanted), None)
+            if inner is not None:
+                return f"{name}.{inner}"
+    return None
+
+
+def _load(file: str) -> ModuleType:
+    """Load a program as a module, once."""
+    known = sys.modules.get("__mp_main__")
+    if known is not None:
+        return known
+    loader = SourceFileLoader("__mp_main__", file)
+    spec = importlib.util.spec_from_file_location("__mp_main__", file, loader=loader)
+    assert spec is not None  # noqa: S101  (it has a loader)
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules["__main__"]
+    sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules["__mp_main__"]
+        sys.modules["__main__"] = before
+        raise
+    return module

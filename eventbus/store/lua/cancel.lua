@@ -1,0 +1,41 @@
+-- Cancels jobs, each with those of its groups unless its id names one of them.
+-- Repeat-safe: what was cancelled stays so. The first write is one that a full server allows.
+-- KEYS: the shard's root
+-- head: now key_ttl jobs
+-- jobs: id queue text
+-- answer: for each job the first of these that is true of it or of one of its groups:
+--   ended | asked (it runs; its worker was told) | over (it had ended) | unknown
+--include base
+--include finish
+--include record
+--include cancelling
+
+local now = read_now(take())
+local key_ttl, count = take(), take()
+local RANKS = { ended = 4, asked = 3, over = 2, unknown = 1 }
+local words, jobs = {}, {}
+
+local function targets_of(id, queue)
+  local targets = { id }
+  if string.find(id, '@', 1, true) then return targets end
+  if queue == '' then queue = try('HGET', job_root .. id, 'queue') end
+  for _, group in ipairs(queue and try('SMEMBERS', key('groups', queue)) or {}) do
+    targets[#targets + 1] = id .. '@' .. group
+  end
+  return targets
+end
+
+for i = 1, count do
+  local id, queue, text = take(), take(), take()
+  jobs[i] = { targets = targets_of(id, queue), text = text }
+end
+redis.call('ZREM', root .. ':active', '')
+for i, job in ipairs(jobs) do
+  words[i] = 'unknown'
+  for _, id in ipairs(job.targets) do
+    local word = cancel(id, job.text, now, key_ttl)
+    if RANKS[word] > RANKS[words[i]] then words[i] = word end
+  end
+end
+flush_ends()
+return words

@@ -1,0 +1,58 @@
+-- One job that may be claimed: read, and chosen, left, or set apart. Writes nothing.
+
+-- A job that stalled so often may kill whatever process runs it. So a worker runs one such job at
+-- a time: then the stalls of those beside it do not add up to their failure.
+local SUSPECT = 2
+
+local function read_body(id, body)
+  return body or try('GET', key('body', id)) or nil
+end
+
+-- What a worker is told of a job. Absent: nothing counted, due when it was made.
+local function add_claim(rows, id, index, body, created, attempts, stalls, due)
+  local n = #rows
+  created = created or '0'
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, index, body, attempts or '0'
+  rows[n + 5], rows[n + 6], rows[n + 7] = stalls or '0', created, due or created
+end
+
+-- A candidate that is not simply a job to run: set apart, parked, or a stray entry that is only removed.
+local function refuse(plan, queue, id)
+  local record, why = read(id)
+  if record and record.queue ~= queue.name then why = 'belongs to queue ' .. record.queue end
+  if not why and record.state ~= 'waiting' then
+    if is_placed(id, record) then return end
+    why = 'waits in the state ' .. record.state
+  end
+  if why or not record.v then
+    plan.bad[#plan.bad + 1] = { id = id, queue = queue.name, why = why or 'no body' }
+  else
+    plan.foreign[#plan.foreign + 1] = { id = id, queue = queue.name }
+  end
+end
+
+-- Reads one candidate into `plan`; returns its size in bytes. A suspect is claimed alone, or left.
+local function choose(plan, index, queue, id)
+  local v = redis.pcall(
+    'HMGET', job_root .. id, 'state', 'queue', 'body', 'created', 'attempts', 'stalls', 'due', 'v', 'order'
+  )
+  local is_sound = v[1] == 'waiting' and v[2] == queue.name and not v[8]
+    and v[9] and is_number(v[9]) and is_number(v[4]) and is_number(v[5]) and is_number(v[6]) and is_number(v[7])
+  local body = is_sound and read_body(id, v[3])
+  if not body then
+    refuse(plan, queue, id)
+    return 0
+  end
+  if v[6] and tonumber(v[6]) >= SUSPECT then
+    if not plan.suspects or plan.ids[1] then
+      queue.left = queue.left or {}
+      queue.left[id] = true
+      queue.left_count = (queue.left_count or 0) + 1
+      return 0
+    end
+    plan.is_alone = true
+  end
+  add_claim(plan.rows, id, index, body, v[4], v[5], v[6], v[7])
+  plan.ids[#plan.ids + 1] = id
+  return #body
+end

@@ -1,0 +1,50 @@
+"""The benchmarks as a program: they run, small, and write their page. Nothing here asserts time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from backends import KINDS
+from programs import clean_environment
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--small", "--peers", "none", *words],
+        cwd=_ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(180)
+def test_a_small_run_measures_our_side_and_the_floor_and_writes_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Mine\n\nWords of mine.\n")
+    works = "drain,reply,worker-cpu"
+    server = str(next(iter(KINDS.values())))
+    ran = _benchmarks("--count", "60", "--no-aof", "--only", works, "--server", server, "--output", str(page))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    text = page.read_text()
+    assert text.startswith("# Mine\n\nWords of mine.\n")
+    assert "cannot run" not in text
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    for side in ("eventbus", "floor"):
+        assert [line for line in lines if line.startswith(f"| drain, one worker, concurrency 100 | {side} |")]
+    goals = [line for line in lines if " met |" in line]
+    assert len(goals) == 3, "drain and reply against the floor, and the worker's CPU"
+    assert str(tmp_path) not in text, "no places of this machine"
+
+
+def test_an_unknown_work_is_refused_with_those_that_are_known() -> None:
+    ran = _benchmarks("--only", "dream")
+    assert ran.returncode == 2
+    assert "dream" in ran.stderr
+    assert "drain" in ran.stderr

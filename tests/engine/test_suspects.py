@@ -1,0 +1,44 @@
+"""Jobs that stalled twice may kill their process: a worker runs one such job at a time, whatever else it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from eventbus import EventContext, EventProvider
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+
+
+async def test_suspects_run_one_after_the_other_beside_other_jobs(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, until: Until
+) -> None:
+    provider = make_provider(concurrency=100)
+    suspects: set[str] = set()
+    running: set[str] = set()
+    together: list[set[str]] = []
+    others: list[str] = []
+
+    @provider.on("work")
+    async def work(n: int, ctx: EventContext) -> int:
+        running.add(ctx.job_id)
+        together.append(suspects & running)
+        if ctx.job_id in suspects:
+            await asyncio.sleep(0.005)  # the handler's work, longer than a claim takes
+        else:
+            others.append(ctx.job_id)
+        running.discard(ctx.job_id)
+        return n
+
+    async with provider:
+        emissions = provider.emit_many("work", range(60))
+        await asyncio.gather(*(each.enqueued() for each in emissions))
+        for each in emissions[::2]:
+            suspects.add(each.job_id)
+            admin("HSET", f"{prefix}:{{0}}:job:{each.job_id}", "stalls", 2)
+        async with provider.worker():
+            assert [await each for each in emissions] == list(range(60))
+    assert max(len(each) for each in together) == 1
+    assert len(others) == 30

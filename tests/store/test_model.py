@@ -1,0 +1,399 @@
+"""The store against a model of the life of jobs: random calls, all promises checked after each.
+
+Every call goes through `Store` to the scripts, with times of the test's own. Small by default and
+the same each time; for a long search with new calls: `pytest tests/store/test_model.py
+--hypothesis-profile=long`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from bench import Bench
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from life import Queue, Turn
+from model import LEASE, Model
+from referee import Referee, Wakes
+from servers import Server
+from snapshots import ENDED, UNIT, Snapshot, pass_time
+from strategies import DELAYS, PLAIN, ROWS, START, STATES, TEXTS
+
+from eventbus.errors import StoreRefused
+from eventbus.store.rows import (
+    AddQueue,
+    AddRow,
+    AnnounceQueue,
+    CancelRow,
+    NoteRow,
+    SettleRow,
+    SweepQueue,
+)
+
+_FAR = 10.0**12
+_DAY = 86_400_000
+_KEPT = {
+    "a": SweepQueue("a", 2, 3_600_000, 1, 3_600_000),
+    "b": SweepQueue("b", 1000, 200_000, 1000, 60_000),
+}
+_SERVED = {"both": ["a", "b", "b@g"], "one": ["a"]}
+_WORKERS = ["w", "w+", "x"]
+_EMITTERS = ["em", "el", "gone"]
+_PASSED = [1, 700, LEASE // 3 + 1, LEASE, 40_000, 130_000, 700_000]
+
+_IS_LONG = settings.get_current_profile_name() == "long"
+_SMALL = settings(max_examples=80, stateful_step_count=50, derandomize=True, database=None, deadline=None)
+_SETTINGS = settings.get_profile("long") if _IS_LONG else _SMALL
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    server = Server()
+    server.start()
+    with asyncio.Runner() as runner:
+        bench = Bench(server.url, runner)
+        yield bench
+        bench.close()
+    server.stop()
+
+
+class Life(RuleBasedStateMachine):
+    """Calls of emitters, workers and others, in any order."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+        self.store = bench.store
+        bench.client.flushall()
+        for emitter in _EMITTERS[:2]:
+            name = self.store.keys.replies(emitter)
+            bench.client.xadd(name, {"open": ""})
+            bench.client.expire(name, 600)
+        queues = [Queue("a", _KEPT["a"], 600_000), Queue("b", _KEPT["b"], 0)]
+        self.model = Model(START, queues, emitters=_EMITTERS[:2])
+        self.referee = Referee(self.model)
+        self.wakes = Wakes()
+        self.snapshot = Snapshot(bench.client)
+        self.steps = 0
+        self.count = 0
+        self.leases: list[tuple[str, str]] = []
+        self.calls: dict[str, int] = dict.fromkeys(_WORKERS, 0)
+        self.turns: dict[str, Turn] = {}
+        self.added: tuple[str, list[AddRow]] | None = None
+
+    def check(self, *, may_forget: bool = False) -> None:
+        self.steps += 1
+        self.snapshot = Snapshot(self.bench.client)
+        self.referee.check(self.snapshot, may_forget=may_forget)
+        self.wakes.check(self.snapshot, self.model)
+
+    # emitters
+
+    @initialize(emitter=st.sampled_from(_EMITTERS), rows=ROWS)
+    def add_first(self, emitter: str, rows: list[AddRow]) -> None:
+        self.add(emitter, rows)
+
+    @rule(emitter=st.sampled_from(_EMITTERS), rows=ROWS | PLAIN)
+    def add(self, emitter: str, rows: list[AddRow]) -> None:
+        named = [row._replace(id=f"j{self.count + n}") for n, row in enumerate(rows)]
+        self.count += len(named)
+        self._add(emitter, named)
+
+    @precondition(lambda self: self.added is not None)
+    @rule()
+    def add_again(self) -> None:
+        """The same emissions: their answer was lost."""
+        assert self.added is not None
+        self._add(*self.added)
+
+    def _add(self, emitter: str, rows: list[AddRow]) -> None:
+        self.added = (emitter, rows)
+        names = ["a", "b"] if any(row.print for row in rows) else ["a"]
+        self.model.queues["a"].max_waiting = 4 if "b" in names else ""
+        queues = [AddQueue(name, 1, self.model.queues[name].max_waiting) for name in names]
+        verdicts = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, now=self.model.now)
+        expected = self.model.add(emitter, names, rows)
+        self.check()
+        assert verdicts == expected
+
+    def _some_jobs(self, draw: Callable[..., Any]) -> list[str]:
+        running = [each.id for each in self.model.jobs.values() if each.state == "active"]
+        known = ["none", *list(self.model.jobs)[-8:], *running]
+        return draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+
+    @rule(data=st.data(), emitter=st.sampled_from(_EMITTERS), join=st.booleans())
+    def look(self, data: st.DataObject, emitter: str, join: bool) -> None:
+        ids = self._some_jobs(data.draw)
+        answer = self.bench.run(self.store.look, emitter, ids, join=join)
+        assert [tuple(each) for each in answer] == self.model.look(emitter, ids, join=join)
+        self.check()
+
+    @rule(data=st.data(), reason=st.sampled_from(["no", "x" * 100]))
+    def cancel(self, data: st.DataObject, reason: str) -> None:
+        ids = self._some_jobs(data.draw)
+        text = f'{{"type":"JobCancelled","message":"{reason}"}}'
+        rows = [CancelRow(each, "", text) for each in ids]
+        words = self.bench.run(self.store.cancel, rows, key_ttl_ms=600_000, now=self.model.now)
+        assert words == self.model.cancel(ids, text, 600_000)
+        self.check()
+
+    # workers
+
+    @rule(
+        data=st.data(),
+        worker=st.sampled_from(_WORKERS),
+        want=st.sampled_from([0, 1, 2, 50]),
+        suspects=st.booleans(),
+        quotas=st.tuples(*[st.sampled_from([0, 1, 3, 50])] * 3),
+        max_bytes=st.sampled_from([1, 150, 1 << 20]),
+        skips=st.sampled_from([0, 0, 0, 1]),
+    )
+    def turn(
+        self,
+        data: st.DataObject,
+        worker: str,
+        want: int,
+        suspects: bool,
+        quotas: tuple[int, ...],
+        max_bytes: int,
+        skips: int,
+    ) -> None:
+        """The worker's next turn; `skips` the number of one that it does not know the end of."""
+        self.calls[worker] += skips
+        settles = self._draw_settles(data.draw) if self.leases else []
+        self._next_turn(worker, settles, want, suspects, quotas, max_bytes)
+
+    @rule(worker=st.sampled_from(_WORKERS), quota=st.sampled_from([1000, 1000, 2, 1]))
+    def claim_all(self, worker: str, quota: int = 1000) -> None:
+        self._next_turn(worker, quotas=(quota, quota, quota))
+
+    @precondition(lambda self: any(job.state == "active" for job in self.model.jobs.values()))
+    @rule(state=STATES, text=TEXTS, delay=DELAYS)
+    def settle_all(self, state: str, text: str, delay: int) -> None:
+        self._next_turn("w", self._settle_all(state, text, delay), want=0)
+
+    def _settle_all(self, state: str, text: str, delay: int = 0) -> list[SettleRow]:
+        held = [each for each in self.leases if self.model.holds(*each)]
+        return [self._settle(*lease, state, text, delay) for lease in held]
+
+    def _settle(self, job: str, token: str, state: str, text: str, delay: int) -> SettleRow:
+        attempts = self.model.jobs[job].attempts + 1 if job in self.model.jobs else 1
+        counts = state in ("failed", "delayed")
+        return SettleRow(job, token, state, attempts if counts else "", text, delay)
+
+    def _next_turn(
+        self,
+        worker: str,
+        settles: Sequence[SettleRow] = (),
+        want: int = 1000,
+        suspects: bool = True,
+        quotas: Sequence[int] = (1000, 1000, 1000),
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        """One that the worker did not take before; `x` serves one queue, the others all."""
+        self.calls[worker] += 1
+        pool = "one" if worker == "x" else "both"
+        queues = list(zip(_SERVED[pool], quotas, strict=False))
+        others = {self.model.jobs[row.id].queue for row in settles if row.id in self.model.jobs}
+        queues += [(name, 0) for name in sorted(others.difference(_SERVED[pool]))]
+        turn = Turn(worker, self.calls[worker], pool, want, suspects, max_bytes, queues, list(settles))
+        self.turns[worker] = turn
+        self._turn(turn)
+
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data())
+    def turn_again(self, data: st.DataObject) -> None:
+        """The same turn with the same number: its answer was lost."""
+        turn = self.turns[data.draw(st.sampled_from(sorted(self.turns)))]
+        if self.model.recalls(turn) is not None:  # else 10 minutes have passed: no worker waits so long
+            self._turn(turn)
+
+    @precondition(lambda self: self.turns)
+    @rule(data=st.data())
+    def turn_late(self, data: st.DataObject) -> None:
+        """A copy of an earlier turn arrives when its worker went on."""
+        turn = self.turns[data.draw(st.sampled_from(sorted(self.turns)))]
+        if self.model.recalls(turn) is not None:
+            with pytest.raises(StoreRefused, match="STALE"):
+                self.bench.turn(self.model, replace(turn, call=turn.call - 1))
+            self.check()
+
+    def _draw_settles(self, draw: Callable[..., Any]) -> list[SettleRow]:
+        held = [each for each in self.leases if self.model.holds(*each)]
+        some = st.lists(
+            st.sampled_from(self.leases[-8:] + held * 2), max_size=4, unique_by=lambda each: each[0]
+        )
+        leases: list[tuple[str, str]] = draw(some)
+        return [self._settle(*lease, draw(STATES), draw(TEXTS), draw(DELAYS)) for lease in leases]
+
+    def _turn(self, turn: Turn) -> None:
+        answer = self.bench.turn(self.model, turn)
+        first = self.model.recalls(turn)
+        assert answer.now == self.model.now
+        if first is not None:
+            self.referee.check_repeat(first, answer)
+        else:
+            self.referee.check_claims(turn, answer)
+            self.wakes.turn(turn, answer, self.model)
+            assert answer.lost == self.model.turn(turn, answer)
+            self.leases += [(claim.id, answer.token) for claim in answer.claims]
+        assert answer.next_due == self.model.next_due()
+        self.check(may_forget=first is None)
+
+    def _some_leases(self, draw: Callable[..., Any]) -> list[tuple[str, str]]:
+        return draw(st.lists(st.sampled_from(self.leases[-8:]), max_size=4, unique_by=lambda each: each[0]))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), lag=st.sampled_from([0, 1500]), worker=st.sampled_from(["w", "x"]))
+    def renew(self, data: st.DataObject, lag: int, worker: str) -> None:
+        self._renew(worker, lag, self._some_leases(data.draw))
+
+    def _renew(self, worker: str, lag: int, leases: Sequence[tuple[str, str]]) -> None:
+        flat: list[Any] = [self.model.now, worker, lag, LEASE, len(leases)]
+        for lease in leases:
+            flat.extend(lease)
+        answer = self.bench.script("renew", flat)
+        assert tuple(answer) == self.model.renew(worker, lag, leases)
+        self.check()
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), progress=st.sampled_from(["1", '"half"']))
+    def note(self, data: st.DataObject, progress: str) -> None:
+        notes = [NoteRow(*lease, progress) for lease in self._some_leases(data.draw)]
+        assert self.bench.run(self.store.note, notes) == self.model.note(notes)
+        self.check()
+
+    @rule(worker=st.sampled_from(["w", "x"]))
+    def hear(self, worker: str) -> None:
+        """The blocked read brings a worker its messages."""
+        self.bench.client.zpopmin(self.store.keys.control(worker), 100)
+        self.model.messages.pop(worker, None)
+        self.check()
+
+    # duties of any worker, and time
+
+    @rule(limit=st.sampled_from([1, 2, 100]), max_stalls=st.sampled_from([0, 1, 3, 3]))
+    def rescue(self, limit: int, max_stalls: int) -> None:
+        self._rescue(limit, max_stalls)
+
+    def _rescue(self, limit: int, max_stalls: int) -> None:
+        pause, rows = self.bench.run(
+            self.store.rescue,
+            lease_ms=LEASE,
+            limit=limit,
+            max_stalls=max_stalls,
+            key_ttl_ms=_DAY,
+            now=self.model.now,
+        )
+        assert (pause, [tuple(row) for row in rows]) == self.model.rescue(limit, max_stalls, _DAY)
+        self.check()
+
+    @rule(pool=st.sampled_from(["both", "one"]), unpark=st.booleans())
+    def announce(self, pool: str, unpark: bool) -> None:
+        full = _SERVED[pool]
+        names = [(base, group) for base, _, group in (each.partition("@") for each in full)]
+        rows = [AnnounceQueue(queue, *name) for queue, name in zip(full, names, strict=True)]
+        taken = self.bench.run(self.store.announce, pool=pool, queues=rows, unpark=unpark, now=self.model.now)
+        assert taken == self.model.announce(names, unpark=unpark)
+        self.wakes.announce(pool, full, self.model.now)
+        self.check()
+
+    @rule(limit=st.sampled_from([1, 1000]))
+    def sweep(self, limit: int) -> None:
+        rows = [*_KEPT.values(), _KEPT["b"]._replace(queue="b@g")]
+        before = len(self.model.jobs)
+        removed = self.bench.run(self.store.sweep, rows, limit=limit, now=self.model.now)
+        self.check(may_forget=True)
+        assert removed == before - len(self.model.jobs)
+        if limit > 1:
+            self.referee.check_swept()
+
+    @rule(ms=st.sampled_from(_PASSED))
+    def pass_time(self, ms: int) -> None:
+        units = (self.model.now + ms) // UNIT - self.model.unit
+        if units:
+            self.wakes.forget(self.snapshot)
+            pass_time(self.bench.client, units)
+            self.added = None  # an emitter repeats for seconds
+        self.model.pass_time(ms)
+        self.check()
+
+    @precondition(lambda self: any(job.state == "active" for job in self.model.jobs.values()))
+    @rule()
+    def lose_leases(self) -> None:
+        """Nobody renews them, though workers are heard all along; then somebody looks."""
+        self._wait_heard(5 * LEASE // 4)
+        self._rescue(100, 3)
+
+    def _wait_heard(self, ms: int) -> None:
+        """Time in which workers are heard."""
+        while ms > 0:
+            self.pass_time(min(ms, LEASE // 4))
+            self._renew("idle", 0, [])
+            ms -= LEASE // 4
+
+    @rule(offset=st.sampled_from([-1, 0]), turns=st.booleans())
+    def approach(self, offset: int, turns: bool) -> None:
+        """Just before, or at, the moment when something runs out."""
+        model = self.model
+        ends = [each.lease_end for each in model.jobs.values() if each.state == "active"]
+        due = [each.due for each in model.jobs.values() if each.state == "delayed"]
+        left = [each + offset - model.now for each in (due if turns else ends) if each > model.now - offset]
+        if left:
+            self._wait_heard(min(left))
+        if turns:
+            self._next_turn("w")
+        else:
+            self._rescue(100, 3)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(worker=st.sampled_from(["w", "w+"]), repeats=st.booleans())
+    def oversleep(self, worker: str, repeats: bool) -> None:
+        """A worker sleeps past its leases, and another one takes its jobs."""
+        self._next_turn(worker)
+        self.lose_leases()
+        self._next_turn("x")
+        if repeats:
+            self._turn(self.turns[worker])
+
+    @precondition(lambda self: any(job.state in ENDED for job in self.model.jobs.values()))
+    @rule()
+    def sweep_old(self) -> None:
+        self.pass_time(200_001)
+        self.sweep(1000)
+
+    @precondition(lambda self: self.steps > 30)
+    @rule()
+    def finish_all(self) -> None:
+        """Whatever happened, every open job can be run to its end."""
+        self.steps = 0
+        self.pass_time(70_000)
+        self._wait_heard(5 * LEASE // 4)
+        self._rescue(1000, 3)
+        self.announce("both", unpark=True)
+        while any(job.is_open for job in self.model.jobs.values()):
+            before = sum(job.is_open for job in self.model.jobs.values())
+            ends = self._settle_all("completed", "1")
+            self._next_turn("w", ends)
+            after = sum(job.is_open for job in self.model.jobs.values())
+            assert after < before or not ends, "it goes on"
+
+
+@pytest.mark.timeout(0 if _IS_LONG else 300)
+def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
+    run_state_machine_as_test(
+        cast("Any", lambda: Life(bench)),
+        settings=settings(_SETTINGS, suppress_health_check=_SLOW),
+    )

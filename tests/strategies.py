@@ -1,0 +1,52 @@
+"""What emitters and handlers may ask for, drawn by Hypothesis: rows of an add, and outcomes."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from model import LEASE
+
+from eventbus.store.rows import AddRow
+
+__all__ = ["DELAYS", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
+
+START = 1_800_000_000_000
+_BODIES = st.sampled_from(['{"d":1}', "x" * 100])
+STATES = st.sampled_from(["completed", "completed", "failed", "delayed", "waiting", "parked"])
+DELAYS = st.sampled_from([0, 500, 30_000])
+TEXTS = st.sampled_from(["1", '"' + "x" * 100 + '"', '"' + "x" * 9000 + '"'])
+"""Outcomes: in a field of the record, in a key of their own, and too large for a reply."""
+
+PLAIN = st.lists(
+    st.builds(
+        AddRow,
+        id=st.just(""),
+        queue=st.just(1),
+        body=_BODIES,
+        **dict.fromkeys(("key", "print", "delay", "due"), st.just("")),
+        **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),
+        reply=st.sampled_from([1, 1, 0]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""Emissions that ask for nothing: they take a shorter way."""
+
+ROWS = st.lists(
+    st.builds(
+        AddRow,
+        id=st.just(""),
+        queue=st.sampled_from([1, 1, 2]),
+        body=_BODIES,
+        key=st.sampled_from(["", "", "k", "l"]),
+        print=st.sampled_from(["p", "q"]),
+        delay=st.sampled_from([*[""] * 9, 0, 500, LEASE, 70_000]),
+        due=st.sampled_from([*[""] * 6, START, START + 50_000]),
+        priority=st.sampled_from([0, 0, -1, 1]),
+        lifo=st.sampled_from([0, 0, 0, 1]),
+        reply=st.sampled_from([1, 1, 0]),
+        meeting=st.sampled_from([0, 0, 0, 1, 2]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""Emissions without ids. Queues are named by their places."""
