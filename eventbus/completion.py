@@ -18,6 +18,7 @@ place, all looked up), `reply-lost` (the look before the timeout finds it).
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -202,7 +203,7 @@ class CompletionTracker:
 
         `queue` is needed where the job has no record of its own, only its groups have.
         """
-        row = CancelRow(job_id, queue, describe_cancelled(reason))
+        row = CancelRow(job_id, queue, secrets.token_hex(8), describe_cancelled(reason))
         deadline = time.monotonic() + _CANCEL_DEADLINE
         (word,) = await self._store.cancel([row], key_ttl_ms=self._key_ttl_ms, deadline=deadline)
         if word == "unknown":

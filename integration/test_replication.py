@@ -170,7 +170,7 @@ async def test_waiting_for_a_replica_takes_no_further_connection(pair: Pair) -> 
 async def test_after_a_failover_everything_acknowledged_ends(
     pair: Pair, proxy: Proxy, run: Run, journal: Journal
 ) -> None:
-    workers = [run("worker", "shop:provider", url=proxy.url, lease="1s") for _ in range(2)]
+    workers = [run("worker", "shop:provider", url=proxy.url, lease="2s") for _ in range(2)]
     for worker in workers:
         await asyncio.to_thread(worker.wait_logged, "worker ready")
     async with EventProvider(proxy.url, durability="replicated") as provider:
@@ -207,9 +207,12 @@ async def test_after_a_failover_everything_acknowledged_ends(
 async def test_what_was_told_and_lost_with_the_primary_is_repeated_and_counted(
     pair: Pair, proxy: Proxy, run: Run, journal: Journal, gates: Callable[[str], None]
 ) -> None:
-    worker = run("worker", "shop:provider", url=proxy.url, lease="1s")
+    worker = run("worker", "shop:provider", url=proxy.url, lease="2s")
     await asyncio.to_thread(worker.wait_logged, "worker ready")
-    async with EventProvider(proxy.url, durability="replicated") as provider:
+    async with (
+        EventProvider(proxy.url, durability="replicated") as provider,
+        EventProvider(proxy.url) as other,
+    ):
         emission = provider.emit("hold", {"gate": "open"})
         await until("it runs", lambda: len(journal.read("began")) == 1, story=worker.story)
         await emission.enqueued()
@@ -217,9 +220,12 @@ async def test_what_was_told_and_lost_with_the_primary_is_repeated_and_counted(
         pair.replica.command("REPLICAOF", "NO", "ONE")  # from here on the primary is alone
         gates("open")
         assert (await emission)["pid"] == worker.pid
+        # The worker has claimed anew, so it heard that its settle was taken and will not repeat it.
+        assert (await other.emit("work", {"n": 1}))["n"] == 1
         pair.primary.kill()
         proxy.lead_to(pair.replica.socket)
-        await until("it ran again", lambda: len(journal.read("ended")) == 2, story=worker.story)
+        ended = lambda: [each.job for each in journal.read("ended")].count(emission.job_id)  # noqa: E731
+        await until("it ran again", lambda: ended() == 2, story=worker.story)
     worker.send(signal.SIGTERM)
     assert worker.wait_ended() == 0
     record = Audit(pair.replica).jobs[emission.job_id]

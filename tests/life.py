@@ -43,7 +43,8 @@ class Job:
     ended: int = 0
     text: str | None = ""
     """Its result or error; None where the words are the server's own, until they are seen."""
-    is_cancelled: bool = False
+    cancelled_by: str = ""
+    """The call that asked for its end."""
     waiters: dict[str, str] = field(default_factory=dict[str, str])
     progress: str = ""
 

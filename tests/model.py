@@ -88,7 +88,7 @@ class Model:
                 if "@" not in name:
                     verdicts.append(_verdict(index, met, row))
         for job in superseded:
-            self.cancel_one(job.id, None, 0)
+            self.cancel_one(job.id, "an add", None, 0)
         return verdicts
 
     def _due(self, row: AddRow) -> int:
@@ -159,27 +159,28 @@ class Model:
                 answer.append((each, job.state, job.text))
         return answer
 
-    def cancel(self, ids: Sequence[str], text: str, key_ttl: int) -> list[str]:
+    def cancel(self, ids: Sequence[str], call: str, text: str, key_ttl: int) -> list[str]:
         ranks = ["unknown", "over", "asked", "ended"]
         words: list[str] = []
         for each in ids:
             job = self.jobs.get(each)
             suffixes = self._suffixes(self._base(job)) if job and "@" not in each else [""]
-            said = [self.cancel_one(each + suffix, text, key_ttl) for suffix in suffixes]
+            said = [self.cancel_one(each + suffix, call, text, key_ttl) for suffix in suffixes]
             words.append(max(said, key=ranks.index))
         return words
 
-    def cancel_one(self, job_id: str, text: str | None, key_ttl: int) -> str:
+    def cancel_one(self, job_id: str, call: str, text: str | None, key_ttl: int) -> str:
+        """The first call wins; the same one again is answered the same."""
         job = self.jobs.get(job_id)
         if job is None:
             return "unknown"
         if not job.is_open:
-            return "over"
+            return "ended" if (job.state, job.cancelled_by) == ("cancelled", call) else "over"
+        if not job.cancelled_by:
+            job.cancelled_by, job.text = call, text
         if job.state != "active":
             self._finish(job, "cancelled", text, key_ttl)
             return "ended"
-        if not job.is_cancelled:
-            job.is_cancelled, job.text = True, text
         worker = job.token.partition(":")[0].rstrip("+")
         self.messages.setdefault(worker, set()).add(f"cancel:{job.id}")
         self.messages_expire[worker] = self.unit + _MESSAGES
@@ -189,7 +190,7 @@ class Model:
         """Once and for all; tells each emitter that waits, once."""
         assert job.is_open, f"{job.id} ends twice"
         job.state, job.ended = state, self.now
-        if not job.is_cancelled:  # else the words of who asked for it
+        if not job.cancelled_by:  # else the words of who asked for it
             job.text = text
         for emitter in {job.emitter, *job.waiters.values()}.intersection(self.told):
             self.told[emitter].append(job)
@@ -230,11 +231,11 @@ class Model:
         job = self.jobs[row.id]
         if job.state != "active":
             return None  # settled before, with this very token
-        if row.attempts != "" and not job.is_cancelled:
+        if row.attempts != "" and not job.cancelled_by:
             job.attempts = int(row.attempts)
-        if job.is_cancelled or row.state in ENDED:
+        if job.cancelled_by or row.state in ENDED:
             self._finish(
-                job, "cancelled" if job.is_cancelled else row.state, row.text, self._base(job).key_ttl
+                job, "cancelled" if job.cancelled_by else row.state, row.text, self._base(job).key_ttl
             )
         elif row.state == "delayed" and row.delay == 0:
             job.state = "waiting"
@@ -251,7 +252,7 @@ class Model:
         held = [self.jobs[job] for job, _ in leases if job not in lost]
         for job in held:
             job.lease_end = self.now + LEASE
-        return lost, [job.id for job in held if job.is_cancelled]
+        return lost, [job.id for job in held if job.cancelled_by]
 
     def note(self, notes: Sequence[tuple[str, str, str]]) -> list[str]:
         lost = [job for job, token, _ in notes if not self.holds(job, token)]
@@ -261,7 +262,7 @@ class Model:
         return lost
 
     def _hear(self) -> None:
-        if self.heard is not None and self.now - self.heard > LEASE / 3:
+        if self.heard is not None and self.now - self.heard > LEASE / 2:
             self.grace = self.now + LEASE
         self.heard = self.now
 
@@ -288,7 +289,7 @@ class Model:
         return max(0, min(left) - self.now) if left else -1, rows
 
     def _judge(self, job: Job, max_stalls: int, key_ttl: int) -> str:
-        if job.is_cancelled:
+        if job.cancelled_by:
             self._finish(job, "cancelled", None, key_ttl)
             return "cancelled"
         if job.stalls > max_stalls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -125,8 +126,11 @@ class Shard:
         back = [each.id for each in self.stalls if each.verdict == "rescued"]
         return pause, back, [each.id for each in self.stalls if each.verdict != "rescued"]
 
-    async def cancel(self, *jobs: str, queue: str = "", text: str = CANCELLED) -> list[str]:
-        rows = [CancelRow(job, queue, text) for job in jobs]
+    async def cancel(
+        self, *jobs: str, queue: str = "", text: str = CANCELLED, call: str | None = None
+    ) -> list[str]:
+        """A request of its own, unless `call` names an earlier one."""
+        rows = [CancelRow(job, queue, call or secrets.token_hex(8), text) for job in jobs]
         return await self.store.cancel(rows, key_ttl_ms=_DAY, now=self.now)
 
     async def renew(self, *leases: tuple[str, str], worker: str = "w", lag: int = 0) -> list[str]:

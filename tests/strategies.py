@@ -20,7 +20,7 @@ PLAIN = st.lists(
     st.builds(
         AddRow,
         id=st.just(""),
-        queue=st.just(1),
+        queue=st.sampled_from([1, 1, 1, 1, 2]),
         body=_BODIES,
         **dict.fromkeys(("key", "print", "delay", "due"), st.just("")),
         **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),

@@ -105,3 +105,17 @@ def test_public_methods_say_what_they_promise(name: str) -> None:
         and not inspect.getdoc(value)
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize("name", eventbus.__all__)
+def test_public_names_say_what_they_are_and_have_whole_signatures(name: str) -> None:
+    kind = getattr(eventbus, name)
+    assert vars(kind).get("__doc__"), f"{name} has no text of its own"
+    bare = [
+        f"{member}({parameter.name})"
+        for member, value in inspect.getmembers(kind, inspect.isfunction)
+        if not member.startswith("_") and value.__module__.startswith("eventbus")
+        for parameter in inspect.signature(value).parameters.values()
+        if parameter.name != "self" and parameter.annotation is inspect.Parameter.empty
+    ]
+    assert bare == []

@@ -12,6 +12,7 @@ A wake for a queue that this worker has no slot for is `owed` to other workers.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
@@ -45,13 +46,18 @@ class Agenda:
             if self._quota(queue) <= 0:
                 self._owed.add(queue)
 
-    def choose(self, limit: int) -> list[str]:
-        """Up to `limit` hot queues that this worker has slots for and that are worth a call."""
+    def choose(self, limit: int, want: int = sys.maxsize) -> list[str]:
+        """Up to `limit` hot queues that this worker has slots for and that are worth a call.
+
+        No more than may well give the `want` jobs: many jobs of few queues cost less than one of each.
+        """
         chosen: list[str] = []
+        expected = 0
         for queue, is_backlog in self._hot.items():
-            if (is_backlog or not self._asked[queue]) and self._quota(queue) > 0:
+            if (is_backlog or not self._asked[queue]) and (quota := self._quota(queue)) > 0:
                 chosen.append(queue)
-                if len(chosen) == limit:
+                expected += quota if is_backlog else 1
+                if len(chosen) == limit or expected >= 2 * want:
                     break
         return chosen
 

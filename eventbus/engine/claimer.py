@@ -110,6 +110,11 @@ class Claimer:
         return self._max_concurrency - len(self.executor.running) - self._asked
 
     @property
+    def _want(self) -> int:
+        """Jobs to ask for: half of the slots at most, the other half is what the other lane asks for."""
+        return min(max(self.free, 0), max(1, self._max_concurrency // 2), _BATCH)
+
+    @property
     def is_idle(self) -> bool:
         """Nothing runs, nothing is to be settled, and no queue is known to have work."""
         return not self.executor.running and not self._settles and self._quiet.is_set()
@@ -188,7 +193,7 @@ class Claimer:
     async def _take_turns(self, lane: _Lane) -> None:
         while True:
             is_second = any(each.is_busy for each in self._lanes)
-            queues = self._agenda.choose(_QUEUES) if self.free > 0 else []
+            queues = self._agenda.choose(_QUEUES, self._want) if self.free > 0 else []
             enough = _ENOUGH if is_second else 1
             if not (queues or len(self._settles) >= enough or (self._is_due and not is_second)):
                 break
@@ -204,8 +209,7 @@ class Claimer:
 
     async def _turn(self, lane: _Lane, asked: list[str]) -> None:
         settles = self._next_settles()
-        # Half of the slots at most: the other half is what the other lane asks for.
-        want = min(max(self.free, 0), max(1, self._max_concurrency // 2), _BATCH)
+        want = self._want
         queues = [self._queue_row(queue, min(want, self._quota(queue))) for queue in asked]
         reserved = {row.queue: row.quota for row in queues}
         others = {queue for queue, _ in settles}.difference(asked)

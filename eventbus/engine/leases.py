@@ -91,15 +91,16 @@ class LeaseKeeper:
         while not self._stop.is_set():
             self._ask_loop()
             if time.monotonic() >= next_beat:
-                self._renew()
-                next_beat = time.monotonic() + beat
+                is_done = self._renew()
+                next_beat = time.monotonic() + (beat if is_done else beat / 4)
             self._stop.wait(min(_LAG_LOOK, max(0.0, next_beat - time.monotonic())))
             self._watch_loop()
         self._leases.close()
 
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """One try; False if it must soon be made again, for one lost beat leaves little of a lease."""
         if self.lag > self._hang_after:
-            return
+            return True
         rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
         # Last: an id that also runs, under a later token, is not cancelled for its earlier one.
         rows += [LeaseRow(*each) for each in list(self._unsettled.items())]
@@ -109,12 +110,13 @@ class LeaseKeeper:
             )
         except StoreError as error:
             _log.warning("leases not renewed, trying again", error=str(error), jobs=len(rows))
-            return
+            return False
         if lost:
             tokens = dict(rows)
             self._in_loop(self._executor.lose, [(each, tokens[each]) for each in lost])
         if cancelled:  # for most the message came first; it may have been lost
             self._in_loop(self._executor.cancel, cancelled)
+        return True
 
     def _ask_loop(self) -> None:
         """Ask again only after an answer: this thread may itself have been slow since the last one."""

@@ -21,6 +21,8 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     # one per shard
     "active": ("zset", "job -> end of its lease, ms", "turn, renew, rescue", "never"),
     "delayed": ("zset", "job -> due time, ms", "add, turn", "never"),
+    "grouped": ("set", "queues that have groups", "announce, group", "never"),
+    "order": ("string", "the counter of the orders that jobs take", "add, turn, rescue", "never"),
     "clock": (
         "hash",
         "heard: last call of any worker, ms; grace: no rescue before, ms",
@@ -30,7 +32,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
     "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
     "control": ("zset", "messages to one worker", "post, cancel, add", "2 min"),
-    "worker": ("hash", "when one worker was last heard, and its event loop's lag, ms", "renew", "10 min after it"),
+    "worker": (
+        "hash",
+        "when one worker was last heard, and its event loop's lag, ms",
+        "renew",
+        "10 min after it",
+    ),
     "last": ("string", "one worker's last call and what it was answered", "turn", "10 min after its worker"),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
@@ -45,8 +52,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "cancelled": ("zset", "job -> end, ms", "turn, cancel, add, rescue", "by retention"),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
-    "meta": ("hash", "seq: the order counter", "add, turn", "never"),
-    "groups": ("set", "groups of the queue", "announce, add_group", "never"),
+    "groups": ("set", "groups of the queue", "announce, group", "never"),
     "pools": ("zset", "pool -> last announcement, ms", "announce", "2 min after its last worker"),
     # one per job or idempotency key
     "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),

@@ -137,11 +137,13 @@ class LeaseRow(NamedTuple):
 class CancelRow(NamedTuple):
     """One job to cancel, with those of its groups unless its id names one of them.
 
-    `queue` is `''` where only the record knows it; `text` is the outcome that its waiters hear.
+    `queue` is `''` where only the record knows it; `call` is fresh for each request; `text` is the
+    outcome that its waiters hear.
     """
 
     id: str
     queue: str
+    call: str
     text: str
 
 

@@ -253,7 +253,7 @@ class Store:
 
     async def add_group(self, queue: str, group: str, *, deadline: float | None = None) -> None:
         """Make a group exist before its first worker starts."""
-        await self._caller.command("SADD", self.keys.of("groups", queue), group, deadline=deadline)
+        await self._caller.script("group", [queue, group], deadline=deadline)
 
 
 class WakeReader:

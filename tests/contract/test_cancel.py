@@ -148,7 +148,9 @@ async def test_the_waiting_for_a_thread_ends_with_its_job(make_provider: MakePro
         gate.set()
 
 
-async def test_a_job_between_two_attempts_is_not_tried_again(make_provider: MakeProvider, until: Until) -> None:
+async def test_a_job_between_two_attempts_is_not_tried_again(
+    make_provider: MakeProvider, until: Until
+) -> None:
     provider = make_provider()
     runs: list[int] = []
 

@@ -25,7 +25,8 @@ async def test_a_delayed_a_retrying_and_a_parked_job_end_at_once(shard: Shard) -
     answer = await shard.turn()
     ends = {"parked": ("parked", 0), "retrying": ("delayed", 5_000)}
     await shard.turn(
-        *(settle(each, answer.token, ends[each.id][0], delay=ends[each.id][1]) for each in answer.claims), want=0
+        *(settle(each, answer.token, ends[each.id][0], delay=ends[each.id][1]) for each in answer.claims),
+        want=0,
     )
     assert await shard.cancel("delayed", "retrying", "parked") == ["ended"] * 3
     assert await shard.members("delayed", "") == []
@@ -78,6 +79,19 @@ async def test_a_repeat_changes_nothing_and_the_first_reason_stays(shard: Shard)
     assert (outcome.state, outcome.text) == ("cancelled", CANCELLED)
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_the_same_request_sent_again_is_answered_as_before(shard: Shard, is_running: bool) -> None:
+    await shard.add(row("a"))
+    if is_running:
+        answer = await shard.turn()
+    first = await shard.cancel("a", call="c1")
+    assert await shard.cancel("a", call="c1") == first
+    if is_running:
+        await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    assert await shard.cancel("a", call="c1") == ["ended"]
+    assert await shard.cancel("a", call="c2") == ["over"]
+
+
 async def test_rescue_ends_what_was_cancelled_while_a_dead_worker_held_it(shard: Shard) -> None:
     await shard.open_replies()
     await shard.add(row("a"))
@@ -104,7 +118,9 @@ async def test_a_job_is_cancelled_with_those_of_its_groups_or_a_groups_alone(sha
 
 async def test_a_job_of_groups_only_is_found_by_its_queue(shard: Shard) -> None:
     await shard.announce(group="g")
-    await shard.command("HSET", shard.key("job", "a@g"), "queue", f"{QUEUE}@g", "state", "waiting", "order", 1)
+    await shard.command(
+        "HSET", shard.key("job", "a@g"), "queue", f"{QUEUE}@g", "state", "waiting", "order", 1
+    )
     await shard.command("ZADD", shard.key("ready", f"{QUEUE}@g"), 1, "a@g")
     assert await shard.cancel("a") == ["unknown"]
     assert await shard.cancel("a", queue=QUEUE) == ["ended"]

@@ -283,7 +283,7 @@ async def test_a_body_that_is_no_utf_8_is_claimed_and_left_to_its_reader(shard: 
 async def test_a_foreign_queue_key_refuses_its_own_calls_and_changes_nothing(
     shard: Shard, planted: set[str]
 ) -> None:
-    name = shard.key("groups", QUEUE)
+    name = shard.shard_key("grouped")
     planted.add(name)
     await shard.command("SET", name, "junk")
     with pytest.raises(Exception, match="WRONGTYPE") as caught:

@@ -111,10 +111,11 @@ async def _end(shard: Shard, count: int, state: str = "completed", first: int = 
 
 
 async def _settle_one(shard: Shard, state: str = "completed", **kept: Any) -> None:
-    """One more job ends in a turn with this retention."""
+    """One more job ends in a turn with this retention, the one in eight that asks what may go."""
     queues = [turn_queue(**kept)]
     await shard.add(row("last"))
     answer = await shard.turn(queues=queues)
+    shard.now += -(shard.now + 1) % 8
     await shard.turn(settle(answer.claims[0], answer.token, state), queues=queues)
 
 
@@ -151,10 +152,10 @@ async def test_failed_jobs_have_a_retention_of_their_own(shard: Shard) -> None:
 )
 async def test_no_outcome_younger_than_two_minutes_goes(shard: Shard, kept: dict[str, Any]) -> None:
     await _end(shard, 3)
-    shard.now += _WINDOW
+    shard.now += _WINDOW - 8
     await _settle_one(shard, **kept)
     assert len(await shard.members("completed")) == 4
-    shard.now += 1
+    shard.now += 9
     sweep = SweepQueue(QUEUE, kept.get("keep_completed", 9), kept.get("age_completed", 10**12), 9, 10**12)
     assert await shard.sweep(sweep) == 3
     assert await shard.members("completed") == ["last"]
@@ -164,7 +165,19 @@ async def test_one_call_removes_a_bounded_number(shard: Shard) -> None:
     await _end(shard, 60)
     shard.now += _WINDOW + 1
     await _settle_one(shard, keep_completed=0)
-    assert len(await shard.members("completed")) == 61 - 12  # twice what it settled, and ten
+    assert len(await shard.members("completed")) == 61 - 18  # twice what it settled, and sixteen
+
+
+async def test_turns_that_settle_little_keep_up_with_what_they_add(shard: Shard) -> None:
+    await _end(shard, 30)
+    shard.now += _WINDOW + 1
+    queues = [turn_queue(keep_completed=30)]
+    for n in range(40):
+        await shard.add(row(f"more{n:02}"))
+        (claim,) = (answer := await shard.turn(queues=queues)).claims
+        await shard.turn(settle(claim, answer.token), queues=queues)
+        shard.now += _WINDOW + n  # no two at the same place among eight
+    assert len(await shard.members("completed")) <= 30 + 16
 
 
 async def test_a_sweep_is_bounded_for_each_queue_and_state_and_counts_what_it_removed(shard: Shard) -> None:

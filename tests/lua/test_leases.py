@@ -133,7 +133,7 @@ async def test_a_rescued_job_wakes_the_pools_of_its_queue(shard: Shard) -> None:
     assert await shard.members("wake", "pool") == [QUEUE]
 
 
-async def test_after_a_gap_of_more_than_a_third_of_a_lease_everybody_has_one_more_lease(shard: Shard) -> None:
+async def test_after_a_gap_of_more_than_half_a_lease_everybody_has_one_more_lease(shard: Shard) -> None:
     await shard.add(row("a"))
     await shard.renew()  # heard
     await shard.turn()
@@ -142,6 +142,15 @@ async def test_after_a_gap_of_more_than_a_third_of_a_lease_everybody_has_one_mor
     assert await shard.state("a") == "active"
     for _ in range(4):  # nobody renews it, but workers are there
         shard.now += LEASE // 4
+        await shard.renew()
+    assert await shard.rescue(is_heard=False) == (-1, ["a"], [])
+
+
+async def test_beats_that_are_a_little_late_give_no_grace(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    for _ in range(4):  # other workers', each later than it should be
+        shard.now += LEASE // 2
         await shard.renew()
     assert await shard.rescue(is_heard=False) == (-1, ["a"], [])
 

@@ -97,7 +97,9 @@ async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder)
     )
 
 
-async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(store: Store, recorder: _Recorder) -> None:
+async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
+    store: Store, recorder: _Recorder
+) -> None:
     adds = [row("a"), row("b", reply=0)]
     await store.add("emitter", [add_queue()], adds, deadline=0.0, now="now")
     plain = [value for each in adds for value in (each.id, each.queue, each.body, each.reply)]
@@ -134,6 +136,8 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
         *_expected("announce", queues=2, unpark=1),
         *load_script("announce").fields["queues"] * 2,
     ]
+    await store.add_group("queue", "group")
+    assert recorder.arguments == _expected("group")
     await store.rearm("name", ["message"])
     assert recorder.arguments == ["wake", "name", 1, "message"]
     await store.poke("name", "message")

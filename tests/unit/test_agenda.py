@@ -109,3 +109,15 @@ def test_all_that_is_known_is_handed_over_once(agenda: Agenda, quota: defaultdic
     assert sorted(agenda.take_all()) == ["a", "b", "c"]
     assert agenda.take_all() == []
     assert agenda.choose(10) == []
+
+
+def test_no_more_backlogs_are_chosen_than_give_what_is_wanted(
+    agenda: Agenda, quota: defaultdict[str, int]
+) -> None:
+    quota.update(dict.fromkeys("abcd", 10))
+    agenda.note("abcd")
+    assert agenda.choose(10, want=1) == ["a", "b"]  # guesses: there may be one job in each
+    agenda.ask("abcd")
+    agenda.answered("abcd", "abcd", "abcd")
+    assert agenda.choose(10, want=5) == ["a"]
+    assert agenda.choose(10, want=15) == ["a", "b", "c"]

@@ -19,16 +19,21 @@ local now = read_now(take())
 local emitter, queue_count, plain_count, row_count = take(), take(), take(), take()
 local answer = { now }
 
-local queues, are_simple = {}, true -- simple: for the default group alone, and without a limit
+local queues, names, are_simple = {}, {}, true -- simple: for the default group alone, and without a limit
 for i = 1, queue_count do
   local name, has_default, max = take(), take() == 1, take()
-  local targets = {}
-  if has_default then targets[1] = { queue = name, suffix = '' } end
-  for _, group in ipairs(redis.call('SMEMBERS', key('groups', name))) do
-    targets[#targets + 1] = { queue = name .. '@' .. group, suffix = '@' .. group }
+  queues[i] = { name = name, targets = has_default and { { queue = name, suffix = '' } } or {}, max = max }
+  names[i] = name
+  are_simple = are_simple and has_default and max == ''
+end
+for i, has_groups in ipairs(redis.call('SMISMEMBER', root .. ':grouped', unpack(names))) do
+  if has_groups == 1 then
+    are_simple = false
+    local targets = queues[i].targets
+    for _, group in ipairs(redis.call('SMEMBERS', key('groups', names[i]))) do
+      targets[#targets + 1] = { queue = names[i] .. '@' .. group, suffix = '@' .. group }
+    end
   end
-  queues[i] = { name = name, targets = targets, max = max }
-  are_simple = are_simple and has_default and #targets == 1 and max == ''
 end
 
 if are_simple and row_count == 0 and are_fresh(plain_count) then
@@ -52,7 +57,7 @@ if taken.supersedes then
   for _, job in ipairs(taken.jobs) do
     if job.superseded then
       local reason = 'superseded by job ' .. job.id .. ', which has the same key'
-      cancel(job.superseded, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0)
+      cancel(job.superseded, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0)
     end
   end
   flush_ends()

@@ -7,6 +7,7 @@
 --include base
 --include ready
 --include record
+--include groups
 
 local SILENCE = 120000
 local now = read_now(take())
@@ -30,7 +31,7 @@ for _, queue in ipairs(queues) do
   redis.call('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) -- a full server lets it through
   redis.call('ZADD', pools, now, pool)
   redis.call('PEXPIRE', pools, SILENCE)
-  if queue.group ~= '' then redis.call('SADD', key('groups', queue.base), queue.group) end
+  if queue.group ~= '' then add_group(queue.base, queue.group) end
 end
 for queue, list in pairs(back) do
   for i = 2, #list, 2 do

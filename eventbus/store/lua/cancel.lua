@@ -1,8 +1,9 @@
 -- Cancels jobs, each with those of its groups unless its id names one of them.
--- Repeat-safe: what was cancelled stays so. The first write is one that a full server allows.
+-- Repeat-safe: what was cancelled stays so, and the same call is answered the same. The first write is one that a full server allows.
 -- KEYS: the shard's root
 -- head: now key_ttl jobs
--- jobs: id queue text
+-- jobs: id queue call text
+--   call: fresh for each request, the same when it is sent again
 -- answer: for each job the first of these that is true of it or of one of its groups:
 --   ended | asked (it runs; its worker was told) | over (it had ended) | unknown
 --include base
@@ -26,14 +27,14 @@ local function targets_of(id, queue)
 end
 
 for i = 1, count do
-  local id, queue, text = take(), take(), take()
-  jobs[i] = { targets = targets_of(id, queue), text = text }
+  local id, queue = take(), take()
+  jobs[i] = { targets = targets_of(id, queue), call = take(), text = take() }
 end
 redis.call('ZREM', root .. ':active', '')
 for i, job in ipairs(jobs) do
   words[i] = 'unknown'
   for _, id in ipairs(job.targets) do
-    local word = cancel(id, job.text, now, key_ttl)
+    local word = cancel(id, job.call, job.text, now, key_ttl)
     if RANKS[word] > RANKS[words[i]] then words[i] = word end
   end
 end

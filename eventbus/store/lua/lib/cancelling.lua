@@ -11,22 +11,26 @@ local function tell_worker(token, message, now)
   redis.call('PEXPIRE', key('control', worker), 120000)
 end
 
--- `text` is the outcome that waiters hear; the first one wins. Returns what became of the job:
--- ended | asked (it runs, and its worker was told) | over (it had ended) | unknown (no record).
-local function cancel(id, text, now, key_ttl)
+-- `call` names who asks, `text` is the outcome that waiters hear; the first one wins. Returns what
+-- became of the job: ended (by this very call) | asked (it runs, and its worker was told) |
+-- over (it had ended) | unknown (no record).
+local function cancel(id, call, text, now, key_ttl)
   local record = read_lease(id)
   if not record then return 'unknown' end
   if record.state == 'active' then
     if not record.cancel then
-      redis.call('HSET', job_root .. id, 'cancel', 1)
+      redis.call('HSET', job_root .. id, 'cancel', call)
       redis.call('SET', key('result', id), text) -- free until the end, and larger than a field may be
     end
     tell_worker(record.token, 'cancel:' .. id, now)
     return 'asked'
   end
   local place = PLACES[record.state]
-  if not place then return 'over' end
+  if not place then -- ended; a repeat whose first answer was lost hears that answer again
+    return record.state == 'cancelled' and record.cancel == call and 'ended' or 'over'
+  end
   try('ZREM', place == 'delayed' and root .. ':delayed' or key(place, record.queue), id)
+  redis.call('HSET', job_root .. id, 'cancel', call)
   finish(id, record, 'cancelled', text, now, key_ttl)
   return 'ended'
 end

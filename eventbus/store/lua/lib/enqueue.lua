@@ -25,19 +25,15 @@ end
 -- fresh: queue -> how many of `jobs` go to ready. An add that becomes the earliest due
 -- wakes a worker, so that its block ends in time.
 local function enqueue(jobs, fresh, emitter, now)
-  local next_order, ready, delayed, due_queues = {}, {}, {}, {}
+  local ready, delayed, due_queues = {}, {}, {}
   local earliest
-  for queue, count in pairs(fresh) do
-    next_order[queue] = reserve(queue, count)
-  end
+  local order = 0
+  for _, count in pairs(fresh) do order = order + count end
+  if order > 0 then order = reserve(order) end
   for _, job in ipairs(jobs) do
     local row, queue = job.row, job.target.queue
-    local order = 0
-    if not row.due then
-      order = next_order[queue] + 1
-      next_order[queue] = order
-    end
-    local score = score_of(row.priority, order, row.lifo)
+    if not row.due then order = order + 1 end
+    local score = score_of(row.priority, row.due and 0 or order, row.lifo)
     write_record(job, score, emitter, now)
     if not row.due then
       push(ready, queue, score, job.id)

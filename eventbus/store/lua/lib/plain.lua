@@ -15,21 +15,16 @@ local function are_fresh(count)
 end
 
 local function add_plain(queues, count, emitter, now)
-  local ready, orders = {}, {}
-  for i = 1, count do
-    local queue = queues[args[at + 2 + (i - 1) * PLAIN]].name
-    orders[queue] = (orders[queue] or 0) + 1
-  end
-  for queue, fresh in pairs(orders) do
-    orders[queue], ready[queue] = reserve(queue, fresh), {}
-  end
+  local ready, order = {}, MIDDLE + reserve(count)
   now = whole(now)
   for i = 1, count do
     local id, queue, body, has_reply = args[at + 1], queues[args[at + 2]].name, args[at + 3], args[at + 4] == 1
     at = at + PLAIN
-    local order, name, list = orders[queue] + 1, job_root .. id, ready[queue]
-    orders[queue] = order
-    local score = whole(MIDDLE + order)
+    local name, score, list = job_root .. id, whole(order + i), ready[queue]
+    if not list then
+      list = {}
+      ready[queue] = list
+    end
     local n = #list
     list[n + 1], list[n + 2] = score, id
     if #body > 64 then

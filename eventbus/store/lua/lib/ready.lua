@@ -3,9 +3,10 @@ local MIDDLE = 549755813888 -- 2^39: orders rise from here, those of lifo jobs f
 local SPAN = 1099511627776 -- 2^40 orders within one priority; 4000 * 2^40 stays below 2^53
 local SILENT = 60000 -- a pool that did not announce itself for so long has no worker
 
--- Reserves `count` orders of the queue and returns the one before the first.
-local function reserve(queue, count)
-  return redis.call('HINCRBY', key('meta', queue), 'seq', count) - count
+-- Reserves `count` orders and returns the one before the first. One counter serves all queues of
+-- the shard: an order only has to rise, and a call with many queues asks once.
+local function reserve(count)
+  return redis.call('INCRBY', root .. ':order', count) - count
 end
 
 local function score_of(priority, order, lifo)
@@ -21,7 +22,7 @@ end
 -- records: queue -> list of what was read of each job, with its id.
 local function requeue(records, ready)
   for queue, list in pairs(records) do
-    local order = reserve(queue, #list)
+    local order = reserve(#list)
     for i, record in ipairs(list) do
       local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
       redis.call('HSET', job_root .. record.id, 'state', 'waiting', 'order', score)

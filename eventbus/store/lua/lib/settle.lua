@@ -89,3 +89,10 @@ local function write_settles(settles, policies, ready, now)
   requeue(retried, ready)
   return #delayed > 0
 end
+
+-- Removes what may go of the states in which jobs of the queue have just ended.
+local function retain_ended(queue, limit, now)
+  if queue.completed then retain('completed', queue.name, queue.keep_completed, queue.age_completed, limit, now) end
+  if queue.failed then retain('failed', queue.name, queue.keep_failed, queue.age_failed, limit, now) end
+  if queue.cancelled then retain('cancelled', queue.name, queue.keep_failed, queue.age_failed, limit, now) end
+end
