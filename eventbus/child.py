@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -34,6 +35,9 @@ from eventbus.failure import describe, is_final
 from eventbus.place import find
 
 __all__ = ["main"]
+
+_LAST_STEPS = 2.0
+"""Seconds for an idle process to end by itself."""
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode  # a log entry may hold anything
 _decode = msgspec.json.Decoder(Assignment).decode
@@ -92,8 +96,12 @@ class _Desk:
 
     def note(self, logger: _Name, _: str, event: MutableMapping[str, Any]) -> str:
         """The last processor of structlog here: tell the worker what was logged."""
-        level, text = event.pop("level", "info"), event.pop("event", "")
-        self._send(LogNote(logger.text, level, str(text), dict(event)), is_answer=False)
+        level, text = event.pop("level", "info"), str(event.pop("event", ""))
+        try:
+            self._send(LogNote(logger.text, level, text, dict(event)), is_answer=False)
+        except UnicodeError:  # text that is none in UTF-8, as the names of some files
+            fields = {name: ascii(value) for name, value in event.items()}
+            self._send(LogNote(logger.text, level, ascii(text), fields), is_answer=False)
         raise structlog.DropEvent
 
     def _send(self, message: Report | LogNote, *, is_answer: bool) -> bool:
@@ -115,8 +123,10 @@ class _Desk:
             self._is_busy = True
             self._requests.put(body)
         if self._is_busy:
-            os.killpg(0, signal.SIGKILL)  # the group holds this process and what it started
+            _end_group()
         self._requests.put(None)
+        time.sleep(_LAST_STEPS)  # a thread that a handler left keeps an interpreter from ending
+        _end_group()
 
     def _receive(self, size: int) -> bytes | None:
         parts = bytearray()
@@ -168,6 +178,10 @@ def _prepare(task: Task) -> _Prepared:
 
 def _encode_nothing(_: Any) -> bytes:
     return b"null"
+
+
+def _end_group() -> None:
+    os.killpg(0, signal.SIGKILL)  # the group holds this process and what it started
 
 
 def _leave_to_the_worker(_: int, __: object) -> None:

@@ -151,14 +151,24 @@ class Settings:
         `EVENTBUS_RETRY=5` or `{"attempts": 5, "delay": "2s"}`, `EVENTBUS_KEEP_FAILED=1000,2 days`.
         Variables of unknown name are ignored. `hang_after`, where not given, grows with `lease`.
 
-        Raises ConfigError, which names the setting, for a value out of range and for an
-        unknown explicit setting.
+        Raises ConfigError, which names the setting and the variable that gave it, for a value out
+        of range and for an unknown explicit setting.
         """
         for name in explicit:
             if name not in _READERS:
                 raise ConfigError(_unknown(name), setting=name)
-        values: dict[str, Any] = _from_environment(os.environ if environ is None else environ)
-        values |= {name: value for name, value in explicit.items() if _is_given(name, value)}
+        from_variables = _from_environment(os.environ if environ is None else environ)
+        given = {name: value for name, value in explicit.items() if _is_given(name, value)}
+        try:
+            return cls._of(from_variables | given)
+        except ConfigError as error:
+            if error.setting in from_variables and error.setting not in given:
+                variable = _VARIABLE + error.setting.upper()
+                raise ConfigError(f"{variable}: {error}", setting=error.setting) from None
+            raise
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Settings:
         if "hang_after" not in values:
             lease = cls(lease=values.get("lease", 10.0), hang_after=LONGEST).lease
             values["hang_after"] = max(300.0, _LEASES_TO_HANG * lease)

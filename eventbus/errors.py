@@ -97,7 +97,12 @@ class PayloadError(EventBusError):
 
 
 class StoreError(EventBusError):
-    """The server answered with an error that has no class of its own, or not at all."""
+    """The server answered with an error that has no class of its own, or not at all.
+
+    `sent` is True when a command may have been carried out all the same.
+    """
+
+    sent = False
 
 
 class StoreUnavailable(StoreError):

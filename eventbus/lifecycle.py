@@ -80,7 +80,7 @@ class Lifecycle:
             try:
                 await emitter.start()
             except BaseException:
-                await store.aclose()
+                await asyncio.shield(self._keep(store.aclose()))
                 raise
             self.store, self.emitter = store, emitter
             self.loop = asyncio.get_running_loop()

@@ -44,9 +44,16 @@ class Shared:
         self._values: dict[Lifespan, Any] = {}
 
     async def enter(self, stack: AsyncExitStack) -> None:
-        """Enter them in order; `stack` leaves them in reverse. Raises what the first of them raises."""
+        """Enter them in order; `stack` leaves them in reverse. Raises what the first of them raises.
+
+        That error has a note that names the lifespan.
+        """
         for each in self._lifespans:
-            self._values[each] = await stack.enter_async_context(self._call(each))
+            try:
+                self._values[each] = await stack.enter_async_context(self._call(each))
+            except Exception as error:
+                error.add_note(f"in the lifespan {_name_of(each)}")
+                raise
 
     def find(self, lifespan: Any) -> Any:
         """Return what a lifespan yielded. Raises UsageError for one that was not entered."""
@@ -64,7 +71,8 @@ class Shared:
         made = make(self._provider) if _needed(inspect.signature(lifespan).parameters.values()) else make()
         if not isinstance(made, AbstractAsyncContextManager):
             raise DefinitionError(
-                f"expected lifespan {_name_of(lifespan)} to make an async context manager, got: {shown(made)}"
+                f"expected lifespan {_name_of(lifespan)} to make an async context manager, got: {shown(made)}; "
+                "write it as an async function that yields once"
             )
         return cast("AbstractAsyncContextManager[Any]", made)
 

@@ -206,7 +206,7 @@ class Outbox:
         # A refusal that will not pass is final: the server looked and wrote nothing.
         is_final = isinstance(error, StoreRefused) and error.code not in TRANSIENT
         for letter in batch:
-            letter.maybe_sent = letter.maybe_sent or getattr(error, "sent", False)
+            letter.maybe_sent = letter.maybe_sent or error.sent
             if letter.deadline > deadline and not is_final:
                 again.append(letter)
             else:

@@ -127,7 +127,8 @@ class EventProvider:
         """Register a handler at run time; returns when a worker of this process serves it.
 
         Starts a worker if none runs here. Raises as `on`, and ProviderStopped when the
-        provider is not started.
+        provider is not started. A call that is cancelled may have taken effect for the worker
+        that runs; it may be made again.
         """
         self._running(f"subscribe to {event}")
         subscription = self._register(

@@ -63,6 +63,7 @@ class Runner:
         self._notes = Notes(store, self._worker.claimer.executor)
         self._task: asyncio.Task[None] | None = None
         self._is_entered = False
+        self._is_given_up = False
         self._leaving: asyncio.Timeout | None = None
 
     @property
@@ -96,22 +97,24 @@ class Runner:
         self._task = asyncio.create_task(self._run(), name="eventbus-worker")
         self._task.add_done_callback(self._on_ended)
         ready = asyncio.create_task(self._worker.ready.wait())
-        await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
+        try:
+            await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
+        finally:
             ready.cancel()
+        if not self._worker.ready.is_set():
             if not self._task.cancelled():
                 await self._task
             raise ProviderStopped("the worker was stopped before it was ready")
         _log.info("worker ready", worker=self.id, queues=self.queues)
 
     async def add(self, subscription: Subscription) -> None:
-        """Serve one more subscription; returns when emits wake this worker for it."""
+        """Serve one more subscription; returns when emits wake this worker for it.
+
+        Once tried it is served until the worker ends, though the caller may have given up or heard
+        an error: jobs of it may be under way.
+        """
         self._add(subscription)
-        try:
-            await self._worker.update()
-        except BaseException:
-            del self._consumers[subscription.queue]
-            raise
+        await self._worker.update()
 
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the worker and wait for its end; see `Worker` for the order. Idempotent."""
@@ -126,7 +129,8 @@ class Runner:
     def request_stop(self, *, at_once: bool = False) -> None:
         """Ask it to stop; `wait` returns when it has. A second time `at_once` skips the grace."""
         self._worker.stop(at_once=at_once)
-        if self._task is not None and not self._is_entered:
+        if self._task is not None and not self._is_entered and not self._is_given_up:
+            self._is_given_up = True  # once: those that were entered may take their time to leave
             self._task.cancel()  # its lifespans are being entered; nothing was claimed
         if at_once and self._leaving is not None and self._task is not None and not self._task.done():
             self._leaving.reschedule(asyncio.get_running_loop().time())
@@ -157,9 +161,9 @@ class Runner:
         leaving = asyncio.timeout(None)
         try:
             async with leaving, AsyncExitStack() as stack:
-                await self.shared.enter(stack)
-                self._is_entered = True
                 try:
+                    await self.shared.enter(stack)
+                    self._is_entered = True
                     await self._worker.run()
                 finally:
                     await self._processes.aclose()

@@ -91,7 +91,17 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
     audit = check_ended(server, journal, COUNT)
     assert sum(journal.runs().values()) == COUNT
     # Nothing is left but what retention keeps, and what goes by itself soon (`problems` has the rest).
-    assert set(audit.names) <= {"job", "completed", "clock", "order", "pools", "wake", "control", "last"}
+    assert set(audit.names) <= {
+        "job",
+        "completed",
+        "clock",
+        "order",
+        "pools",
+        "wake",
+        "control",
+        "last",
+        "worker",
+    }
     await sweep(server)
     kept = Audit(server)
     assert kept.problems == []

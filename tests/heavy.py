@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import structlog
 
 from eventbus import Event, JobFacts, Unrecoverable
 
@@ -24,10 +26,12 @@ __all__ = [
     "double",
     "fail",
     "hold",
+    "leave_a_thread",
     "noise",
     "pid",
     "shadowed",
     "tell_facts",
+    "tell_odd_name",
     "wrong",
 ]
 
@@ -69,10 +73,20 @@ def pid(_: Any) -> int:
     return os.getpid()
 
 
+def leave_a_thread(_: Any) -> int:
+    """Return, but for a thread that an interpreter waits for at its end."""
+    threading.Thread(target=lambda: time.sleep(600)).start()
+    return os.getpid()
+
+
 def tell_facts(payload: Any, facts: JobFacts) -> dict[str, Any]:
     facts.log.info("told", value=decimal.Decimal("1.5"))
     names = ("event", "group", "job_id", "attempt", "correlation_id", "causation_id", "meta")
     return {name: getattr(facts, name) for name in names}
+
+
+def tell_odd_name(_: Any) -> None:
+    structlog.get_logger().info("read \udcff", file="\udcff.csv", size=3)
 
 
 def fail(payload: str) -> None:

@@ -24,6 +24,7 @@ import pytest
 from servers import Server, free_port
 
 from eventbus import EventContext, EventProvider, HandlerError, Retry
+from eventbus.store.keys import KINDS
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
@@ -132,6 +133,13 @@ def test_every_file_and_test_that_a_page_names_is_there(path: Path) -> None:
     assert missing == []
 
 
+def test_the_engines_page_has_each_kind_of_key_and_no_other() -> None:
+    page = (_ROOT / "docs" / "how-the-engine-works.md").read_text()
+    shape = page.partition("## The shape of the data")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in shape.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`([a-z]+)", row)} == set(KINDS)
+
+
 @pytest.fixture
 async def limited_url() -> AsyncIterator[str]:
     """The URL of a user with the rights that docs/operations.md states, on a server of its own."""
@@ -185,5 +193,9 @@ async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: s
             assert [await each for each in keyed] == [2, 2, 2]
             assert await provider.result(keyed[0].job_id) == 2
             await provider.subscribe("later", work)
+            assert await provider.emit("work", 3, delay="1 hour").cancel("not needed")
+            first = provider.emit("later", 4, idempotency_key="newest", delay="1 hour")
+            newest = provider.emit("later", 5, idempotency_key="newest", supersede=True)
+            assert (await newest, first.cancelled()) == (5, True)
             many = provider.emit_many("later", range(300))
             assert [await each for each in many] == list(range(300))

@@ -15,7 +15,7 @@ from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.config import redact
-from eventbus.errors import EventBusError
+from eventbus.errors import ConfigError, EventBusError
 from eventbus.provider import EventProvider
 from eventbus.store.checkup import Checkup, Finding
 from eventbus.store.connection import Connector
@@ -57,7 +57,8 @@ def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], Ev
         provider = EventProvider(url) if place is None else with_settings(load_provider(place), url=url)
         Connector(provider.settings.url)
     except (CommandError, EventBusError) as error:
-        return [Finding("settings" if place is None else "program", "error", one_line(error))], None
+        is_setting = place is None or isinstance(error, ConfigError)
+        return [Finding("settings" if is_setting else "program", "error", one_line(error))], None
     findings = [Finding("settings", "ok", f"valid; url {redact(provider.settings.url)}")]
     if place is not None:
         count = len(provider.queues)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import IO
 
 from eventbus.cli.board import Board
-from eventbus.cli.demo_app import (
+from eventbus.cli.demo_events import (
     Order,
     Receipt,
     bill_asked,

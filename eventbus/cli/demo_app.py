@@ -1,4 +1,7 @@
-"""The shop that the demo runs: its events, and the handlers of its worker process."""
+"""The shop that the demo runs: the handlers of its worker process.
+
+Only that process imports it: it makes a provider, which raises where a setting is wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,18 @@ import asyncio
 import os
 from collections import defaultdict
 
-import msgspec
-
-from eventbus import Event, EventContext, EventProvider, Retry
-
-__all__ = [
-    "Order",
-    "Receipt",
-    "bill_asked",
-    "item_counted",
-    "order_placed",
-    "order_refused",
-    "payment_taken",
-    "provider",
-]
-
-
-class Order(msgspec.Struct, frozen=True):
-    """What a customer wants."""
-
-    number: str
-    total: int
-
-
-class Receipt(msgspec.Struct, frozen=True):
-    """What the customer gets; `process` is where it was made, `attempt` how often it was tried."""
-
-    number: str
-    total: int
-    process: int
-    attempt: int
-
-
-order_placed = Event("order.placed", payload=Order, result=Receipt)
-order_refused = Event("order.refused", payload=Order, result=Receipt, retry=Retry(attempts=1))
-payment_taken = Event(
-    "payment.taken", payload=Order, result=Receipt, retry=Retry(attempts=5, delay="200ms", backoff="fixed")
+from eventbus import EventContext, EventProvider
+from eventbus.cli.demo_events import (
+    Order,
+    Receipt,
+    bill_asked,
+    item_counted,
+    order_placed,
+    order_refused,
+    payment_taken,
 )
-bill_asked = Event("bill.asked", payload=str, result=Receipt)
-item_counted = Event("item.counted", payload=int, result=int)
+
+__all__ = ["provider"]
 
 provider = EventProvider()
 

@@ -83,6 +83,8 @@ def one_line(error: BaseException) -> str:
         return f"{text.rstrip('.')}; {_SERVER_REMEDY}"
     if isinstance(error, (EventBusError, CommandError)):
         return text
+    notes = getattr(error, "__notes__", [])
+    text = " ".join([text, *(f"({note})" for note in notes)]).strip()
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 

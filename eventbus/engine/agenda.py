@@ -7,7 +7,8 @@ queue was being asked counts more, for it may have overtaken the answer.
 Turns name the hot queues in rotation: one that gave jobs goes to the end, one that was
 asked in vain keeps its place, so none waits for more than those before it. A queue that one
 call asks on a guess is not asked by a second one at the same time; one with a backlog is.
-A wake for a queue that this worker has no slot for is `owed` to other workers.
+A wake for a queue that this worker has no slot for is `owed` to other workers; a look that
+nobody asked for is not, for they look as well.
 """
 
 from __future__ import annotations
@@ -39,12 +40,16 @@ class Agenda:
         return bool(self._owed)
 
     def note(self, queues: Iterable[str]) -> None:
-        """There may be work in these queues."""
+        """Somebody said that there may be work in these queues."""
         for queue in queues:
-            self._hot.setdefault(queue, False)
-            self._noted.add(queue)
+            self.look_at(queue)
             if self._quota(queue) <= 0:
                 self._owed.add(queue)
+
+    def look_at(self, queue: str) -> None:
+        """Ask this queue once, whether or not there is work in it."""
+        self._hot.setdefault(queue, False)
+        self._noted.add(queue)
 
     def choose(self, limit: int, want: int = sys.maxsize) -> list[str]:
         """Up to `limit` hot queues that this worker has slots for and that are worth a call.

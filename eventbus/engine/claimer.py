@@ -31,7 +31,7 @@ from eventbus.engine.agenda import Agenda
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
-from eventbus.errors import StoreError, StoreUnavailable
+from eventbus.errors import StoreError, StoreRefused
 from eventbus.logs import get_logger
 from eventbus.store.rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
@@ -121,7 +121,9 @@ class Claimer:
 
     def look_everywhere(self) -> None:
         """Ask every queue in the next turns."""
-        self.notice(*self._consumers)
+        for queue in self._consumers:
+            self._agenda.look_at(queue)
+        self._poke()
 
     def notice(self, *queues: str) -> None:
         """There may be work in these queues."""
@@ -238,7 +240,7 @@ class Claimer:
         except BaseException as error:
             self._settles.extendleft(reversed(settles))
             self._agenda.unanswered(asked)
-            if isinstance(error, StoreUnavailable):
+            if not isinstance(error, StoreRefused):
                 # It may have been carried out, and its answer is none for another list of
                 # settles. What it claimed stalls and is rescued.
                 lane.call += 1
@@ -289,7 +291,7 @@ class Claimer:
         self._settles.append((job.queue, row))
         self.unsettled[job.id] = job.token
         if job.id == self._suspect:
-            self._agenda.note([job.queue])  # where others of its kind may have been left
+            self.look_everywhere()  # others of its kind may have been left in any queue
         self._settled.clear()
         self._poke()
 

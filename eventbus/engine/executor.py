@@ -20,9 +20,10 @@ fenced off because nobody listens.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.deadlines import Deadlines
@@ -134,6 +135,10 @@ class Executor:
             return
         run.cause = run.cause or cause
         run.strikes += 1
+        if inspect.getcoroutinestate(cast("Any", run.task.get_coro())) == inspect.CORO_CREATED:
+            run.task.cancel()  # it ends without having run a line, so nobody else would decide
+            self._end(run, self._decide_cancelled(run))
+            return
         if run.strikes <= 2:
             run.task.cancel()
             self.deadlines.discard(run, run.bucket)  # one deadline for each run

@@ -32,6 +32,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the thread that renews leases lives, as long as the worker does."""
     abandoned: int
     """Handlers that ignored their cancellations."""
+    refused: int
+    """Outcomes that were not recorded, for the lease was lost."""
     hang_after: float
     max_abandoned: int
 

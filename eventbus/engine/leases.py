@@ -58,6 +58,7 @@ class LeaseKeeper:
         self._loop_thread = 0
         self._asked: float | None = None  # since when the loop owes an answer
         self._is_lagging = False
+        self._is_refused = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -109,14 +110,23 @@ class LeaseKeeper:
                 rows, worker=self._worker, lease_ms=round(self._lease * 1000), lag_ms=round(self.lag * 1000)
             )
         except StoreError as error:
-            _log.warning("leases not renewed, trying again", error=str(error), jobs=len(rows))
+            self._note_refused(error, len(rows))
             return False
+        if self._is_refused:
+            self._is_refused = False
+            _log.info("leases renewed again", jobs=len(rows))
         if lost:
             tokens = dict(rows)
             self._in_loop(self._executor.lose, [(each, tokens[each]) for each in lost])
         if cancelled:  # for most the message came first; it may have been lost
             self._in_loop(self._executor.cancel, cancelled)
         return True
+
+    def _note_refused(self, error: StoreError, jobs: int) -> None:
+        """Log it once until a renewal succeeds, and only where there is something to lose."""
+        if jobs and not self._is_refused:
+            self._is_refused = True
+            _log.warning("leases not renewed, trying again", error=str(error), jobs=jobs)
 
     def _ask_loop(self) -> None:
         """Ask again only after an answer: this thread may itself have been slow since the last one."""

@@ -238,8 +238,12 @@ class _Process:
         self._kill_group()
         self.stop_clock()
         on_end(self)
-        # Whatever it forked may keep the channel open.
-        asyncio.get_running_loop().call_later(_LAST_STEPS, self._reader.feed_eof)
+        # Whatever it forked may keep the channel open; and one that died idle has nobody who hangs up.
+        asyncio.get_running_loop().call_later(_LAST_STEPS, self._close_channel)
+
+    def _close_channel(self) -> None:
+        self._reader.feed_eof()
+        self._writer.close()
 
 
 def _died(code: int | None) -> ProcessDied:

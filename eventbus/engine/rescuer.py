@@ -14,6 +14,7 @@ __all__ = ["Rescuer"]
 _log = get_logger("eventbus.worker")
 
 _LIMIT = 200
+_LOOK, _APART = 0.4, 0.05  # of a lease; together less than the half that counts as a gap
 
 _VERDICTS = {
     "rescued": "job stalled, given back",
@@ -34,8 +35,10 @@ class Rescuer:
     async def run_once(self, *, now_ms: int | None = None) -> float:
         """Rescue what has stalled; returns the seconds until the next look.
 
-        A lease that begins after this look ends at least one lease later, so waiting one
-        lease at most sees every end in time.
+        A lease that begins after this look ends at least one lease later, so one look in a lease
+        would see every end in time. There are more, so that the looks alone show that the server was
+        there all along: else a worker that is alone, and does not renew, would see a gap each time
+        and put its rescue off for ever (see `heard.lua`).
         """
         lease = self._lease_ms / 1000
         next_ms, stalls = await self._store.rescue(
@@ -55,7 +58,8 @@ class Rescuer:
             )
         if len(stalls) >= _LIMIT:
             return 0.0
-        return lease if next_ms < 0 else min(lease, next_ms / 1000)
+        longest = _LOOK * lease
+        return longest if next_ms < 0 else min(longest, next_ms / 1000)
 
     async def run(self) -> None:
         """Look for ever; the worker owns this and ends it."""
@@ -65,5 +69,5 @@ class Rescuer:
             except StoreError as error:
                 _log.error("rescue refused", error=str(error))
                 pause = self._lease_ms / 1000
-            # Apart by up to half a second, so that a fleet does not look in one instant.
-            await asyncio.sleep(pause + 0.5 * random.random())
+            # A little apart, so that a fleet does not look in one instant.
+            await asyncio.sleep(pause + min(0.5, _APART * self._lease_ms / 1000) * random.random())

@@ -120,6 +120,7 @@ class Worker:
             ended=self._ended.is_set(),
             leases_kept=self.leases.is_kept,
             abandoned=self.claimer.executor.abandoned,
+            refused=self.claimer.refused,
             hang_after=self._options.hang_after,
             max_abandoned=MAX_ABANDONED,
         )
@@ -187,8 +188,12 @@ class Worker:
             at_once.cancel()
             await _end(settling)
         error = "no answer in time" if settling.cancelled() else settling.exception()
-        if error is not None:
-            _log.error("not everything was settled before the end; rescue will see to it", error=str(error))
+        if error is not None and self.claimer.unsettled:
+            _log.error(
+                "not everything was settled before the end; rescue will see to it",
+                jobs=len(self.claimer.unsettled),
+                error=str(error),
+            )
 
     async def _settle_and_hand_over(self) -> None:
         await self.claimer.wait_settled()

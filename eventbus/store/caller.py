@@ -109,7 +109,7 @@ class Caller:
                     raise error
                 reply = await self._channel.call(*command, deadline=deadline)
             except StoreError as error:
-                sent = sent or getattr(error, "sent", False)
+                sent = sent or error.sent
                 left = math.inf if deadline is None else deadline - time.monotonic()
                 wait = pause * (1 - random.random() / 2)
                 if (

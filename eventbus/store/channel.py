@@ -97,9 +97,8 @@ class Channel:
             async with asyncio.timeout(deadline - time.monotonic()):
                 return await waited
         except TimeoutError as error:
-            raise translate(
-                TimeoutError("no answer in time"), address=self._connector.address, sent=sent
-            ) from error
+            silence = "no answer in time" if sent else self._connector.silence
+            raise translate(TimeoutError(silence), address=self._connector.address, sent=sent) from error
 
     def send(self, command: tuple[str | bytes | float, ...], hearer: Hearer) -> bool:
         """Send one command at once, and have `hearer` told its answer, or that the connection ended.

@@ -45,7 +45,10 @@ _REMEDIES = {
 }
 
 #: Errors after which the same call may work: the store reconnects and repeats.
-TRANSIENT = frozenset({"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "BUSY", "CLUSTERDOWN", "NOREPLICAS"})
+#: UNBLOCKED ends a blocked read when its server becomes a replica.
+TRANSIENT = frozenset(
+    {"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "BUSY", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED"}
+)
 
 
 def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
@@ -59,7 +62,7 @@ def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
         error = error.__cause__  # redis-py wraps what happens while connecting
     if isinstance(error, foreign.AuthenticationError):
         code = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
-        return _refused(code, str(error), address)
+        return _refused(code, str(error).rstrip("."), address)
     distrust = _certificate_error(error)
     if distrust is not None:
         return _refused("CERTIFICATE", getattr(distrust, "verify_message", str(distrust)), address)
@@ -137,6 +140,8 @@ def refusal(line: str, *, address: str) -> StoreRefused:
 
 def _refused(code: str, text: str, address: str) -> StoreRefused:
     remedy = _REMEDIES.get(code)
+    if text.startswith("DB index"):
+        remedy = "the URL names a database that it does not have, as in redis://host:6379/DATABASE; use 0"
     return StoreRefused(
         f"the server at {address} refused: {text}" + (f"; {remedy}" if remedy else ""), code=code
     )
@@ -196,9 +201,17 @@ class Connector:
         except BaseException as error:
             await connection.disconnect(nowait=True)
             if isinstance(error, Exception):
-                raise translate(error, address=self.address, sent=False) from error
+                told = TimeoutError(self.silence) if isinstance(error, TimeoutError) else error
+                raise translate(told, address=self.address, sent=False) from error
             raise
         return cast("asyncio_connection.Connection", connection)
+
+    @property
+    def silence(self) -> str:
+        """What to say when connecting took too long."""
+        if self._arguments.get("connection_class") is asyncio_connection.SSLConnection:
+            return "no answer in time; if it does not speak TLS, use redis:// or valkey://"
+        return "no answer in time"
 
     def open_blocking(self, *, name: str, timeout: float) -> redis.Connection:
         """Open one blocking connection, for a thread; `timeout` bounds each answer, seconds.

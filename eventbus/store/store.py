@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from eventbus.errors import StoreCorrupt, StoreRefused
 from eventbus.store.caller import Caller
@@ -310,10 +310,10 @@ class LeaseStore:
             if error.code != "NOSCRIPT":
                 raise
             answer = self._call("EVAL", script.source, 1, self._root, packed)
-        if not isinstance(answer, list) or len(answer) != 2:
+        if not isinstance(answer, list) or len(both := cast("list[list[str]]", answer)) != 2:
             self.close()
             raise StoreCorrupt(f"the server at {self._connector.address} answered a renewal with {answer!r}")
-        return answer[0], answer[1]
+        return both[0], both[1]
 
     def close(self) -> None:
         """Close the connection; the next call opens one. Idempotent."""

@@ -118,6 +118,7 @@ class Wire(asyncio.Protocol):
         owed, self.owed = self.owed, deque()
         self._on_end(self)
         told = translate(error, address=self._address, sent=True)
+        told.sent = True
         for hearer in owed:
             self._tell(hearer, told)
 

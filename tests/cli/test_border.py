@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -123,3 +124,51 @@ def test_without_its_extra_the_command_line_says_what_to_install(missing: str) -
     assert ran.stderr.count("\n") == 1
     assert "pip install 'eventbus-workflows[cli]'" in ran.stderr
     assert ran.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--help"], 0), (["emit", "double", "1"], 2), (["check"], 2), (["demo"], 2)]
+)
+def test_a_wrong_variable_is_told_by_its_name_and_keeps_no_command_from_starting(
+    words: list[str], code: int
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "eventbus", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"EVENTBUS_LEASE": "0.1"},
+    )
+    assert ran.returncode == code
+    assert "Traceback" not in ran.stderr
+    if code:
+        told = "EVENTBUS_LEASE: expected lease to be at least 0.5 s, got: 0.1 s"
+        assert told in ran.stderr + ran.stdout
+
+
+def test_an_error_of_a_lifespan_names_it(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text(
+        """
+from eventbus import EventProvider
+
+provider = EventProvider("memory:")
+
+
+@provider.on("double")
+async def double(n):
+    return 2 * n
+
+
+@provider.lifespan
+async def database():
+    raise ConnectionRefusedError("nobody at pg:5432")
+    yield
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    result = invoke("worker", "broken:provider")
+    last = result.stderr.splitlines()[-1]
+    assert "ConnectionRefusedError: nobody at pg:5432 (in the lifespan database)" in last
+    assert result.exit_code == 1

@@ -107,6 +107,27 @@ async def test_a_handler_is_reached_while_its_worker_is_busy_with_others(
         await asyncio.gather(*busy)
 
 
+async def test_a_handler_that_finishes_in_a_stopping_worker_is_reached_too(
+    make_provider: MakeProvider, stack: AsyncExitStack, until: Until
+) -> None:
+    worker, emitter = make_provider(grace=20), make_provider()
+    slow = Slow()
+    worker.on("slow")(slow.run)
+    await stack.enter_async_context(emitter)
+    serving = AsyncExitStack()
+    await serving.enter_async_context(worker.worker())
+    emission = emitter.emit("slow", None)
+    await until(lambda: slow.began, "it runs")
+    stopping = asyncio.create_task(serving.aclose())
+    await until(lambda: worker._life.runner and worker._life.runner.health().draining, "it stops")
+    asked = time.monotonic()
+    assert await emission.cancel("no longer")
+    with pytest.raises(JobCancelled):
+        await emission
+    await stopping
+    assert time.monotonic() - asked < 2
+
+
 async def test_a_handler_that_completes_all_the_same_is_recorded_as_cancelled(
     make_provider: MakeProvider, until: Until
 ) -> None:

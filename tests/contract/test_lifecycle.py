@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from eventbus import (
@@ -24,6 +25,7 @@ from eventbus import (
     UsageError,
     emitter,
 )
+from eventbus.store.embedded import EmbeddedServer
 from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]
@@ -332,3 +334,62 @@ async def test_a_failed_handler_does_not_stop_the_worker(make_provider: MakeProv
         with pytest.raises(HandlerError, match="ZeroDivisionError"):
             await provider.emit("ask", 0)
         assert await provider.emit("ask", 1) == 1
+
+
+async def test_a_start_that_is_cancelled_leaves_its_embedded_server(
+    monkeypatch: pytest.MonkeyPatch, until: Until, tmp_path: Path
+) -> None:
+    provider = EventProvider(f"embedded:{tmp_path / 'data'}")
+    has_started = asyncio.Event()
+    left: list[EmbeddedServer] = []
+    start, stop = Store.start, EmbeddedServer.stop
+
+    async def hang(self: Store, **given: Any) -> None:
+        await start(self, **given)
+        has_started.set()
+        await asyncio.Event().wait()
+
+    def leave(self: EmbeddedServer) -> None:
+        stop(self)
+        left.append(self)
+
+    monkeypatch.setattr(Store, "start", hang)
+    monkeypatch.setattr(EmbeddedServer, "stop", leave)
+    # A scope of anyio cancels again at each await, until it is left.
+    async with anyio.create_task_group() as group:
+        group.start_soon(provider.start)
+        await has_started.wait()
+        group.cancel_scope.cancel()
+    await until(lambda: left, "it has left the server")
+
+
+async def test_a_subscription_given_up_while_its_jobs_run_does_no_harm(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, other = make_provider(), make_provider()
+    provider.on("one")(lambda n: n)
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(n: int) -> int:
+        has_begun.set()
+        await may_end.wait()
+        return n
+
+    async def no_answer(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    async with provider, other:
+        emission = other.emit("two", 2)
+        await emission.enqueued()
+        async with provider.worker():
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "poke", no_answer)
+                subscribing = asyncio.create_task(provider.subscribe("two", slow))
+                await has_begun.wait()
+                subscribing.cancel()
+                await asyncio.wait([subscribing])
+            may_end.set()
+            assert await emission == 2
+            assert await provider.emit("one", 1) == 1
+            await provider.subscribe("two", lambda n: -n)
+            assert await other.emit("two", 2) == -2

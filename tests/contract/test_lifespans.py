@@ -251,3 +251,68 @@ async def test_asking_for_one_that_was_not_entered_says_so(make_provider: MakePr
         provider.shared(pool)
     async with provider, provider.worker():
         assert await provider.emit("ask") == "refused"
+
+
+class Entering:
+    """A worker whose first lifespan takes a while to leave, and whose second is never entered."""
+
+    def __init__(self, provider: EventProvider, seconds: float) -> None:
+        self.is_reached = asyncio.Event()
+        self.is_left = False
+        self._seconds = seconds
+        provider.on("ask")(lambda n: n)
+        provider.lifespan(self._slow_to_leave)
+        provider.lifespan(self._slow_to_enter)
+
+    async def _slow_to_leave(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.sleep(self._seconds)  # what it takes to close something
+            self.is_left = True
+
+    async def _slow_to_enter(self) -> AsyncIterator[None]:
+        self.is_reached.set()
+        await asyncio.Event().wait()
+        yield
+
+
+async def _start(provider: EventProvider, entering: Entering) -> asyncio.Task[Any]:
+    await provider.start()
+    starting = asyncio.create_task(provider.worker().__aenter__())
+    await entering.is_reached.wait()
+    return starting
+
+
+async def test_a_second_stop_does_not_cut_short_how_the_first_leaves_them(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    entering = Entering(provider, 0.2)
+    starting = await _start(provider, entering)
+    first = asyncio.create_task(provider.stop())
+    await asyncio.sleep(0.05)  # by then it leaves
+    await asyncio.gather(first, provider.stop())
+    with pytest.raises(ProviderStopped):
+        await starting
+    assert entering.is_left
+
+
+async def test_a_stop_while_one_is_entered_has_an_end_as_any_other(make_provider: MakeProvider) -> None:
+    provider = make_provider(grace=0.1)
+    entering = Entering(provider, 600)
+    starting = await _start(provider, entering)
+    await asyncio.wait_for(provider.stop(), 10)
+    with pytest.raises((ProviderStopped, TimeoutError)):
+        await starting
+    assert not entering.is_left
+
+
+async def test_a_start_that_is_given_up_leaves_no_task(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    before = len(asyncio.all_tasks())
+    starting = await _start(provider, Entering(provider, 0))
+    starting.cancel()
+    await asyncio.wait([starting])
+    await provider.stop()
+    assert len(asyncio.all_tasks()) == before

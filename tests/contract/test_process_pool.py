@@ -277,6 +277,29 @@ async def test_what_it_logs_is_logged_by_the_worker(start: Start, logs: list[dic
     assert told["value"] == "1.5"  # as JSON has it
 
 
+async def test_it_may_log_what_is_no_text_in_utf8(start: Start, logs: list[dict[str, Any]]) -> None:
+    bench = await start([("read", heavy.tell_odd_name, {})])
+    await bench.provider.emit("read")
+    (told,) = [each for each in logs if "file" in each]
+    assert (told["event"], told["file"], told["size"]) == (r"'read \udcff'", r"'\udcff.csv'", "3")
+
+
+async def test_one_that_dies_idle_leaves_no_channel_open(start: Start, until: Until) -> None:
+    bench = await start([("pid", heavy.pid, {})])
+    pid = await bench.provider.emit("pid")
+    (process,) = bench.runner._processes._all
+    os.kill(pid, signal.SIGKILL)
+    await until(process._writer.is_closing, "the channel is closed", within=_PATIENT)
+
+
+async def test_one_ends_with_its_channel_though_a_handler_left_a_thread(start: Start, until: Until) -> None:
+    bench = await start([("leave", heavy.leave_a_thread, {})])
+    pid = await bench.provider.emit("leave")
+    (process,) = bench.runner._processes._all
+    process.hang_up()  # as the end of its worker does
+    await until(lambda: not _lives(pid), "it has ended", within=_PATIENT)
+
+
 async def test_a_group_returns_nothing(start: Start, until: Until) -> None:
     bench = await start(
         [

@@ -234,3 +234,16 @@ async def test_an_abort_cancels_all_and_settles_nothing() -> None:
     table.executor.abort()
     await table.wait_ended()
     assert table.settled == []
+
+
+async def test_a_job_cancelled_before_its_first_step_ends_at_once() -> None:
+    table = Table(patience=5)
+    executor = table.executor
+    for job in ("c", "l", "s"):
+        table.start(_returns, job)
+    executor.cancel(["c"])
+    executor.lose([("l", "w:1")])
+    executor.strike(executor.running["s"], "shutdown")
+    await asyncio.wait_for(table.wait_ended(), 1)
+    assert [(job, state) for job, state, _ in table.settled] == [("c", "cancelled"), ("s", "waiting")]
+    assert executor.abandoned == 0

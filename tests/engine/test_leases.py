@@ -13,6 +13,7 @@ import pytest
 
 from eventbus import EventContext, EventProvider, StalledError
 from eventbus.engine.leases import LeaseKeeper
+from eventbus.errors import StoreUnavailable
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -120,11 +121,31 @@ async def test_the_jobs_of_a_worker_that_renews_no_more_are_run_by_another_and_i
         async with other.worker():
             assert await asyncio.wait_for(emission, 5) == ["the second", 1]
         go.set()
-        await until(lambda: worker._worker.claimer.refused, "its outcome was refused")  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: worker.health().refused == 1, "its outcome was refused and counted")
         assert await emitter.result(emission.job_id) == ["the second", 1]
     assert {each["job_id"] for each in logs if each["event"] == "job stalled, given back"} == {
         emission.job_id
     }
+
+
+async def test_a_worker_that_is_alone_and_renews_no_more_rescues_all_the_same(
+    make_provider: MakeProvider, emitter: EventProvider
+) -> None:
+    provider = make_provider(lease=1)
+    began = asyncio.Event()
+
+    @provider.on("ask")
+    async def hang_once(n: int, ctx: EventContext) -> int:
+        if not began.is_set():
+            began.set()
+            await asyncio.Event().wait()
+        return n
+
+    async with provider.worker() as worker:
+        emission = emitter.emit("ask", 1)
+        await began.wait()
+        await _keeper(worker).aclose()
+        assert await asyncio.wait_for(emission, 20) == 1
 
 
 async def test_a_stall_is_logged_with_who_held_the_job_and_how_it_was(
@@ -199,7 +220,7 @@ async def test_a_lease_that_somebody_else_holds_cancels_the_handler_and_nothing_
         admin("HSET", job, "token", "another:1")
         await asyncio.wait_for(ended.wait(), 2)
         assert (admin("HGET", job, "state"), emission.done()) == ("active", False)
-        assert worker._worker.claimer.refused == 0  # pyright: ignore[reportPrivateUsage]
+        assert worker.health().refused == 0
     assert "lease lost, handler cancelled" in {each["event"] for each in logs}
 
 
@@ -239,12 +260,62 @@ async def test_a_renewal_that_gets_no_answer_is_tried_again(
     async with provider.worker() as worker:
         emission = emitter.emit("ask", 1)
         await until(lambda: worker.claimed, "the job runs")
-        for line in admin("CLIENT", "LIST").splitlines():
-            if " name=cut-lease " in line:
-                admin("CLIENT", "KILL", "ID", line.split("id=", 1)[1].split(" ", 1)[0])
-        await until(lambda: any("leases not renewed" in each["event"] for each in logs), "it was noticed")
+
+        def is_cut_and_noticed() -> bool:  # the first renewal may have been before the job, or not yet
+            for line in admin("CLIENT", "LIST").splitlines():
+                if " name=cut-lease " in line:
+                    admin("CLIENT", "KILL", "ID", line.split("id=", 1)[1].split(" ", 1)[0])
+            return any("leases not renewed" in each["event"] for each in logs)
+
+        await until(is_cut_and_noticed, "it was noticed")
         renewed = time.monotonic() + 0.7
         await until(lambda: time.monotonic() > renewed, "more than a lease has passed")
         go.set()
         assert await emission == 1
     assert not [each for each in logs if "stalled" in each["event"] or "lost" in each["event"]]
+
+
+class _Unheard:
+    """A lease connection that gets no answer."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def renew(self, *_rows: Any, **_facts: Any) -> Any:
+        self.tries += 1
+        raise StoreUnavailable("nobody answers", address="nowhere")
+
+
+async def test_renewals_that_fail_are_logged_once_and_only_while_jobs_are_held(
+    make_provider: MakeProvider,
+    emitter: EventProvider,
+    logs: Logs,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider = make_provider(lease=2)
+    go = asyncio.Event()
+
+    @provider.on("ask")
+    async def ask(n: int) -> int:
+        await go.wait()
+        return n
+
+    def logged(event: str) -> int:
+        return sum(each["event"] == event for each in logs)
+
+    async with provider.worker() as worker:
+        unheard = _Unheard()
+        with monkeypatch.context() as patch:
+            patch.setattr(_keeper(worker), "_leases", unheard)
+            await until(lambda: unheard.tries >= 2, "renewals failed without a job")
+            assert not logged("leases not renewed, trying again")
+            emission = emitter.emit("ask", 1)
+            await until(lambda: worker.claimed, "the job runs")
+            tries = unheard.tries
+            await until(lambda: unheard.tries >= tries + 4, "renewals failed with a job")
+            assert logged("leases not renewed, trying again") == 1
+        await until(lambda: logged("leases renewed again"), "a renewal succeeded")
+        go.set()
+        assert await emission == 1
+    assert logged("leases not renewed, trying again") == 1

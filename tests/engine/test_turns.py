@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eventbus import EventProvider, StoreRefused, StoreUnavailable
+from eventbus import EventProvider, StoreError, StoreRefused, StoreUnavailable
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -42,8 +42,12 @@ class Turns:
 @pytest.mark.parametrize("on_settle", [True, False], ids=["settle", "claim"])
 @pytest.mark.parametrize(
     ("error", "is_done"),
-    [(StoreRefused("not now", code="NOPERM"), False), (StoreUnavailable("lost", sent=True), True)],
-    ids=["refused", "lost"],
+    [
+        (StoreRefused("not now", code="NOPERM"), False),
+        (StoreUnavailable("lost", sent=True), True),
+        (StoreError("the server answered unexpectedly"), True),
+    ],
+    ids=["refused", "lost", "unreadable"],
 )
 async def test_all_jobs_end_once_though_a_turn_failed(
     make_provider: MakeProvider,

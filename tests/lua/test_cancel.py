@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from shards import CANCELLED, LEASE, QUEUE, Shard, row, settle
+from shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle
 
 from eventbus.store.rows import SUPERSEDE
 
@@ -82,8 +82,7 @@ async def test_a_repeat_changes_nothing_and_the_first_reason_stays(shard: Shard)
 @pytest.mark.parametrize("is_running", [False, True])
 async def test_the_same_request_sent_again_is_answered_as_before(shard: Shard, is_running: bool) -> None:
     await shard.add(row("a"))
-    if is_running:
-        answer = await shard.turn()
+    answer = await shard.turn(want=int(is_running))
     first = await shard.cancel("a", call="c1")
     assert await shard.cancel("a", call="c1") == first
     if is_running:
@@ -151,6 +150,14 @@ async def test_an_open_job_of_the_key_is_cancelled_and_the_new_one_takes_its_pla
     assert (job, state) == ("a", "cancelled")
     assert json.loads(text)["message"] == "superseded by job b, which has the same key"
     assert (await shard.add(row("c", key="k")))[0].job == "b"  # the key is the new job's
+
+
+async def test_what_supersedes_a_waiting_job_needs_no_room_in_a_full_queue(shard: Shard) -> None:
+    queues = [add_queue(max_waiting=1)]
+    await shard.add(row("a", key="k"), queues=queues)
+    assert await shard.add(row("b", key="k", meeting=SUPERSEDE), queues=queues) == []
+    assert await shard.members("ready") == ["b"]
+    assert (await shard.add(row("c"), queues=queues))[0].word == "full"
 
 
 async def test_a_running_job_of_the_key_is_marked_and_the_new_one_waits(shard: Shard) -> None:

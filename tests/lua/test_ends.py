@@ -165,19 +165,20 @@ async def test_one_call_removes_a_bounded_number(shard: Shard) -> None:
     await _end(shard, 60)
     shard.now += _WINDOW + 1
     await _settle_one(shard, keep_completed=0)
-    assert len(await shard.members("completed")) == 61 - 18  # twice what it settled, and sixteen
+    assert len(await shard.members("completed")) == 61 - 32  # for one end of eight turns, and sixteen more
 
 
-async def test_turns_that_settle_little_keep_up_with_what_they_add(shard: Shard) -> None:
+@pytest.mark.parametrize("ends", [1, 4, 7, 9])
+async def test_turns_that_settle_little_keep_up_with_what_they_add(shard: Shard, ends: int) -> None:
     await _end(shard, 30)
     shard.now += _WINDOW + 1
-    queues = [turn_queue(keep_completed=30)]
-    for n in range(40):
-        await shard.add(row(f"more{n:02}"))
-        (claim,) = (answer := await shard.turn(queues=queues)).claims
-        await shard.turn(settle(claim, answer.token), queues=queues)
+    queues = [turn_queue(keep_completed=30), turn_queue("event.other")]
+    for n in range(80):
+        await shard.add(*(row(f"more{n:02}-{i}") for i in range(ends)))
+        answer = await shard.turn(queues=queues)
+        await shard.turn(*(settle(each, answer.token) for each in answer.claims), queues=queues)
         shard.now += _WINDOW + n  # no two at the same place among eight
-    assert len(await shard.members("completed")) <= 30 + 16
+    assert len(await shard.members("completed")) <= 30 + 16 * ends
 
 
 async def test_a_sweep_is_bounded_for_each_queue_and_state_and_counts_what_it_removed(shard: Shard) -> None:

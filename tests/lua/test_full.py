@@ -42,7 +42,7 @@ async def test_an_emit_is_refused_and_writes_nothing(shard: Shard) -> None:
     await _fill(shard)
     before = await _names(shard)
     rows = [row("b", body="x" * 500, key="k"), row("c", delay=5), row("d", priority=3)]
-    for each in (rows, rows[1:2]):
+    for each in (rows, rows[1:2], [row("e", delay=5, key="k")]):
         with pytest.raises(StoreRefused, match="maxmemory") as caught:
             await shard.add(*each)
         assert caught.value.code == "OOM"

@@ -37,7 +37,7 @@ async def _stall_twice(shard: Shard, *jobs: str) -> None:
     for _ in range(2):
         await shard.turn()
         shard.now += LEASE
-        assert (await shard.rescue())[1] == [*jobs]
+        assert (await shard.rescue(limit=1000))[1] == [*jobs]
 
 
 async def test_what_stalled_twice_goes_behind_what_waits_and_is_claimed_alone(shard: Shard) -> None:
@@ -59,12 +59,21 @@ async def test_a_worker_that_runs_a_suspect_is_given_no_other_and_is_not_told_of
 
 
 async def test_suspects_do_not_hold_up_what_waits_behind_them(shard: Shard) -> None:
-    await _stall_twice(shard, "a", "b")
+    suspects = [f"s{n:02}" for n in range(60)]
+    await _stall_twice(shard, *suspects)
     await shard.add(*(row(name) for name in "cde"))
-    answer = await shard.turn(suspects=False, queues=[turn_queue(quota=2)])
-    assert [claim.id for claim in answer.claims] == []  # it sees no further than what it may claim
-    answer = await shard.turn(suspects=False)
-    assert [claim.id for claim in answer.claims] == ["c", "d", "e"]
+    answers = [await shard.turn(suspects=False, queues=[turn_queue(quota=2)]) for _ in range(3)]
+    assert [[claim.id for claim in each.claims] for each in answers] == [["c", "d"], ["e"], []]
+    assert [each.more for each in answers] == [[1], [], []]
+    assert await shard.members("ready") == suspects
+
+
+async def test_how_far_a_turn_reads_past_suspects_is_bounded(shard: Shard) -> None:
+    await _stall_twice(shard, *(f"s{n:03}" for n in range(260)))
+    await shard.add(row("behind"))
+    answer = await shard.turn(suspects=False, want=2)
+    assert (answer.claims, answer.more) == ([], [])
+    assert [claim.id for claim in (await shard.turn()).claims] == ["s000"]
 
 
 async def test_a_stall_is_kept_with_who_held_the_job_and_how_it_was(shard: Shard) -> None:

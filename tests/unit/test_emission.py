@@ -20,6 +20,9 @@ class NoOwner:
     def overdue(self, emission: Emission[Any]) -> None:
         raise AssertionError("no deadline was set")
 
+    async def cancel(self, job_id: str, reason: str, *, queue: str = "") -> bool:
+        raise AssertionError("nobody cancels here")
+
 
 def _make(*, reply: bool = True, result: Any = Any) -> Emission[Any]:
     route = Route(Event("ask", result=result), Settings())

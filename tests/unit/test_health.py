@@ -20,6 +20,7 @@ _WELL = Health(
     ended=False,
     leases_kept=True,
     abandoned=0,
+    refused=2,
     hang_after=300.0,
     max_abandoned=10,
 )

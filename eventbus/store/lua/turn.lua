@@ -71,9 +71,7 @@ write_claims(queues, plan, token, whole(now + lease), now)
 place_ready(ready, now) -- after the claims, which may have left the queue empty: then it wakes
 flush_ends()
 for i, queue in ipairs(queues) do
-  -- Few ends do not ask each time what may go, but one time in eight, for more; the time decides,
-  -- for calls that settle may all have even numbers.
-  if settle_count >= 8 * queue_count or (now + i) % 8 == 0 then retain_ended(queue, 2 * settle_count + 16, now) end
+  retain_ended(queue, (now + i) % 8 == 0, now) -- the time decides: calls that settle may all have even numbers
 end
 
 local woken = {}

@@ -40,7 +40,7 @@ local function accept_all(queues, plain_count, row_count, emitter, now, answer)
 
   local function is_full(row, choice)
     local max, queue = row.queues.max, choice.target.queue
-    if max == '' or choice.join or row.due then return false end
+    if max == '' or choice.join or choice.superseded or row.due then return false end
     return redis.call('ZCARD', key('ready', queue)) + (taken.fresh[queue] or 0) >= max
   end
 

@@ -2,6 +2,8 @@
 -- A move adds to active and removes from ready; nothing is popped, so nothing can be
 -- lost between two commands.
 
+local AHEAD = 200 -- so many ids of a queue are read at most to get past suspects
+
 -- How many ids each queue gives: equal shares first, then what is left in order.
 local function share(queues, want)
   local takes, left = {}, want
@@ -23,6 +25,16 @@ local function share(queues, want)
   return takes
 end
 
+-- Suspects that are left must not hold up what waits behind them: reads on, up to a bound.
+-- Returns the next id, if there is one.
+local function read_on(queue)
+  local seen = #queue.ids
+  if not queue.left or seen >= AHEAD then return nil end
+  local ids = redis.call('ZRANGE', key('ready', queue.name), seen, seen + 49)
+  for _, id in ipairs(ids) do queue.ids[#queue.ids + 1] = id end
+  return ids[1]
+end
+
 -- At most `want` jobs and `bytes` of bodies, but always one job. One id more than may be
 -- taken is asked for, to see whether more is left.
 local function read_claims(queues, want, bytes, suspects)
@@ -36,13 +48,14 @@ local function read_claims(queues, want, bytes, suspects)
   end
   for i, count in ipairs(share(queues, want)) do
     local queue, seen = queues[i], 0
-    while seen < count and not plan.is_alone and (bytes > 0 or not plan.ids[1]) do
+    while seen - (queue.left_count or 0) < count and not plan.is_alone and (bytes > 0 or not plan.ids[1]) do
+      if not (queue.ids[seen + 1] or read_on(queue)) then break end
       seen = seen + 1
       bytes = bytes - choose(plan, i, queue, queue.ids[seen])
     end
     queue.seen = seen
     -- Where only suspects were seen, which this worker may not claim now, there is no more for it.
-    local has_more = #queue.ids > seen and not (queue.left_count == seen and not suspects)
+    local has_more = not (queue.left_count == seen and not suspects) and (queue.ids[seen + 1] or read_on(queue))
     if has_more or (queue.left and suspects) then plan.more[#plan.more + 1] = i end
   end
   return plan

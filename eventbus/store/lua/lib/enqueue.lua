@@ -15,11 +15,9 @@ local function write_record(job, order, emitter, now)
   if row.reply and job.target.suffix == '' then set('reply', emitter) end
   if row.due then set('due', row.due) end
   if row.lifo then set('lifo', 1) end
-  if job.pointer then
-    set('key', row.key)
-    point(job.pointer, id, row.print)
-  end
+  if job.pointer then set('key', row.key) end
   redis.call('HSET', key('job', id), unpack(fields))
+  if job.pointer then point(job.pointer, id, row.print) end -- begins with what a full server lets through
 end
 
 -- fresh: queue -> how many of `jobs` go to ready. An add that becomes the earliest due

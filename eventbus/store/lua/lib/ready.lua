@@ -43,10 +43,16 @@ end
 -- members: queue -> flat list of score, job. Wakes queues that had nothing waiting:
 -- where something waits already, the worker that leaves it there re-arms the wake.
 local function place_ready(members, now)
-  for queue, list in pairs(members) do
-    local name = key('ready', queue)
-    local was_empty = redis.call('EXISTS', name) == 0
-    call_many('ZADD', name, list)
+  local queues, names = {}, {}
+  for queue in pairs(members) do
+    queues[#queues + 1], names[#names + 1] = queue, key('ready', queue)
+  end
+  if #names == 0 then return end
+  -- Mostly all have something waiting, or the one queue has not: one question tells.
+  local known = #names <= 1000 and redis.call('EXISTS', unpack(names))
+  for i, queue in ipairs(queues) do
+    local was_empty = known == 0 or known ~= #names and redis.call('EXISTS', names[i]) == 0
+    call_many('ZADD', names[i], members[queue])
     if was_empty then wake(queue, now) end
   end
 end

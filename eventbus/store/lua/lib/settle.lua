@@ -36,7 +36,7 @@ local function write_simple(simple, policies, ended, now)
   for i = 1, #simple, 4 do
     local id, queue, text = simple[i], simple[i + 1], simple[i + 3]
     local policy = policies[queue]
-    if policy then policy.completed = true end
+    if policy then policy.completed = (policy.completed or 0) + 1 end
     ended[#ended + 1] = id
     redis.call('HSET', job_root .. id, 'state', 'completed', 'ended', now, 'result', text)
     push(ends, 'completed:' .. queue, now, id)
@@ -67,7 +67,7 @@ local function write_settles(settles, policies, ready, now)
     local record = row.record
     local policy = policies[record.queue]
     if record.cancel then row.state = 'cancelled' end
-    if policy then policy[row.state] = true end
+    if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
     ended[#ended + 1] = row.id
     if record.cancel then
       finish_cancelled(row.id, record, now, policy and policy.key_ttl or 86400000)
@@ -90,9 +90,17 @@ local function write_settles(settles, policies, ready, now)
   return #delayed > 0
 end
 
--- Removes what may go of the states in which jobs of the queue have just ended.
-local function retain_ended(queue, limit, now)
-  if queue.completed then retain('completed', queue.name, queue.keep_completed, queue.age_completed, limit, now) end
-  if queue.failed then retain('failed', queue.name, queue.keep_failed, queue.age_failed, limit, now) end
-  if queue.cancelled then retain('cancelled', queue.name, queue.keep_failed, queue.age_failed, limit, now) end
+local ENDED = { 'completed', 'failed', 'cancelled' }
+
+-- Removes what may go of the states in which jobs of the queue have just ended. Few ends do not ask
+-- each time, but in one turn of eight (`is_asked`), and for all eight: what ends may not outrun what goes.
+local function retain_ended(queue, is_asked, now)
+  for _, state in ipairs(ENDED) do
+    local count, is_completed = queue[state], state == 'completed'
+    if count and (is_asked or count >= 8) then
+      local keep = is_completed and queue.keep_completed or queue.keep_failed
+      local age = is_completed and queue.age_completed or queue.age_failed
+      retain(state, queue.name, keep, age, (count >= 8 and 2 or 16) * count + 16, now)
+    end
+  end
 end

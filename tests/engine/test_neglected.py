@@ -1,0 +1,67 @@
+"""Work that nothing told a worker of: it is found in time also by a worker that always has other work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from eventbus import EventProvider
+from eventbus.engine.waker import LONGEST, Waker
+
+MakeProvider = Callable[..., EventProvider]
+
+
+async def test_a_worker_with_a_backlog_finds_a_queue_whose_wake_was_lost(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str
+) -> None:
+    provider = make_provider(concurrency=2, max_concurrency=2)
+    busy = True
+
+    @provider.on("busy")
+    async def work(n: int) -> None:
+        await asyncio.sleep(0.002)  # the handler's work
+        if busy:
+            provider.emit("busy", n, reply=False)
+
+    @provider.on("quiet")
+    async def answer(n: int) -> int:
+        return n
+
+    async with provider, provider.worker():
+        for each in provider.emit_many("busy", range(100), reply=False):
+            await each.enqueued()
+        admin("DEL", f"{prefix}:{{0}}:pools:event.quiet")  # as if the woken worker had died
+        emission = provider.emit("quiet", 1, reply_timeout=None)
+        began = time.monotonic()
+        try:
+            assert await asyncio.wait_for(emission, 3 * LONGEST) == 1
+        finally:
+            busy = False
+        assert time.monotonic() - began > 0.5  # it was lost indeed
+
+
+class Busy:
+    """A claimer that always has work, and the reader of its messages."""
+
+    def __init__(self, *messages: str) -> None:
+        self.executor = self
+        self.cancelled: list[str] = []
+        self._messages = list(messages)
+
+    async def wait_quiet(self) -> bool:
+        return False
+
+    def cancel(self, jobs: list[str]) -> None:
+        self.cancelled += jobs
+
+    async def poll(self) -> tuple[str, str] | None:
+        return ("control", self._messages.pop(0)) if self._messages else None
+
+
+async def test_a_busy_worker_hears_all_its_messages_at_one_look() -> None:
+    claimer: Any = Busy("cancel:a", "pool", "cancel:b", "cancel:c")
+    store: Any = None
+    await Waker(store, claimer, worker="w").run_once(claimer)
+    assert claimer.cancelled == ["a", "b", "c"]
