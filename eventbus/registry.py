@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from eventbus.assignment import make_task
 from eventbus.errors import DefinitionError
 from eventbus.handler import Handler
 from eventbus.names import queue_name
+from eventbus.remote.assignment import make_task
 from eventbus.route import Route
 
 __all__ = ["Registry", "Subscription"]

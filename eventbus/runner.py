@@ -18,7 +18,7 @@ from eventbus.lifespan import Lifespan, Shared
 from eventbus.logs import get_logger
 from eventbus.middleware import Middleware
 from eventbus.registry import Subscription
-from eventbus.remote import log_note
+from eventbus.remote.handler import log_note
 from eventbus.store.store import Store
 from eventbus.subscriber import Subscriber
 

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from eventbus.ambient import Ambient, enter
-from eventbus.assignment import check_found
 from eventbus.config import Keep, Settings
 from eventbus.context import EventContext, SyncContext, SyncTools, Tools
 from eventbus.durations import LONGEST
@@ -27,7 +26,8 @@ from eventbus.failure import describe, describe_expired, is_final
 from eventbus.middleware import Middleware, chain
 from eventbus.names import DEFAULT_GROUP
 from eventbus.registry import Subscription
-from eventbus.remote import RemoteHandler, recorded
+from eventbus.remote.assignment import check_found
+from eventbus.remote.handler import RemoteHandler, recorded
 from eventbus.retry import Retry
 from eventbus.telemetry import receive_span, tracer
 

@@ -34,7 +34,7 @@ HEADER = struct.Struct("!?I")
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from eventbus.child import main; main(int(sys.argv[1]), version=sys.argv[3])"
+    "from eventbus.remote.child import main; main(int(sys.argv[1]), version=sys.argv[3])"
 )
 _LAST_STEPS = 2.0
 """Seconds for an idle process to end by itself, and for what a dead one wrote to be read."""

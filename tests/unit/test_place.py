@@ -14,7 +14,7 @@ import heavy
 import pytest
 
 from eventbus import DefinitionError, Event
-from eventbus.place import Place, find, is_found_here, place_of_event, place_of_function
+from eventbus.remote.place import Place, find, is_found_here, place_of_event, place_of_function
 
 
 class Events:

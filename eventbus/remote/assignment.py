@@ -14,7 +14,7 @@ import msgspec
 from eventbus.errors import DefinitionError
 from eventbus.handler import Handler
 from eventbus.names import DEFAULT_GROUP
-from eventbus.place import Place, is_found_here, place_of_event, place_of_function
+from eventbus.remote.place import Place, is_found_here, place_of_event, place_of_function
 from eventbus.route import Route
 
 __all__ = ["Assignment", "LogNote", "Report", "Task", "check_found", "make_task"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from eventbus.assignment import Assignment, LogNote, Report, Task
 from eventbus.engine.processes import Processes
 from eventbus.failure import revive
 from eventbus.logs import get_logger
+from eventbus.remote.assignment import Assignment, LogNote, Report, Task
 from eventbus.route import Route
 
 __all__ = ["Recorded", "RemoteHandler", "log_note", "recorded"]

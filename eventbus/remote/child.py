@@ -27,12 +27,12 @@ import structlog
 
 from eventbus._version import __version__
 from eventbus.ambient import Ambient, enter
-from eventbus.assignment import Assignment, LogNote, Report, Task
 from eventbus.codec import Codec
 from eventbus.context import JobFacts
 from eventbus.engine.processes import HEADER, mark_child
 from eventbus.failure import describe, is_final
-from eventbus.place import find
+from eventbus.remote.assignment import Assignment, LogNote, Report, Task
+from eventbus.remote.place import find
 
 __all__ = ["main"]
 
