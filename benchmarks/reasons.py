@@ -6,4 +6,65 @@ reason of a goal that is met is not shown.
 
 from __future__ import annotations
 
-REASONS: dict[tuple[str, str, str], str] = {}
+_SINGLE = "enqueue, single calls, 500 in flight"
+_BULK = "enqueue, one bulk call"
+_DRAIN = "drain, one worker, concurrency 100"
+_REPLY = "request-reply, 100 in flight"
+_ALONE = "request-reply, one at a time"
+_WAITING = "with 1,000,000 jobs waiting in the queue (20 times --count): 1,000,000 waiting"
+_TYPES = "with 200 event types, one worker for all: 200 types"
+_EMITTERS = "with 50 emitters: providers in one process, each with its connections: 50 emitters, "
+_SAME, _MORE = f"{_EMITTERS}as many in flight in all", f"{_EMITTERS}10 times in flight"
+_MEMORY = (
+    "memory in the server for each kept finished job, awaited: text of 1,000 bytes, as payload and as result"
+)
+
+_FLOOR = "the floor keeps no records and gives no leases; a job costs two reads and two writes of its record"
+_CACHES = (
+    "a million records and places in one sorted set: lookups leave the caches of the CPU "
+    "(our reading; not measured apart)"
+)
+_SPREAD = "each job finds its queue empty: each add wakes the pool, each claim asks a queue for one job"
+_ONE_PROCESS = "all 50 emitters share one Python process and one core of two"
+_SMALL = "batches are smaller: 50 connections with a few jobs under way each"
+
+REASONS: dict[tuple[str, str, str], str] = {
+    (_SINGLE, "jobs/s", "BullMQ"): "bound by the emitter: 8 to 9 µs of Python for each call and its await",
+    (_BULK, "jobs/s", "BullMQ"): "bound by the emitter's process; met without the AOF",
+    (
+        _DRAIN,
+        "jobs/s",
+        "BullMQ",
+    ): "bound by the server: 17 to 20 µs of its CPU for each job, most of it Lua; BullMQ's takes 47 to 57",
+    (_DRAIN, "jobs/s", "floor"): _FLOOR,
+    (_REPLY, "jobs/s", "BullMQ"): "met without the AOF; with it three busy processes share two cores",
+    (_REPLY, "jobs/s", "floor"): _FLOOR,
+    (
+        _ALONE,
+        "p50",
+        "BullMQ",
+    ): "three script calls and six messages one after the other; the floor, with four messages and no script, is at 0.43 itself",
+    (_WAITING, "enqueue, µs/job", "empty server"): _CACHES,
+    (_WAITING, "enqueue, server CPU, µs/job", "empty server"): _CACHES,
+    (_WAITING, "drain, µs/job", "empty server"): _CACHES,
+    (_WAITING, "drain, server CPU, µs/job", "empty server"): _CACHES,
+    (_TYPES, "enqueue, server CPU, µs/job", "1 type"): "each queue of a call takes a command for itself",
+    (_TYPES, "request-reply, µs/job", "1 type"): _SPREAD,
+    (_TYPES, "request-reply, server CPU, µs/job", "1 type"): _SPREAD,
+    (_SAME, "enqueue, µs/job", "1 emitter"): _SMALL,
+    (_SAME, "enqueue, server CPU, µs/job", "1 emitter"): _SMALL,
+    (_SAME, "request-reply, µs/job", "1 emitter"): _SMALL,
+    (_SAME, "request-reply, server CPU, µs/job", "1 emitter"): _SMALL,
+    (_MORE, "enqueue, µs/job", "1 emitter"): f"{_ONE_PROCESS}; the server's cost is flat",
+    (_MORE, "request-reply, µs/job", "1 emitter"): _ONE_PROCESS,
+    (
+        _MORE,
+        "request-reply, server CPU, µs/job",
+        "1 emitter",
+    ): "one entry of a reply stream for each emitter and call, instead of one for all",
+    (
+        _MEMORY,
+        "over payload and result, bytes/job",
+        "",
+    ): "payload and result have keys of their own, each with a name, an entry and rounded sizes",
+}
