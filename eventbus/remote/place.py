@@ -120,7 +120,8 @@ def _name_in(module: ModuleType | None, wanted: object) -> str | None:
 def _load(file: str) -> ModuleType:
     """Load a program as a module, once."""
     known = sys.modules.get("__mp_main__")
-    if known is not None:
+    # Whoever imports multiprocessing makes this another name of the main module.
+    if known is not None and getattr(known, "__file__", None) == file:
         return known
     loader = SourceFileLoader("__mp_main__", file)
     spec = importlib.util.spec_from_file_location("__mp_main__", file, loader=loader)
@@ -131,7 +132,10 @@ def _load(file: str) -> ModuleType:
     try:
         loader.exec_module(module)
     except BaseException:
-        del sys.modules["__mp_main__"]
         sys.modules["__main__"] = before
+        if known is None:
+            del sys.modules["__mp_main__"]
+        else:
+            sys.modules["__mp_main__"] = known
         raise
     return module

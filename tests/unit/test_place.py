@@ -94,6 +94,7 @@ def test_an_event_is_found_where_a_module_or_a_class_in_it_names_it(monkeypatch:
 
 @pytest.fixture(autouse=True)
 def nothing_is_loaded_for_good() -> Iterator[None]:
+    sys.modules.pop("__mp_main__", None)  # multiprocessing, once imported, has put itself there
     yield
     sys.modules.pop("__mp_main__", None)
 
@@ -120,6 +121,17 @@ def test_a_program_run_directly_is_found_by_its_file(monkeypatch: pytest.MonkeyP
     assert str(place) == f"{program}:handler"
     assert find(Place("__main__", "name", str(program))) == "__mp_main__"
     assert find(Place("__main__", "Handlers.kept", str(program))) is sys.modules["__main__"].Handlers.kept
+
+
+def test_a_program_is_found_also_where_multiprocessing_was_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("name = __name__\n")
+    main = _run_as_main(monkeypatch, __file__="another")
+    monkeypatch.setitem(sys.modules, "__mp_main__", main)  # as its import does
+    assert find(Place("__main__", "name", str(program))) == "__mp_main__"
+    assert find(Place("__main__", "name", str(program))) == "__mp_main__"
 
 
 def test_a_program_that_fails_when_loaded_is_not_kept(
