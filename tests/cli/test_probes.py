@@ -93,7 +93,7 @@ async def test_it_answers_while_the_event_loop_is_blocked_and_past_hang_after_it
         await provider.emit("freeze", str(tmp_path / "file"), reply=False)
         blocked = port.wait("/livez", 503)
         assert blocked["status"].startswith("the event loop has been blocked for ")
-        assert blocked["lag"] > 1.5
+        assert blocked["lag"] >= 1.5  # rounded
         (tmp_path / "file").touch()
         assert port.wait("/livez", 200, status="ok")["lag"] < 1.5
 
