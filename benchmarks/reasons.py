@@ -37,7 +37,11 @@ REASONS: dict[tuple[str, str, str], str] = {
         "BullMQ",
     ): "bound by the server: 17 to 20 µs of its CPU for each job, most of it Lua; BullMQ's takes 47 to 57",
     (_DRAIN, "jobs/s", "floor"): _FLOOR,
-    (_REPLY, "jobs/s", "BullMQ"): "met without the AOF; with it three busy processes share two cores",
+    (
+        _REPLY,
+        "jobs/s",
+        "BullMQ",
+    ): "met without the AOF; with it the server takes 33.8 instead of 25.7 µs a job, and three processes share two cores",
     (_REPLY, "jobs/s", "floor"): _FLOOR,
     (
         _ALONE,

@@ -45,7 +45,7 @@ _BYTES = 1 << 20
 _QUEUES = 64
 _ENOUGH = 16  # settles that are worth a second call beside one under way
 _PAUSE = 0.25
-_SUSPECT = 2  # as in `claim.lua`
+_SUSPECT = 2  # as in `candidate.lua`
 _LONGEST = 3600.0
 
 
@@ -90,7 +90,7 @@ class Claimer:
         self._asked = 0
         self._asked_of: Counter[str] = Counter()
         self._suspect = ""
-        """The job that runs here although it stalled twice or more; one at a time, see `claim.lua`."""
+        """The job that runs here although it stalled twice or more; one at a time, see `candidate.lua`."""
         self._is_suspect_asked = False
         self._is_due = False
         self._is_draining = False
