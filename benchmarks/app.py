@@ -1,8 +1,8 @@
 """What our side's worker runs: the provider, the events of the benchmarks and their handlers.
 
 The worker process is `python -m eventbus worker benchmarks.app:provider`; EVENTBUS_URL says
-where, and BENCH_SERVES what: `noop` (default), `noop:200` (that many event types), `sized` or
-`echo`. With BENCH_GATE it begins when the harness opens that gate (see `gate.py`), and with
+where, and BENCH_SERVES what: `noop` (default), `noop:200` (that many event types), `sized`,
+`echo`, or the flows of a shape, as in `chain:3` (see `flows.py`). With BENCH_GATE it begins when the harness opens that gate (see `gate.py`), and with
 BENCH_REPORT it leaves the figures of its handler calls (see `calls.py`).
 """
 
@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.calls import calls
 from benchmarks.gate import wait_open
+from benchmarks.works import SHAPES
 from eventbus import Event, EventProvider
 
 CONCURRENCY = 100
@@ -65,7 +66,11 @@ async def answer_echo(payload: Sized) -> str:
 
 def _register(serves: str) -> None:
     kind, _, types = serves.partition(":")
-    if kind == "sized":
+    if kind in SHAPES:
+        from benchmarks.flows import serve  # noqa: PLC0415  (a worker of events alone loads no workflows)
+
+        serve(provider, kind, int(types))
+    elif kind == "sized":
         provider.on(sized)(answer_sized)
     elif kind == "echo":
         provider.on(echo)(answer_echo)

@@ -12,12 +12,12 @@ from benchmarks.rounds import Cell, Results
 from benchmarks.works import Goal, Work
 
 FIGURES = {
-    "per_second": "jobs/s",
+    "per_second": "{unit}s/s",
     "server_cpu_us": "server CPU",
     "p50_ms": "p50",
     "p99_ms": "p99",
 }
-"""The names of compared figures: field of a line → words."""
+"""The names of compared figures: field of a line → words, with the `unit` that is counted."""
 
 
 class Verdict(msgspec.Struct):
@@ -62,7 +62,8 @@ def _compared(results: Results, work: Work, goal: Goal) -> Verdict:
         if value is not None
     }
     text = f"{'≥' if goal.at_least else '≤'} {goal.limit:g} x"
-    return Verdict(work.title, FIGURES[goal.field], goal.against, text, measured, met)
+    figure = FIGURES[goal.field].format(unit=work.unit)
+    return Verdict(work.title, figure, goal.against, text, measured, met)
 
 
 def _limited(results: Results, row: Row, limit: Limit) -> Verdict:

@@ -29,8 +29,8 @@ _T = TypeVar("_T")
 class Flags:
     """The command line of a program: what to measure, where, and how much of it.
 
-    The last three are for our own programs: the number of event types and of emitters, and the
-    bytes of the payload beside `n`.
+    The last four are for our own programs: the number of event types and of emitters, the
+    bytes of the payload beside `n`, and the steps of a flow.
     """
 
     step: str
@@ -41,6 +41,7 @@ class Flags:
     types: int
     emitters: int
     size: int
+    members: int
 
 
 @dataclasses.dataclass
@@ -70,7 +71,8 @@ def flags(steps: Sequence[str]) -> Flags:
     parser.add_argument("--url", default="redis://127.0.0.1:6379/0")
     for name, default in (("count", 1000), ("in-flight", 500), ("chunk", 0), ("types", 1), ("emitters", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--size", type=int, default=0)
+    for name in ("size", "members"):
+        parser.add_argument(f"--{name}", type=int, default=0)
     return Flags(**vars(parser.parse_args()))
 
 

@@ -12,6 +12,7 @@ from statistics import median
 
 import msgspec
 
+from benchmarks.app import SERVES_VARIABLE
 from benchmarks.draining import drain
 from benchmarks.measure import Line
 from benchmarks.own.lab import Lab
@@ -125,7 +126,8 @@ def run_once(side: Side, work: Work, count: int, server: Server) -> Line:
     command = side.command(steps[-1], server.url)
     if not work.answered:
         return measured(command, server.url)
-    with started(side.worker(server.url), server.url) as worker:
+    more = {SERVES_VARIABLE: steps[-1].serves} if steps[-1].serves else None
+    with started(side.worker(server.url), server.url, more) as worker:
         return measured(command, server.url, worker)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from benchmarks.programs import ProgramError
 from benchmarks.venvs import Environment
-from benchmarks.works import Step
+from benchmarks.works import SHAPES, Step
 
 PEERS = Path(__file__).resolve().parent / "peers"
 
@@ -60,7 +60,8 @@ class Side(Protocol):
 def step_flags(step: Step, url: str) -> list[str]:
     """Return the flags that every program reads."""
     numbers = ("--count", str(step.count), "--in-flight", str(step.in_flight), "--chunk", str(step.chunk))
-    return ["--url", url, *numbers]
+    members = ("--members", str(step.members)) if step.members else ()
+    return ["--url", url, *numbers, *members]
 
 
 def _installed(*names: str) -> dict[str, str]:
@@ -98,7 +99,8 @@ class Ours(_Full):
 
     def command(self, step: Step, url: str) -> list[str]:
         """Return the command that runs `step`."""
-        return [sys.executable, "-m", "benchmarks.ours", step.name, *step_flags(step, url)]
+        module = "benchmarks.our_flows" if step.members else "benchmarks.ours"
+        return [sys.executable, "-m", module, step.name, *step_flags(step, url)]
 
     def worker(self, url: str) -> list[str]:
         """Return the worker's command; EVENTBUS_URL tells it where."""
@@ -114,6 +116,10 @@ class Floor(_Full):
     """Plain redis-py, without anything that makes a job safe."""
 
     name = "floor"
+
+    def offers(self, step: str) -> bool:
+        """All but flows: it has no records that could depend on each other."""
+        return step not in SHAPES
 
     def command(self, step: Step, url: str) -> list[str]:
         """Return the command that runs `step`."""
@@ -160,12 +166,9 @@ class BullMQ(_Full):
 
     def command(self, step: Step, url: str) -> list[str]:
         """Return the command that runs `step`."""
-        programs = {"bulk": "enqueue", "fill": "enqueue", "latency": "reply"}
-        return [
-            self._node(),
-            str(self.folder / f"{programs.get(step.name, step.name)}.js"),
-            *step_flags(step, url),
-        ]
+        programs = {"bulk": "enqueue", "fill": "enqueue", "latency": "reply"} | dict.fromkeys(SHAPES, "flow")
+        flags = step_flags(step, url) + (["--shape", step.name] if step.name in SHAPES else [])
+        return [self._node(), str(self.folder / f"{programs.get(step.name, step.name)}.js"), *flags]
 
     def worker(self, url: str) -> list[str]:
         """Return the worker's command."""

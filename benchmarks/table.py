@@ -57,13 +57,15 @@ def _compared(results: Results, mode: str, work: Work) -> Iterator[list[str]]:
         yield [work.title, side.name, f"{cell.count:,}", *figures, shown]
 
 
-def comparison(results: Results, mode: str) -> Sheet:
-    """Return the table of all works and sides in one mode of the server."""
-    header = ["work", "side", "jobs"]
-    for title in ("jobs/s", "server CPU, µs/job", "p50, ms", "p99, ms"):
+def comparison(results: Results, mode: str, unit: str) -> Sheet:
+    """Return the table of all sides in the works that count `unit`, in one mode of the server."""
+    header = ["work", "side", f"{unit}s"]
+    for title in (f"{unit}s/s", f"server CPU, µs/{unit}", "p50, ms", "p99, ms"):
         header += [title, "ours : it"]
-    rows = [row for work in results.plan.works for row in _compared(results, mode, work)]
-    return Sheet(f"{results.server}, {mode}", [*header, "worker CPU, user + system, µs/job"], 2, rows)
+    works = [work for work in results.plan.works if work.unit == unit]
+    rows = [row for work in works for row in _compared(results, mode, work)]
+    header.append(f"worker CPU, user + system, µs/{unit}")
+    return Sheet(f"{results.server}, {mode}, {unit}s", header, 2, rows)
 
 
 def own(results: Results, row: Row) -> Sheet:
@@ -113,8 +115,8 @@ def errors(results: Results) -> list[str]:
 def sheets(results: Results) -> Iterator[Sheet]:
     """Yield all tables, the goals first."""
     yield goals(results)
-    if results.plan.works:
-        yield from (comparison(results, mode) for mode in results.plan.modes)
+    units = dict.fromkeys(work.unit for work in results.plan.works)
+    yield from (comparison(results, mode, unit) for unit in units for mode in results.plan.modes)
     yield from (own(results, row) for row in results.plan.rows)
 
 

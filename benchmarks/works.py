@@ -6,6 +6,14 @@ import msgspec
 
 MIN_COUNT = 20
 
+SHAPES = ("chain", "fan")
+"""The shapes of flows (see `flows.py`); a step of such a name runs flows."""
+
+
+def flow_jobs(shape: str, members: int) -> int:
+    """Return how many jobs a flow of a shape has, its root counted."""
+    return members + (3 if shape == "fan" else 1)
+
 
 class Step(msgspec.Struct, frozen=True):
     """One program to run on each side, with what its flags say."""
@@ -14,6 +22,12 @@ class Step(msgspec.Struct, frozen=True):
     count: int
     in_flight: int
     chunk: int = 0
+    members: int = 0
+
+    @property
+    def serves(self) -> str:
+        """Return what a worker of ours must be told to serve; empty for its usual event."""
+        return f"{self.name}:{self.members}" if self.members else ""
 
 
 class Goal(msgspec.Struct, frozen=True):
@@ -30,7 +44,8 @@ class Work(msgspec.Struct, frozen=True):
 
     `share` is the work's part of --count; `chunk` 0 means single calls, `ALL` one call for
     everything. `filled`: the queue is filled first, not measured. `answered`: a worker process
-    runs meanwhile.
+    runs meanwhile. `shape`: it is flows of that shape, with `members` steps (see `flows.py`); a
+    flow is then what is counted.
     """
 
     name: str
@@ -41,6 +56,8 @@ class Work(msgspec.Struct, frozen=True):
     chunk: int = 0
     filled: bool = False
     answered: bool = False
+    shape: str = ""
+    members: int = 0
 
     def count(self, full: float) -> int:
         """Return how many jobs this work has when --count is `full`."""
@@ -50,12 +67,17 @@ class Work(msgspec.Struct, frozen=True):
         """Return the programs to run, one after the other; the last one is measured."""
         count = self.count(full)
         fill = [Step("fill", count, self.in_flight, FILL_CHUNK)] if self.filled else []
-        return [*fill, Step(self.step, count, self.in_flight, min(self.chunk, count))]
+        return [*fill, Step(self.step, count, self.in_flight, min(self.chunk, count), self.members)]
 
     @property
     def step(self) -> str:
         """Return the name of the measured program."""
-        return "bulk" if self.chunk else self.name
+        return "bulk" if self.chunk else self.shape or self.name
+
+    @property
+    def unit(self) -> str:
+        """Return what is counted, in a word."""
+        return "flow" if self.shape else "job"
 
 
 ALL = 1_000_000_000
@@ -92,4 +114,27 @@ WORKS = (
         answered=True,
     ),
 )
-"""All works, in the order of the table."""
+"""All works that count jobs, in the order of the table."""
+
+FLOWS = (
+    Work(
+        "flow-3",
+        "flow of 3 steps, one after the other, 50 in flight",
+        (Goal(_SPEED, "BullMQ", 6),),
+        share=0.1,
+        in_flight=50,
+        answered=True,
+        shape="chain",
+        members=3,
+    ),
+    Work(
+        "flow-1-10-1",
+        "flow of 12 steps, 1, then 10 side by side, then 1, 50 in flight",
+        share=0.04,
+        in_flight=50,
+        answered=True,
+        shape="fan",
+        members=10,
+    ),
+)
+"""All works that count flows."""

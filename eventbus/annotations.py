@@ -5,14 +5,39 @@ Not here: converting values (`codec.py`).
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
 from typing import Any, Literal
 
-__all__ = ["is_untyped", "types_agree"]
+__all__ = ["hints_of", "is_untyped", "types_agree"]
 
 _UNIONS = (typing.Union, types.UnionType)
+
+
+def hints_of(function: Any, *, extras: bool = False) -> dict[str, Any]:
+    """Return the annotations of a function, a partial or an object that can be called.
+
+    Each is resolved if it can be, else it stays text (names local to a function). `Annotated`
+    is kept only with `extras`.
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=extras)
+    except Exception:  # noqa: BLE001  (whatever evaluating a user's annotation raises)
+        return {name: _resolved(target, hint, extras) for name, hint in target.__annotations__.items()}
+
+
+def _resolved(target: Any, hint: Any, extras: bool) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"hint": hint})
+    names = getattr(target, "__globals__", {})
+    try:
+        return typing.get_type_hints(holder, names, include_extras=extras)["hint"]
+    except Exception:  # noqa: BLE001  (as above)
+        return hint
 
 
 def is_untyped(type_: Any) -> bool:

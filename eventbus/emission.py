@@ -15,19 +15,40 @@ from __future__ import annotations
 import asyncio
 import sys
 import types
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 from eventbus.errors import EmitError, JobCancelled
-from eventbus.failure import revive
 from eventbus.logs import get_logger
-from eventbus.route import Route
 
-__all__ = ["Emission"]
+__all__ = ["Emission", "Reading"]
 
 R = TypeVar("R")
 
 _log = get_logger("eventbus.emission")
+
+
+class Reading(Protocol):
+    """What an outcome stands for: how the results and errors of one kind of job are read."""
+
+    @property
+    def name(self) -> str:
+        """The kind's name, for messages."""
+        ...
+
+    @property
+    def queue(self) -> str:
+        """The queue of its jobs."""
+        ...
+
+    @property
+    def decode_result(self) -> Callable[[str], Any]:
+        """Makes the result of its JSON text."""
+        ...
+
+    def revive(self, state: str, text: str, job_id: str) -> Exception:
+        """Make the error of a job that ended in `state` with `text`."""
+        ...
 
 
 class _Owner(Protocol):
@@ -68,7 +89,7 @@ class Emission(Generic[R]):
 
     def __init__(
         self,
-        route: Route,
+        route: Reading,
         owner: _Owner,
         job_id: str,
         correlation_id: str,
@@ -180,8 +201,7 @@ class Emission(Generic[R]):
             self._text = text
             self._finish()
         else:
-            event = self._route.event
-            self.fail(revive(state, text, event=event.name, job_id=self.job_id, declared=event.errors))
+            self.fail(self._route.revive(state, text, self.job_id))
 
     def fail(self, error: Exception) -> None:
         """It ended without a result."""

@@ -24,18 +24,20 @@ from eventbus.codec import Codec
 from eventbus.completion import CompletionTracker
 from eventbus.config import Settings
 from eventbus.durations import Duration, milliseconds, seconds
-from eventbus.emission import Emission
+from eventbus.emission import Emission, Reading
 from eventbus.envelope import EventMessage, encode_bare, encode_message
 from eventbus.errors import DefinitionError, PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.logs import get_logger
 from eventbus.names import check_key, shown
 from eventbus.outbox import Letter, Outbox
+from eventbus.planter import Planter
 from eventbus.retry import Retry
 from eventbus.route import Route
 from eventbus.store.keys import key_digest
 from eventbus.store.rows import JOIN, REUSE, SUPERSEDE
 from eventbus.store.store import SHARD, Store
 from eventbus.telemetry import send_context
+from eventbus.tree import Tree, chunks_of
 
 __all__ = ["EmitOptions", "Emitter"]
 
@@ -89,6 +91,7 @@ class Emitter:
         self._settings = settings
         self._tracker = CompletionTracker(store, self.id, key_ttl_ms=round(settings.key_ttl * 1000))
         self._outbox = Outbox(store, self._tracker, self.id)
+        self._planter = Planter(store, self._tracker, self.id)
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._count = 0
         self._planned = EmitOptions()
@@ -119,6 +122,7 @@ class Emitter:
         try:
             async with asyncio.timeout(_STOP_PATIENCE):
                 await self._outbox.flush()
+                await self._planter.aclose(_STOP_PATIENCE)
                 await self._tracker.stop_reading()
         except (TimeoutError, StoreError) as error:
             _log.warning("stopping without the server", error=str(error) or "no answer in time")
@@ -193,7 +197,15 @@ class Emitter:
             self._planned, self._plan = options, plan
         return plan
 
-    async def result(self, route: Route, job_id: str, reply_timeout: float | None) -> Any:
+    def plant(self, tree: Tree, reading: Reading, *, correlation_id: str) -> Emission[Any]:
+        """Put a tree on its way; its emission stands for the outcome of its root."""
+        if self._is_stopping:
+            raise ProviderStopped(f"cannot start {reading.name}: the provider is stopping")
+        emission: Emission[Any] = Emission(reading, self._tracker, tree.id, correlation_id, None, reply=True)
+        self._planter.put(emission, chunks_of(tree, reply=True), patience=_DEFAULT_DEADLINE)
+        return emission
+
+    async def result(self, route: Reading, job_id: str, reply_timeout: float | None) -> Any:
         """Wait for the outcome of any job; see `EventProvider.result`."""
         emission: Emission[Any] = Emission(route, self._tracker, job_id, job_id, reply_timeout, reply=True)
         deadline = time.monotonic() + (reply_timeout or _DEFAULT_DEADLINE)

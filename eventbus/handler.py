@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import types
-import typing
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from eventbus.annotations import is_untyped, types_agree
+from eventbus.annotations import hints_of, is_untyped, types_agree
 from eventbus.context import EventContext, JobFacts, SyncContext
 from eventbus.durations import Duration, seconds
 from eventbus.errors import DefinitionError
@@ -70,7 +67,7 @@ def make_handler(
         raise DefinitionError(
             f"expected concurrency of {where} to be a positive integer, got: {shown(concurrency)}"
         )
-    hints = _hints_of(function)
+    hints = hints_of(function)
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
     )
@@ -94,25 +91,6 @@ def make_handler(
 
 def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or shown(function)
-
-
-def _hints_of(function: Any) -> dict[str, Any]:
-    """The annotations, each resolved if it can be, else as text (names local to a function)."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    target = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        return typing.get_type_hints(target)
-    except Exception:  # noqa: BLE001  (whatever evaluating a user's annotation raises)
-        return {name: _resolved(target, hint) for name, hint in target.__annotations__.items()}
-
-
-def _resolved(target: Any, hint: Any) -> Any:
-    holder = types.SimpleNamespace(__annotations__={"hint": hint})
-    try:
-        return typing.get_type_hints(holder, getattr(target, "__globals__", {}))["hint"]
-    except Exception:  # noqa: BLE001  (as above)
-        return hint
 
 
 def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[Any, str | None]:

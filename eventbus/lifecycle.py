@@ -23,6 +23,7 @@ from eventbus.context import SyncTools, Tools
 from eventbus.emitter import Emitter
 from eventbus.engine.processes import is_child
 from eventbus.errors import DefinitionError, ProviderStopped, UsageError
+from eventbus.guest import Guest
 from eventbus.lifespan import Lifespan
 from eventbus.middleware import Middleware
 from eventbus.registry import Subscription
@@ -46,6 +47,8 @@ class Lifecycle:
         self.middleware: list[Middleware] = []
         self.lifespans: list[Lifespan] = []
         """What the next worker has around its handlers, and around itself."""
+        self.guests: list[Guest] = []
+        """Who else has jobs for the workers."""
         self._tools = tools
         self._sync = sync
         self._stops = 0
@@ -109,15 +112,20 @@ class Lifecycle:
             await store.aclose()
         self.emitter = self.store = self.loop = None
 
-    async def start_worker(self, settings: Settings, subscriptions: Iterable[Subscription]) -> Runner:
-        """Start the worker of a started provider; returns when it is ready.
+    async def start_worker(
+        self,
+        settings: Settings,
+        subscriptions: Iterable[Subscription],
+        guests: Iterable[tuple[Guest, str]] = (),
+    ) -> Runner:
+        """Start the worker of a started provider; returns when it is ready. `guests` are with the queue to serve.
 
         Raises DefinitionError if one runs already, and what its start raised.
         """
         async with self._turn():
             if self.runner is not None:
                 raise DefinitionError("a worker of this provider runs in this process already")
-            return await self._start_runner(settings, subscriptions)
+            return await self._start_runner(settings, subscriptions, guests)
 
     async def end_worker(self, runner: Runner) -> None:
         """Stop a worker, unless a stop of the provider has; a patient stop."""
@@ -138,7 +146,12 @@ class Lifecycle:
             else:
                 await self._start_runner(settings, [subscription])
 
-    async def _start_runner(self, settings: Settings, subscriptions: Iterable[Subscription]) -> Runner:
+    async def _start_runner(
+        self,
+        settings: Settings,
+        subscriptions: Iterable[Subscription],
+        guests: Iterable[tuple[Guest, str]] = (),
+    ) -> Runner:
         self._check_not_stopping()
         self._check_not_child()
         self.runner = runner = Runner(
@@ -150,7 +163,7 @@ class Lifecycle:
             lifespans=tuple(self.lifespans),
         )
         try:
-            await runner.start(subscriptions)
+            await runner.start(subscriptions, guests)
         except BaseException:
             self.runner = None
             await asyncio.shield(self._keep(runner.stop(at_once=True)))

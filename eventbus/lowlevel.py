@@ -6,27 +6,48 @@ only this door and the first. Nothing here knows events or workflows.
 """
 
 from eventbus.ambient import Ambient, current, enter
-from eventbus.annotations import is_untyped, types_agree
+from eventbus.annotations import hints_of, is_untyped, types_agree
 from eventbus.codec import Codec
 from eventbus.durations import LONGEST, Duration, milliseconds, seconds
+from eventbus.emission import Emission, Reading
 from eventbus.engine.consumer import Consumer, Retention
-from eventbus.engine.job import Job, Settle, complete, fail, give_back, retry
+from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, park, retry
 from eventbus.failure import Failure, describe, describe_cancelled, is_final, revive
+from eventbus.guest import Guest, Host
+from eventbus.jobs import Jobs
 from eventbus.logs import Logger, get_logger
 from eventbus.names import check_job_id, check_key, shown
+from eventbus.store.rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
+from eventbus.store.trees import TreePage
 from eventbus.telemetry import trace_id_of, tracer
+from eventbus.tree import Member, Policy, Tree
 
 __all__ = [
+    "JOIN",
     "LONGEST",
+    "REUSE",
+    "SUPERSEDE",
     "Ambient",
     "Codec",
     "Consumer",
     "Duration",
+    "Emission",
     "Failure",
+    "Guest",
+    "Host",
     "Job",
+    "Jobs",
     "Logger",
+    "Member",
+    "Outcome",
+    "Policy",
+    "Reading",
     "Retention",
     "Settle",
+    "Tree",
+    "TreeMember",
+    "TreePage",
+    "cancel",
     "check_job_id",
     "check_key",
     "complete",
@@ -37,9 +58,11 @@ __all__ = [
     "fail",
     "get_logger",
     "give_back",
+    "hints_of",
     "is_final",
     "is_untyped",
     "milliseconds",
+    "park",
     "retry",
     "revive",
     "seconds",

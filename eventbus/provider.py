@@ -19,7 +19,9 @@ from eventbus.emission import Emission
 from eventbus.emitter import EmitOptions
 from eventbus.errors import ConfigError, DefinitionError, UsageError
 from eventbus.event import Event
+from eventbus.guest import Guest
 from eventbus.handler import Pool, make_handler
+from eventbus.jobs import Jobs
 from eventbus.lifecycle import Lifecycle
 from eventbus.lifespan import Lifespan, check_lifespan
 from eventbus.middleware import Middleware, check_middleware
@@ -73,6 +75,8 @@ class EventProvider:
         self._registry = Registry()
         self._life = Lifecycle(tools=self, sync=self.sync)
         self._running = self._life.running
+        self.jobs = Jobs(self._life, self.settings)
+        """The lower side, for systems built on top; see `eventbus.lowlevel`."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -81,8 +85,11 @@ class EventProvider:
 
     @property
     def queues(self) -> list[str]:
-        """The queues that its handlers serve, one for each event and group."""
-        return [each.queue for each in self._registry]
+        """The queues that its workers serve: one for each event and group, and those of its guests."""
+        return [
+            *(each.queue for each in self._registry),
+            *(queue for guest in self._life.guests for queue in guest.queues),
+        ]
 
     # Defining handlers.
 
@@ -302,11 +309,11 @@ class EventProvider:
         `queues` are globs over event names and `name@group`. The block begins when the
         worker is ready. Raises ConfigError when no handler matches.
         """
-        subscriptions = self._matching(list(queues))
+        subscriptions, guests = self._matching(list(queues))
         was_started = self.loop is asyncio.get_running_loop()
         await self.start()
         try:
-            runner = await self._life.start_worker(self.settings, subscriptions)
+            runner = await self._life.start_worker(self.settings, subscriptions, guests)
             try:
                 yield runner
             finally:
@@ -315,16 +322,18 @@ class EventProvider:
             if not was_started:
                 await self._life.stop(is_patient=True)
 
-    def _matching(self, globs: list[str]) -> list[Subscription]:
-        if not len(self._registry):
+    def _matching(self, globs: list[str]) -> tuple[list[Subscription], list[tuple[Guest, str]]]:
+        offered = [(guest, queue) for guest in self._life.guests for queue in guest.queues]
+        if not len(self._registry) and not offered:
             raise ConfigError("this provider has no handlers; register them with @provider.on(...)")
-        chosen = [each for each in self._registry if _matches(each, globs)]
-        if not chosen:
-            known = ", ".join(_label(each) for each in self._registry)
+        chosen = [each for each in self._registry if _matches(_label(each), globs)]
+        guests = [each for each in offered if _matches(each[1], globs)]
+        if not chosen and not guests:
+            known = ", ".join([*map(_label, self._registry), *(queue for _, queue in offered)])
             raise ConfigError(
                 f"no handler matches queues {', '.join(globs)}; there are: {known}", setting="queues"
             )
-        return chosen
+        return chosen, guests
 
     def _register(
         self, event: Event[Any, Any] | str, function: Callable[..., Any], **options: Any
@@ -377,5 +386,5 @@ def _label(subscription: Subscription) -> str:
     return subscription.route.name + ("" if group == DEFAULT_GROUP else f"@{group}")
 
 
-def _matches(subscription: Subscription, globs: list[str]) -> bool:
-    return any(fnmatch.fnmatchcase(_label(subscription), glob) for glob in globs)
+def _matches(label: str, globs: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(label, glob) for glob in globs)

@@ -9,6 +9,7 @@ from eventbus.codec import Codec
 from eventbus.config import Settings
 from eventbus.errors import DefinitionError
 from eventbus.event import Event
+from eventbus.failure import revive
 from eventbus.names import queue_name, shown
 from eventbus.store.rows import AddQueue
 
@@ -42,6 +43,10 @@ class Route:
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
         self.decode_result: Callable[[str], Any] = self.result.decode
         self.key = event.key
+
+    def revive(self, state: str, text: str, job_id: str) -> Exception:
+        """Make the error of a job that did not complete; declared ones are made as themselves."""
+        return revive(state, text, event=self.name, job_id=job_id, declared=self.event.errors)
 
 
 class Routes:

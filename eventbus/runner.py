@@ -8,12 +8,14 @@ from contextlib import AsyncExitStack
 
 from eventbus.config import Settings
 from eventbus.context import SyncTools, Tools
+from eventbus.engine.consumer import Consumer
 from eventbus.engine.health import Health
 from eventbus.engine.notes import Notes
 from eventbus.engine.processes import Processes
 from eventbus.engine.threads import Threads
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped
+from eventbus.guest import Guest, Host
 from eventbus.lifespan import Lifespan, Shared
 from eventbus.logs import get_logger
 from eventbus.middleware import Middleware
@@ -50,7 +52,7 @@ class Runner:
         self._middleware = middleware
         self._threads = Threads(settings.max_concurrency)
         self._processes = Processes(log_note)
-        self._consumers: dict[str, Subscriber] = {}
+        self._consumers: dict[str, Consumer] = {}
         options = WorkerOptions(
             max_concurrency=settings.max_concurrency,
             lease=settings.lease,
@@ -90,10 +92,15 @@ class Runner:
         """How the worker is; from any thread."""
         return self._worker.health()
 
-    async def start(self, subscriptions: Iterable[Subscription]) -> None:
+    async def start(
+        self, subscriptions: Iterable[Subscription], guests: Iterable[tuple[Guest, str]] = ()
+    ) -> None:
         """Start the worker; returns when it is ready. Raises what its start raised."""
         for each in subscriptions:
             self._add(each)
+        host = Host(self._settings, self._tools, self._sync, self._threads, self.id)
+        for guest, queue in guests:
+            self._consumers[queue] = guest.make_consumer(queue, host)
         self._task = asyncio.create_task(self._run(), name="eventbus-worker")
         self._task.add_done_callback(self._on_ended)
         ready = asyncio.create_task(self._worker.ready.wait())

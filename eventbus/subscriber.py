@@ -59,7 +59,8 @@ class Subscriber:
         self._function = handler.function
         self._context = handler.context
         self._group_name = handler.group
-        self.timeout = handler.timeout
+        self.follows: Sequence[str] = ()
+        self._timeout = handler.timeout
         self._retry = handler.retry or route.event.retry or settings.retry
         self._ttl_ms = None if route.event.ttl is None else round(route.event.ttl * 1000)
         self._errors = route.event.errors
@@ -90,6 +91,10 @@ class Subscriber:
             return call
         self._inner = call
         return self._call_through_middleware
+
+    def timeout_of(self, job: Job) -> float | None:
+        """The same for each job of the queue."""
+        return self._timeout
 
     async def run(self, job: Job) -> Settle:
         """Decode the job's message, call the handler, encode its result."""

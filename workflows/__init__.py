@@ -1,7 +1,50 @@
 """Durable distributed workflows on top of `eventbus`: the front door.
 
-Nothing is offered yet. What comes stands on the doors `eventbus` and `eventbus.lowlevel`
-alone; the import contract in `pyproject.toml` holds it to that.
+Behind it: definition (what a workflow is), flow (in which order its steps run), provider and handle
+(executing it), work (running it in workers), inline (running it here, see `workflows.testing`).
+It stands on the doors `eventbus` and `eventbus.lowlevel` alone; the import contract in `pyproject.toml`
+holds it to that.
 """
 
-__all__: list[str] = []
+from workflows.context import StepContext
+from workflows.definition import Workflow
+from workflows.errors import (
+    FlowCancelled,
+    FlowError,
+    FlowTimeout,
+    ResultNotLoaded,
+    RollbackError,
+    StepError,
+    StepNotFound,
+    StepSkipped,
+    WorkflowError,
+)
+from workflows.handle import FlowHandle
+from workflows.provider import WorkflowProvider
+from workflows.registry import StepRegistry
+from workflows.report import FlowReport, FlowStatus, FlowSummary, RollbackReport, StepReport
+from workflows.step import Step, step
+
+__all__ = [
+    "FlowCancelled",
+    "FlowError",
+    "FlowHandle",
+    "FlowReport",
+    "FlowStatus",
+    "FlowSummary",
+    "FlowTimeout",
+    "ResultNotLoaded",
+    "RollbackError",
+    "RollbackReport",
+    "Step",
+    "StepContext",
+    "StepError",
+    "StepNotFound",
+    "StepRegistry",
+    "StepReport",
+    "StepSkipped",
+    "Workflow",
+    "WorkflowError",
+    "WorkflowProvider",
+    "step",
+]

@@ -27,11 +27,19 @@ class Lab:
 
     def emit(self, step: str, count: int, *, worker: Program | None = None, **flags: int) -> Line:
         """Run a step of `ours.py`; `flags` are its flags, with underscores."""
+        return self._run("benchmarks.ours", step, worker, count=count, **flags)
+
+    def execute(self, shape: str, count: int, *, worker: Program, in_flight: int, members: int) -> Line:
+        """Run flows of a shape, with `our_flows.py`."""
+        flags = {"count": count, "in_flight": in_flight, "members": members}
+        return self._run("benchmarks.our_flows", shape, worker, **flags)
+
+    def _run(self, module: str, step: str, worker: Program | None, **flags: int) -> Line:
         words = [
             word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))
         ]
-        command = [sys.executable, "-m", "benchmarks.ours", step, "--url", self.server.url]
-        return measured([*command, "--count", str(count), *words], self.server.url, worker)
+        command = [sys.executable, "-m", module, step, "--url", self.server.url, *words]
+        return measured(command, self.server.url, worker)
 
     def fill(self, count: int, *, types: int = 1, size: int = 0) -> Line:
         """Fill the queue with `count` jobs."""

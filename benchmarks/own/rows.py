@@ -1,9 +1,10 @@
-"""All rows of our own, in the order of the page."""
+"""All rows of our own."""
 
 from __future__ import annotations
 
 from benchmarks.own.demo import Demo
 from benchmarks.own.fleet import Fleet
+from benchmarks.own.flows import Breadth, Sequence
 from benchmarks.own.memory import Memory
 from benchmarks.own.payloads import Payloads
 from benchmarks.own.process import Idle, WorkerCpu
@@ -21,3 +22,7 @@ ROWS: tuple[Row, ...] = (
     Demo(),
     Memory(),
 )
+"""All rows of our own that count jobs, in the order of the page."""
+
+FLOW_ROWS: tuple[Row, ...] = (Sequence(), Breadth())
+"""All rows of our own on flows."""

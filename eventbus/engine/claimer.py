@@ -211,6 +211,7 @@ class Claimer:
 
     async def _turn(self, lane: _Lane, asked: list[str]) -> None:
         settles = self._next_settles()
+        asked = self._with_followers(asked, settles)
         want = self._want
         queues = [self._queue_row(queue, min(want, self._quota(queue))) for queue in asked]
         reserved = {row.queue: row.quota for row in queues}
@@ -277,6 +278,7 @@ class Claimer:
                 row.created,
                 row.due,
                 answer.now,
+                row.stop,
             )
             if row.stalls >= _SUSPECT:
                 self._suspect = row.id
@@ -294,6 +296,13 @@ class Claimer:
             self.look_everywhere()  # others of its kind may have been left in any queue
         self._settled.clear()
         self._poke()
+
+    def _with_followers(self, asked: list[str], settles: list[tuple[str, SettleRow]]) -> list[str]:
+        """The queues to ask, with those that these settles may fill: what follows costs no call of its own."""
+        if self.free <= 0:
+            return asked
+        follow = {each for queue, _ in settles for each in self._consumers[queue].follows}
+        return [*asked, *(each for each in follow.difference(asked) if self._quota(each) > 0)]
 
     def _next_settles(self) -> list[tuple[str, SettleRow]]:
         chosen: list[tuple[str, SettleRow]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -50,12 +51,16 @@ class Consumer(Protocol):
         ...
 
     @property
-    def timeout(self) -> float | None:
-        """Seconds that one run may take, or None."""
+    def follows(self) -> Sequence[str]:
+        """Queues in which work may begin when jobs of this one end: asked in the call that settles them."""
         ...
 
-    async def run(self, job: Job) -> Settle:
-        """Run the job. Raises whatever its handler raises."""
+    def timeout_of(self, job: Job) -> float | None:
+        """Seconds that one run of the job may take, or None; must not raise."""
+        ...
+
+    async def run(self, job: Job) -> Settle | None:
+        """Run the job; None if it has suspended itself. Raises whatever its handler raises."""
         ...
 
     def decide(self, job: Job, error: BaseException) -> Settle:

@@ -9,8 +9,10 @@ What must hold:
 - the cause of a cancellation decides what it means: `timeout` is a failed attempt, also
   when the handler swallows the cancellation and returns; `shutdown` gives the job back,
   unless it completed all the same;
-  `lease` settles nothing; `cancel` settles as cancelled, whatever the handler says (the server
-  holds the request and would see to that too); without a cause the handler cancelled itself: an error.
+  `lease` settles nothing; `cancel` settles as cancelled unless it completed all the same: the server
+  holds the request, and decides what a completion is worth then; without a cause the handler
+  cancelled itself: an error;
+- a job that suspended itself leaves no settle: the server knows.
 
 A handler that ignores its cancellation is cancelled once more after `patience`, then
 detached and counted: its job is settled without it, and what it returns later is
@@ -82,7 +84,7 @@ class Executor:
         run = Running(self, job, consumer)
         self.running[job.id] = run
         self.counts[job.queue] += 1
-        run.timeout = consumer.timeout
+        run.timeout = consumer.timeout_of(job)
         if run.timeout is not None:
             run.bucket = self.deadlines.add(run, run.timeout)
         run.task = asyncio.get_running_loop().create_task(self._run(run))
@@ -91,7 +93,7 @@ class Executor:
         settle: Settle | None
         try:
             settle = await run.consumer.run(run.job)
-            if run.cause is not None and run.cause != "shutdown":
+            if run.cause in ("timeout", "lease"):
                 settle = self._decide_cancelled(run)
         except asyncio.CancelledError as error:
             settle = self._decide_cancelled(run, error)

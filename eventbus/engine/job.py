@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Job", "Settle", "cancelled", "complete", "fail", "give_back", "retry"]
+__all__ = ["Job", "Settle", "cancel", "cancelled", "complete", "fail", "give_back", "park", "retry"]
 
 
 class Job(msgspec.Struct, gc=False):
@@ -25,6 +25,8 @@ class Job(msgspec.Struct, gc=False):
     created_ms: int
     due_ms: int
     claimed_ms: int
+    stop: str = ""
+    """Why the tree of a claimed root stops: `failed`, `cancelled` or `timeout`; empty for every other job."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +59,16 @@ def fail(error: str, *, counts: bool = True) -> Settle:
 def cancelled() -> Settle:
     """The job ends as cancelled; who asked for it has said why, in the server."""
     return Settle("cancelled", '{"type":"JobCancelled"}')
+
+
+def cancel(text: str) -> Settle:
+    """The job ends as cancelled; `text` is the outcome that its waiters hear, JSON."""
+    return Settle("cancelled", text)
+
+
+def park(why: str) -> Settle:
+    """This worker cannot run it: it waits for one that can. No attempt, no stall."""
+    return Settle("parked", why)
 
 
 def give_back() -> Settle:

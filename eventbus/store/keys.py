@@ -21,6 +21,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     # one per shard
     "active": ("zset", "job -> end of its lease, ms", "turn, renew, rescue", "never"),
     "delayed": ("zset", "job -> due time, ms", "add, turn", "never"),
+    "deadlines": (
+        "zset",
+        "`kind:tree` -> due time, ms: timeouts of trees, and chores, the rest of work on them",
+        "graph, checkpoint, turn, rescue, cancel, add, sweep",
+        "never",
+    ),
+    "rooted": ("set", "queues that have roots of trees", "graph, checkpoint", "never"),
     "grouped": ("set", "queues that have groups", "announce, group", "never"),
     "order": ("string", "the counter of the orders that jobs take", "add, turn, rescue", "never"),
     "clock": (
@@ -54,6 +61,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "pools": ("zset", "pool -> last announcement, ms", "announce", "2 min after its last worker"),
+    "roots": ("zset", "open root -> when it was added, ms", "graph", "with its last root"),
     # one per job or idempotency key
     "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),
     "body": ("string", "envelope larger than a field", "add", "with the record"),
@@ -67,6 +75,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "progress": ("string", "last progress, JSON", "note", "with the record"),
     "log": ("list", "errors of ended attempts, and stalls; the newest 50", "turn, rescue", "with the record"),
     "waiters": ("hash", "further emission -> its emitter", "add, look", "with the record"),
+    "needs": ("set", "what the job still waits for; '' for a sweep", "graph, checkpoint, turn", "when empty"),
+    "feeds": ("list", "who waits for the job", "graph, checkpoint", "with the record"),
+    "members": ("list", "members of the tree, as they were added", "graph, checkpoint", "with the record"),
+    "done": ("list", "members that completed, in that order", "turn", "with the record"),
+    "leaves": ("list", "members that begin the tree once it is open", "graph, checkpoint", "when it is open"),
+    "checkpoints": ("hash", "what the job saved, by name", "checkpoint", "with the record"),
     "raw": ("any", "what stood in the place of a damaged record", "turn, rescue", "7 days"),
     "key": (
         "hash",

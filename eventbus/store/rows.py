@@ -18,13 +18,18 @@ __all__ = [
     "AnnounceQueue",
     "CancelRow",
     "ClaimRow",
+    "EdgeRow",
     "LeaseRow",
+    "MemberRow",
     "NoteRow",
     "Outcome",
     "PlainRow",
+    "SaveRow",
     "SettleRow",
     "StallRow",
     "SweepQueue",
+    "TreeHead",
+    "TreeMember",
     "TurnAnswer",
     "TurnQueue",
 ]
@@ -113,6 +118,8 @@ class ClaimRow(NamedTuple):
     stalls: int
     created: int
     due: int
+    stop: str
+    """Why the tree of a root stops: `failed`, `cancelled` or `timeout`; `''` for every other job."""
 
 
 class TurnAnswer(NamedTuple):
@@ -185,6 +192,76 @@ class SweepQueue(NamedTuple):
     age_completed: int
     keep_failed: int
     age_failed: int
+
+
+class TreeHead(NamedTuple):
+    """One chunk of a tree that is added. With the first comes the root; the last opens it.
+
+    `rows` and `edges` are how many of the call's belong to it.
+    """
+
+    id: str
+    is_first: int
+    is_last: int
+    key: str
+    print: str
+    meeting: int
+    reply: int
+    rows: int
+    edges: int
+
+
+class MemberRow(NamedTuple):
+    """One job of a tree. Without a body of its own it is claimed with its root's.
+
+    `root` is the tree that it is a member of, `''` for the root of the tree that is added. `tree` is 1 for
+    a root, also a nested one, else `''`. `on` says what becomes of it when a child fails, `up` what its own
+    failure does: `''`, `fail`, `ignore`, `remove` or `wake`. `delay` and `timeout` in ms, the latter of a root.
+    """
+
+    id: str
+    root: str
+    queue: str
+    body: str
+    priority: int
+    delay: int | str
+    on: str
+    up: str
+    tree: int | str
+    timeout: int | str
+
+
+class EdgeRow(NamedTuple):
+    """`job` needs `needs`; `row` is the place, counted from 1, of one of the two among the rows."""
+
+    row: int
+    job: str
+    needs: str
+
+
+class SaveRow(NamedTuple):
+    """One checkpoint of a job: its name and text."""
+
+    name: str
+    text: str
+
+
+class TreeMember(NamedTuple):
+    """One member of a tree as it is now; times in ms, 0 while there is none.
+
+    `text` is its result or error, `needs` the jobs that need it, joined by spaces.
+    """
+
+    id: str
+    state: str
+    queue: str
+    attempts: int
+    stalls: int
+    created: int
+    claimed: int
+    ended: int
+    text: str
+    needs: str
 
 
 class Outcome(NamedTuple):

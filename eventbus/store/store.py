@@ -37,6 +37,7 @@ from eventbus.store.rows import (
     TurnQueue,
 )
 from eventbus.store.scripts import load_script, pack
+from eventbus.store.trees import TreeStore
 
 __all__ = ["OLDEST", "SHARD", "LeaseStore", "Store", "WakeReader", "parse_info"]
 
@@ -69,6 +70,7 @@ class Store:
         if replicated:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
             self._adder = Caller(self._replicated, root=self.keys.root, prelude=prelude)
+        self.trees = TreeStore(self._caller, self._adder or self._caller, self.keys)
 
     @property
     def address(self) -> str:
@@ -174,8 +176,9 @@ class Store:
                 int(flat[i + 4]),
                 int(flat[i + 5]),
                 int(flat[i + 6]),
+                flat[i + 7],
             )
-            for i in range(0, len(flat), 7)
+            for i in range(0, len(flat), 8)
         ]
         return TurnAnswer(*answer[:5], token=f"{worker}:{call}", claims=claims)
 
@@ -221,22 +224,29 @@ class Store:
         return await self._caller.script("note", [len(notes), *chain.from_iterable(notes)], deadline=deadline)
 
     async def look(
-        self, emitter: str, ids: Sequence[str], *, join: bool, deadline: float | None = None
+        self,
+        emitter: str,
+        ids: Sequence[str],
+        *,
+        join: bool,
+        max_bytes: int | None = None,
+        deadline: float | None = None,
     ) -> list[Outcome]:
         """Look jobs up in the order asked; open ones are joined as a waiter if `join`.
 
-        A job without a record has the state `unknown`.
+        A job without a record has the state `unknown`. With `max_bytes` those past so many bytes of
+        outcomes, but never the first, are not read: their state is `later`.
         """
         found: dict[str, Outcome] = {}
         left = list(ids)
         while left:
-            arguments: list[Any] = [emitter, _LOOK_BYTES, len(left)]
+            arguments: list[Any] = [emitter, max_bytes or _LOOK_BYTES, len(left)]
             arguments.extend(chain.from_iterable((each, int(join)) for each in left))
             flat = await self._caller.script("look", arguments, deadline=deadline)
             later: list[str] = []
             for i, job in enumerate(left):
                 state, text = flat[2 * i], flat[2 * i + 1]
-                if state == "later":
+                if state == "later" and max_bytes is None:
                     later.append(job)
                 else:
                     found[job] = Outcome(job, state, text)

@@ -19,11 +19,15 @@ class Hand:
     queue = base = "q"
     group = ""
     concurrency = 10
+    follows = ()
     retention = Retention(1, 1, 1, 1, 1)
 
     def __init__(self, work: Callable[[Job], Awaitable[str]], timeout: float | None = None) -> None:
         self._work = work
-        self.timeout = timeout
+        self._timeout = timeout
+
+    def timeout_of(self, _: Job) -> float | None:
+        return self._timeout
 
     async def run(self, job: Job) -> Settle:
         return complete(await self._work(job))

@@ -9,16 +9,16 @@ const CONCURRENCY = 100;
 
 /** Return the flags `--name value` of the command line, numbers as numbers. */
 function flags() {
-  const given = { url: 'redis://127.0.0.1:6379/0', count: 1000, 'in-flight': 500, chunk: 0 };
+  const given = { url: 'redis://127.0.0.1:6379/0', count: 1000, 'in-flight': 500, chunk: 0, shape: '', members: 0 };
   const words = process.argv.slice(2);
   for (let i = 0; i < words.length; i += 2) {
     const name = words[i].replace(/^--/, '');
     if (!(name in given) || words[i + 1] === undefined) {
       throw new Error(`unknown flag or no value: ${words[i]}`);
     }
-    given[name] = name === 'url' ? words[i + 1] : Number(words[i + 1]);
+    given[name] = typeof given[name] === 'string' ? words[i + 1] : Number(words[i + 1]);
   }
-  return { url: given.url, count: given.count, inFlight: given['in-flight'], chunk: given.chunk };
+  return { ...given, inFlight: given['in-flight'] };
 }
 
 function openQueue(url) {
@@ -62,6 +62,11 @@ function check(n, result) {
   }
 }
 
+/** Return the value below which `share` of the sorted `values` lie. */
+function quantile(values, share) {
+  return values[Math.min(values.length - 1, Math.floor(values.length * share))];
+}
+
 function report(line) {
   console.log(JSON.stringify(line));
 }
@@ -74,4 +79,16 @@ function run(main) {
   });
 }
 
-module.exports = { CONCURRENCY, QUEUE, check, flags, inLanes, openQueue, report, run, serverCpu, timed };
+module.exports = {
+  CONCURRENCY,
+  QUEUE,
+  check,
+  flags,
+  inLanes,
+  openQueue,
+  quantile,
+  report,
+  run,
+  serverCpu,
+  timed,
+};

@@ -3,14 +3,9 @@
 // them open at a time; worker.js answers from another process. `--in-flight 1` is the latency.
 
 const { QueueEvents } = require('bullmq');
-const { QUEUE, check, flags, inLanes, openQueue, report, run, timed } = require('./measure.js');
+const { QUEUE, check, flags, inLanes, openQueue, quantile, report, run, timed } = require('./measure.js');
 
 const WARM_UP = 5000;
-
-/** Return the value below which `share` of the sorted `values` lie. */
-function quantile(values, share) {
-  return values[Math.min(values.length - 1, Math.floor(values.length * share))];
-}
 
 run(async () => {
   const { url, count, inFlight } = flags();

@@ -52,7 +52,11 @@ for _, join in ipairs(taken.joins) do
 end
 if taken.supersedes then
 --include finish
+--include retain
 --include record
+--include trees
+--include telling
+--include stopping
 --include cancelling
   for _, job in ipairs(taken.jobs) do
     if job.superseded then
@@ -60,6 +64,10 @@ if taken.supersedes then
       cancel(job.superseded, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0)
     end
   end
+  local ready = {}
+  flush_tells(ready, now)
+  place_ready(ready, now)
   flush_ends()
+  wake_chores(now)
 end
 return answer

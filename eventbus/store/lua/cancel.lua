@@ -5,10 +5,15 @@
 -- jobs: id queue call text
 --   call: fresh for each request, the same when it is sent again
 -- answer: for each job the first of these that is true of it or of one of its groups:
---   ended | asked (it runs; its worker was told) | over (it had ended) | unknown
+--   ended | asked (it runs, its worker was told; or its tree stops) | over (it had ended, or was stopping) | unknown
 --include base
+--include ready
 --include finish
+--include retain
 --include record
+--include trees
+--include telling
+--include stopping
 --include cancelling
 
 local now = read_now(take())
@@ -38,5 +43,9 @@ for i, job in ipairs(jobs) do
     if RANKS[word] > RANKS[words[i]] then words[i] = word end
   end
 end
+local ready = {}
+flush_tells(ready, now)
+place_ready(ready, now)
 flush_ends()
+wake_chores(now)
 return words

@@ -10,7 +10,11 @@
 --include base
 --include ready
 --include finish
+--include retain
 --include record
+--include trees
+--include telling
+--include stopping
 --include heard
 
 local SUSPECT = 2
@@ -72,12 +76,22 @@ local function rescue(job)
   local text = note_stall(job)
   redis.call('HDEL', job_root .. job.id, 'token') -- what its holder still sends is refused
   redis.call('HSET', job_root .. job.id, 'stalls', job.stalls)
-  if job.lease.cancel then
-    finish_cancelled(job.id, job.lease, now, key_ttl)
+  local lease = job.lease
+  if lease.root and not lease.tree and mark_of(lease.root) ~= '' then
+    finish(job.id, lease, 'failed', text, now, key_ttl) -- not run again; whether it took effect is not known
+    return 'failed'
+  elseif lease.tree and lease.stop and not lease.acked then
+    settle_stopped_root(job.id, now)
+  elseif lease.cancel then
+    finish_cancelled(job.id, lease, now, key_ttl)
     return 'cancelled'
   elseif job.stalls > max_stalls then
-    finish(job.id, job.lease, 'failed', text, now, key_ttl)
-    return 'failed'
+    if not (lease.tree and lease.on == 'wake' and stop_tree(job.id, 'failed', job.id, text, now)) then
+      finish(job.id, lease, 'failed', text, now, key_ttl)
+      return 'failed'
+    end
+    redis.call('HDEL', job_root .. job.id, 'stalls') -- undoing has a count of its own
+    settle_stopped_root(job.id, now)
   elseif job.stalls >= SUSPECT then
     push(suspects, job.queue, job)
   else
@@ -96,7 +110,9 @@ for _, job in ipairs(stalled) do
   end
 end
 requeue(suspects, ready)
+flush_tells(ready, now)
 place_ready(ready, now)
+wake_chores(now)
 flush_ends()
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 answer[1] = first[2] and math.max(0, tonumber(first[2]) - now) or -1

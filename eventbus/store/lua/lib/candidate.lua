@@ -4,16 +4,21 @@
 -- a time: then the stalls of those beside it do not add up to their failure.
 local SUSPECT = 2
 
-local function read_body(id, body)
-  return body or try('GET', key('body', id)) or nil
+-- A member without a body of its own is told what its root was given, read once for all of them.
+local bodies = {}
+local function read_body(id, body, tree)
+  body = body or try('GET', key('body', id))
+  if body or not tree then return body or nil end
+  bodies[tree] = bodies[tree] or try('HGET', job_root .. tree, 'body') or try('GET', key('body', tree)) or nil
+  return bodies[tree]
 end
 
 -- What a worker is told of a job. Absent: nothing counted, due when it was made.
-local function add_claim(rows, id, index, body, created, attempts, stalls, due)
+local function add_claim(rows, id, index, body, created, attempts, stalls, due, stop)
   local n = #rows
   created = created or '0'
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, index, body, attempts or '0'
-  rows[n + 5], rows[n + 6], rows[n + 7] = stalls or '0', created, due or created
+  rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = stalls or '0', created, due or created, stop or ''
 end
 
 -- A candidate that is not simply a job to run: set apart, parked, or a stray entry that is only removed.
@@ -34,11 +39,16 @@ end
 -- Reads one candidate into `plan`; returns its size in bytes. A suspect is claimed alone, or left.
 local function choose(plan, index, queue, id)
   local v = redis.pcall(
-    'HMGET', job_root .. id, 'state', 'queue', 'body', 'created', 'attempts', 'stalls', 'due', 'v', 'order'
+    'HMGET', job_root .. id, 'state', 'queue', 'body', 'created', 'attempts', 'stalls', 'due', 'v', 'order',
+    'root', 'stop'
   )
   local is_sound = v[1] == 'waiting' and v[2] == queue.name and not v[8]
     and v[9] and is_number(v[9]) and is_number(v[4]) and is_number(v[5]) and is_number(v[6]) and is_number(v[7])
-  local body = is_sound and read_body(id, v[3])
+  if is_sound and v[10] and find_mark(v[10]) ~= '' and not v[11] then
+    plan.stopped[#plan.stopped + 1] = id
+    return 0
+  end
+  local body = is_sound and read_body(id, v[3], v[10])
   if not body then
     refuse(plan, queue, id)
     return 0
@@ -52,7 +62,8 @@ local function choose(plan, index, queue, id)
     end
     plan.is_alone = true
   end
-  add_claim(plan.rows, id, index, body, v[4], v[5], v[6], v[7])
+  add_claim(plan.rows, id, index, body, v[4], v[5], v[6], v[7], v[11])
   plan.ids[#plan.ids + 1] = id
+  if v[10] or v[11] then plan.members[#plan.members + 1] = id end
   return #body
 end

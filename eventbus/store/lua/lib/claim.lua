@@ -38,7 +38,7 @@ end
 -- At most `want` jobs and `bytes` of bodies, but always one job. One id more than may be
 -- taken is asked for, to see whether more is left.
 local function read_claims(queues, want, bytes, suspects)
-  local plan = { ids = {}, rows = {}, bad = {}, foreign = {}, more = {}, suspects = suspects }
+  local plan = { ids = {}, rows = {}, bad = {}, foreign = {}, stopped = {}, members = {}, more = {}, suspects = suspects }
   if want <= 0 then return plan end
   for _, queue in ipairs(queues) do
     queue.ids = {}
@@ -75,6 +75,15 @@ local function remove_seen(queue)
   call_many('ZREM', name, gone)
 end
 
+-- What was ready in a tree that stops, or in one around it whose sweep has not come here yet.
+local function cancel_stopped(id, now)
+  local record = read_lease(id)
+  if not record then return end
+  local why = '{"type":"JobCancelled","message":"its tree stopped"}'
+  stop_tree(record.root, 'cancelled', record.root, why, now)
+  if redis.call('HGET', job_root .. id, 'state') == 'waiting' then drop_member(id, record, why, now) end
+end
+
 local function write_claims(queues, plan, token, lease_end, now)
   for _, queue in ipairs(queues) do
     if queue.seen and queue.seen > 0 then remove_seen(queue) end
@@ -84,6 +93,8 @@ local function write_claims(queues, plan, token, lease_end, now)
     redis.call('HSET', key('job', each.id), 'state', 'parked')
     redis.call('ZADD', key('parked', each.queue), now, each.id)
   end
+  for _, id in ipairs(plan.stopped) do cancel_stopped(id, now) end
+  for _, id in ipairs(plan.members) do redis.call('HSET', job_root .. id, 'claimed', now) end
   local active = {}
   for i, id in ipairs(plan.ids) do
     redis.call('HSET', job_root .. id, 'state', 'active', 'token', token)

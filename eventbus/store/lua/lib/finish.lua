@@ -2,6 +2,7 @@
 local FIELD = 64 -- larger values get a key of their own, so that the record stays a listpack
 local INLINE = 8192 -- larger outcomes are announced to emitters, not carried
 local ends = {} -- state .. ':' .. queue -> flat list of time, job
+local tells = {} -- members of trees that ended in this call; see `trees.lua`
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
 local function reply(emitter, id, state, text)
@@ -43,6 +44,12 @@ local function end_key(id, record, state, text, ttl)
   redis.call('PEXPIRE', pointer, ttl) -- last: a ttl of 0 removes it
 end
 
+-- A root that ended is open no more, and its deadline is none.
+local function end_root(id, record)
+  redis.call('ZREM', key('roots', record.queue), id)
+  redis.call('ZREM', root .. ':deadlines', 'timeout:' .. id)
+end
+
 -- Writes the final state. `text` is the result or the error, JSON.
 local function finish(id, record, state, text, now, key_ttl)
   if #text <= FIELD then
@@ -51,14 +58,22 @@ local function finish(id, record, state, text, now, key_ttl)
     redis.call('HSET', job_root .. id, 'state', state, 'ended', now)
     redis.call('SET', key('result', id), text)
   end
-  push(ends, state .. ':' .. record.queue, now, id)
+  if record.root then -- kept and removed with its root, so no finished set lists it
+    if state == 'completed' then redis.call('RPUSH', key('done', record.root), id) end
+    tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up }
+  else
+    push(ends, state .. ':' .. record.queue, now, id)
+  end
+  if record.tree then end_root(id, record) end
   if record.key then end_key(id, record, state, text, key_ttl) end
   tell(id, record, state, text)
 end
 
--- Ends a job that was asked to be cancelled while it ran; its outcome was written then.
-local function finish_cancelled(id, record, now, key_ttl)
-  finish(id, record, 'cancelled', try('GET', key('result', id)) or '{"type":"JobCancelled"}', now, key_ttl)
+-- Ends a job that was asked to be cancelled while it ran; its outcome was written then. A root that has
+-- undone its tree knows more.
+local function finish_cancelled(id, record, now, key_ttl, text)
+  local kept = not record.tree and try('GET', key('result', id))
+  finish(id, record, 'cancelled', kept or text or '{"type":"JobCancelled"}', now, key_ttl)
 end
 
 -- The last write of a call: finished sets, and one stream entry for each emitter.

@@ -1,14 +1,17 @@
 -- Due delayed jobs: read first, then moved to ready with a new order.
 
--- The earliest due time, ms, or -1.
+-- The earliest due time, ms, or -1: of a delayed job, of a tree's deadline, or now for a chore that is left.
 local function next_due()
-  local first = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or -1
+  local job = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')[2]
+  local tree = redis.call('ZRANGE', root .. ':deadlines', 0, 0, 'WITHSCORES')[2]
+  local due = math.min(tonumber(job or math.huge), tonumber(tree or math.huge))
+  return due < math.huge and due or -1
 end
 
 local function read_due(now, limit)
   local due = { ids = {}, by_queue = {}, bad = {}, next = next_due() }
-  if due.next < 0 or due.next > now then return due end
+  due.is_due = due.next >= 0 and due.next <= now
+  if not due.is_due then return due end
   local ids = redis.call('ZRANGEBYSCORE', root .. ':delayed', '-inf', whole(now), 'LIMIT', 0, limit)
   due.ids = ids
   for _, id in ipairs(ids) do

@@ -41,18 +41,27 @@ local function wake(queue, now)
 end
 
 -- members: queue -> flat list of score, job. Wakes queues that had nothing waiting:
--- where something waits already, the worker that leaves it there re-arms the wake.
-local function place_ready(members, now)
-  local queues, names = {}, {}
+-- where something waits already, the worker that leaves it there re-arms the wake. A call that
+-- claims next wakes later, by `wake_filled` and for what it leaves: then the queues are returned.
+local function place_ready(members, now, is_claiming)
+  local queues, names, filled = {}, {}, {}
   for queue in pairs(members) do
     queues[#queues + 1], names[#names + 1] = queue, key('ready', queue)
   end
-  if #names == 0 then return end
+  if #names == 0 then return filled end
   -- Mostly all have something waiting, or the one queue has not: one question tells.
   local known = #names <= 1000 and redis.call('EXISTS', unpack(names))
   for i, queue in ipairs(queues) do
     local was_empty = known == 0 or known ~= #names and redis.call('EXISTS', names[i]) == 0
     call_many('ZADD', names[i], members[queue])
-    if was_empty then wake(queue, now) end
+    if was_empty then filled[#filled + 1] = queue end
+  end
+  if is_claiming then return filled end
+  for _, queue in ipairs(filled) do wake(queue, now) end
+end
+
+local function wake_filled(queues, now)
+  for _, queue in ipairs(queues) do
+    if redis.call('EXISTS', key('ready', queue)) == 1 then wake(queue, now) end
   end
 end

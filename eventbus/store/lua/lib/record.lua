@@ -27,9 +27,15 @@ end
 
 -- What settling must know, or nil: the lease, and who is to be told.
 local function read_lease(id)
-  local v = redis.pcall('HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key', 'cancel')
+  local v = redis.pcall(
+    'HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key', 'cancel',
+    'root', 'up', 'tree', 'on', 'stop', 'stopper', 'acked'
+  )
   if v.err or not v[1] or not v[3] then return nil end
-  return { state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7] }
+  return {
+    state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7],
+    root = v[8], up = v[9], tree = v[10], on = v[11], stop = v[12], stopper = v[13], acked = v[14],
+  }
 end
 
 -- Appends the end of an attempt or of a lease to the job's log.
@@ -53,12 +59,14 @@ local function quarantine(id, queue, why, now)
   local name, raw = key('job', id), key('raw', id)
   local record = { queue = queue or 'unknown' }
   if redis.call('EXISTS', name) == 1 then
-    local kept = try('HMGET', name, 'reply', 'joined', 'key') or {}
+    local kept = try('HMGET', name, 'reply', 'joined', 'key', 'root', 'up', 'tree') or {}
     record.reply, record.joined, record.key = kept[1], kept[2], kept[3]
+    record.root, record.up, record.tree = kept[4], kept[5], kept[6]
     redis.call('RENAME', name, raw)
     redis.call('PEXPIRE', raw, KEPT)
   end
   redis.call('HSET', name, 'queue', record.queue)
+  if record.root then redis.call('HSET', name, 'root', record.root) end -- it goes when its tree does
   local text = cjson.encode({
     type = 'StoreCorrupt',
     -- What it quotes may be no UTF-8, and would make its whole reply unreadable.

@@ -1,15 +1,50 @@
 -- Removing finished jobs: bounded work in each call, oldest first.
 local WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
 
-local function forget(ids)
-  local names = {}
-  for _, id in ipairs(ids) do
+local to_forget = 200 -- members of trees that one call removes; the rest is a chore
+local forget_members
+
+local has_chores = false
+
+local function add_chore(kind, id, now)
+  redis.call('ZADD', root .. ':deadlines', now, kind .. ':' .. id)
+  has_chores = true
+end
+
+-- Removes records, and with a root its whole tree.
+local function forget(ids, now)
+  local names, trees = {}, {}
+  for i, id in ipairs(ids) do
+    trees[i] = key('members', id)
     for _, kind in ipairs({ 'job', 'body', 'result', 'progress', 'log', 'waiters' }) do
       names[#names + 1] = key(kind, id)
     end
   end
   for first = 1, #names, 1000 do
     redis.call('UNLINK', unpack(names, first, math.min(first + 999, #names)))
+  end
+  for first = 1, #trees, 1000 do
+    if redis.call('EXISTS', unpack(trees, first, math.min(first + 999, #trees))) > 0 then
+      for i = first, math.min(first + 999, #ids) do forget_members(ids[i], now) end
+    end
+  end
+end
+
+function forget_members(tree, now)
+  local name = key('members', tree)
+  local ids = to_forget > 0 and redis.call('LRANGE', name, 0, to_forget - 1) or {}
+  to_forget = to_forget - #ids
+  if #ids > 0 then
+    redis.call('LTRIM', name, #ids, -1)
+    for _, id in ipairs(ids) do
+      redis.call('UNLINK', key('needs', id), key('feeds', id), key('checkpoints', id))
+    end
+    forget(ids, now)
+  end
+  if redis.call('EXISTS', name) == 1 then
+    add_chore('forget', tree, now)
+  else
+    redis.call('UNLINK', key('needs', tree), key('feeds', tree), key('checkpoints', tree), key('done', tree), key('leaves', tree))
   end
 end
 
@@ -27,7 +62,22 @@ local function retain(state, queue, count, age, limit, now)
   end
   if #gone > 0 then
     call_many('ZREM', name, gone)
-    forget(gone)
+    forget(gone, now)
   end
   return #gone
+end
+
+local ENDED = { 'completed', 'failed', 'cancelled' }
+
+-- Removes what may go of the states in which jobs of the queue have just ended. Few ends do not ask
+-- each time, but in one turn of eight (`is_asked`), and for all eight: what ends may not outrun what goes.
+local function retain_ended(queue, is_asked, now)
+  for _, state in ipairs(ENDED) do
+    local count, is_completed = queue[state], state == 'completed'
+    if count and (is_asked or count >= 8) then
+      local keep = is_completed and queue.keep_completed or queue.keep_failed
+      local age = is_completed and queue.age_completed or queue.age_failed
+      retain(state, queue.name, keep, age, (count >= 8 and 2 or 16) * count + 16, now)
+    end
+  end
 end

@@ -15,15 +15,16 @@ local function read_settles(count)
   for _ = 1, count do
     local id, token, state, attempts, text = args[at + 1], args[at + 2], args[at + 3], args[at + 4], args[at + 5]
     at = at + 6
-    local v = redis.pcall('HMGET', job_root .. id, 'token', 'state', 'queue', 'reply', 'joined', 'key', 'cancel')
+    local v = redis.pcall('HMGET', job_root .. id, 'token', 'state', 'queue', 'reply', 'joined', 'key', 'cancel', 'root', 'tree')
     if v[1] ~= token or not v[2] or not v[3] then
       lost[#lost + 1] = id
     elseif v[2] ~= 'active' then -- settled with this very token: a repeat, already done
-    elseif state == 'completed' and attempts == '' and #text <= FIELD and not (v[5] or v[6] or v[7]) then
+    elseif state == 'completed' and attempts == '' and #text <= FIELD and not (v[5] or v[6] or v[7] or v[8] or v[9]) then
       simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, v[3], v[4], text
       n = n + 4
     else
       local record = { queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7] }
+      if v[8] or v[9] then record = read_lease(id) or record end
       local row = { id = id, state = state, attempts = attempts, text = text, delay = args[at], record = record }
       if state == 'delayed' or state == 'waiting' then add_place(id, record) end
       settles.rows[#settles.rows + 1] = row
@@ -58,49 +59,42 @@ local function settle_retry(row, now, retried, delayed)
   end
 end
 
+local function settle_row(row, record, key_ttl, now, lists)
+  if row.state == 'delayed' then
+    settle_retry(row, now, lists.retried, lists.delayed)
+  elseif row.state == 'waiting' then
+    redis.call('HSET', key('job', row.id), 'state', 'waiting')
+    push(lists.ready, record.queue, record.order, row.id)
+  elseif row.state == 'parked' then
+    redis.call('HSET', key('job', row.id), 'state', 'parked', 'why', string.sub(row.text, 1, FIELD))
+    redis.call('ZADD', key('parked', record.queue), now, row.id)
+  else
+    if row.attempts ~= '' and not record.cancel then redis.call('HSET', job_root .. row.id, 'attempts', row.attempts) end
+    if row.state == 'cancelled' then
+      finish_cancelled(row.id, record, now, key_ttl, row.text)
+    else
+      finish(row.id, record, row.state, row.text, now, key_ttl)
+    end
+  end
+end
+
 -- policies: queue -> its row of the call; ready: where given-back and retried jobs are put.
 -- Returns whether `delayed` changed.
 local function write_settles(settles, policies, ready, now)
-  local ended, delayed, retried = {}, {}, {}
+  local ended, lists = {}, { delayed = {}, retried = {}, ready = ready }
   write_simple(settles.simple, policies, ended, whole(now))
   for _, row in ipairs(settles.rows) do
     local record = row.record
     local policy = policies[record.queue]
-    if record.cancel then row.state = 'cancelled' end
-    if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
+    row.state = decide_in_tree(row, record, now)
     ended[#ended + 1] = row.id
-    if record.cancel then
-      finish_cancelled(row.id, record, now, policy and policy.key_ttl or 86400000)
-    elseif row.state == 'delayed' then
-      settle_retry(row, now, retried, delayed)
-    elseif row.state == 'waiting' then
-      redis.call('HSET', key('job', row.id), 'state', 'waiting')
-      push(ready, record.queue, record.order, row.id)
-    elseif row.state == 'parked' then
-      redis.call('HSET', key('job', row.id), 'state', 'parked', 'why', string.sub(row.text, 1, FIELD))
-      redis.call('ZADD', key('parked', record.queue), now, row.id)
-    else
-      if row.attempts ~= '' then redis.call('HSET', job_root .. row.id, 'attempts', row.attempts) end
-      finish(row.id, record, row.state, row.text, now, policy and policy.key_ttl or 86400000)
+    if row.state then
+      if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
+      settle_row(row, record, policy and policy.key_ttl or KEY_TTL, now, lists)
     end
   end
   call_many('ZREM', root .. ':active', ended)
-  call_many('ZADD', root .. ':delayed', delayed)
-  requeue(retried, ready)
-  return #delayed > 0
-end
-
-local ENDED = { 'completed', 'failed', 'cancelled' }
-
--- Removes what may go of the states in which jobs of the queue have just ended. Few ends do not ask
--- each time, but in one turn of eight (`is_asked`), and for all eight: what ends may not outrun what goes.
-local function retain_ended(queue, is_asked, now)
-  for _, state in ipairs(ENDED) do
-    local count, is_completed = queue[state], state == 'completed'
-    if count and (is_asked or count >= 8) then
-      local keep = is_completed and queue.keep_completed or queue.keep_failed
-      local age = is_completed and queue.age_completed or queue.age_failed
-      retain(state, queue.name, keep, age, (count >= 8 and 2 or 16) * count + 16, now)
-    end
-  end
+  call_many('ZADD', root .. ':delayed', lists.delayed)
+  requeue(lists.retried, ready)
+  return #lists.delayed > 0
 end

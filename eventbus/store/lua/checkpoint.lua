@@ -1,0 +1,55 @@
+-- Saves what a running job has reached, adds children to it, and lets it wait for them: in one call,
+-- under its lease. Repeat-safe: what is saved is saved again, a child that exists is a repeat, and a job
+-- that waits already answers so to the token it waited with.
+-- KEYS: the shard's root
+-- head: now id token acknowledges opens waits saves rows edges
+--   acknowledges: the stop of its tree is known to it, and what it settles from here on is the end
+--   opens: the children may run; until then they are only noted
+-- saves: name text
+-- rows: id root queue body priority delay on up tree timeout
+-- edges: row job needs
+-- answer: ok | waiting | stopping (its tree stops, so nothing was added) | lost (the lease)
+--include base
+--include ready
+--include finish
+--include retain
+--include record
+--include trees
+--include telling
+--include stopping
+--include leaves
+--include plant
+
+local now = read_now(take())
+local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
+local save_count, row_count, edge_count = take(), take(), take()
+local saves = {}
+for i = 1, 2 * save_count do saves[i] = take() end
+local rows = read_rows(row_count, edge_count)
+local record = read_lease(id)
+
+if not record or record.token ~= token then return 'lost' end
+if record.state ~= 'active' then return record.state == 'waiting-children' and waits and 'waiting' or 'lost' end
+local adds = row_count > 0 or waits
+if adds and not acknowledges and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
+
+redis.call('ZREM', root .. ':active', '') -- a full server lets it through
+if save_count > 0 then call_many('HSET', key('checkpoints', id), saves) end
+if acknowledges and record.stop then redis.call('HSET', job_root .. id, 'acked', 1) end
+if not adds then return 'ok' end
+
+local lists, ready = { leaves = {}, due = {} }, {}
+plant(rows, opens, lists, now)
+requeue(lists.leaves, ready)
+if opens then open_leaves(id, ready, now) end
+if waits then
+  redis.call('HSET', job_root .. id, 'state', 'waiting-children')
+  redis.call('ZREM', root .. ':active', id)
+  if redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
+end
+flush_tells(ready, now)
+place_ready(ready, now)
+wake_chores(now)
+for queue in pairs(lists.due) do wake(queue, now) end
+for _, row in ipairs(has_deadlines and rows or {}) do wake(row.queue, now) end
+return waits and 'waiting' or 'ok'

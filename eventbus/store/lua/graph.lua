@@ -1,0 +1,121 @@
+-- Adds trees, each whole or in chunks: its root with the first, opened by the last.
+-- Repeat-safe: ids are fresh, so one that exists is a repeat and changes nothing.
+-- The first write is one that a full server refuses.
+-- KEYS: the shard's root
+-- head: now emitter trees
+-- trees: id is_first is_last key print meeting reply rows edges
+--   is_first: the first of its rows is the root
+-- rows: id root queue body priority delay on up tree timeout
+--   root: of the tree that it is a member of, '' for the root of these | tree: 1 for a root, also a nested one
+--   on: what becomes of it when a child fails, '' for fail | up: what its own failure does, '' as its parent says
+--   delay, timeout: ms or ''; a timeout is from when the root is due
+-- edges: row job needs
+--   row: the place of one of the two among the rows
+-- answer: now, then for each tree: word job state text
+--   word: new | joined | other (joined, with another payload) | gone (no root to go on with)
+--   state: open | completed | failed | cancelled, of what was joined, with its outcome
+--include base
+--include ready
+--include finish
+--include retain
+--include record
+--include trees
+--include telling
+--include stopping
+--include cancelling
+--include leaves
+--include plant
+--include pointer
+
+local SUPERSEDED = 2
+local now = read_now(take())
+local emitter, tree_count = take(), take()
+local answer, trees = { now }, {}
+
+local function decide(tree)
+  if not tree.is_first then
+    local v = try('HMGET', job_root .. tree.id, 'pending', 'stop') or {}
+    tree.word = (v[2] or not v[1]) and not tree.rows[1].is_known and 'gone' or 'new'
+    tree.is_idle = tree.word == 'gone' or not v[1]
+    return
+  end
+  local first = tree.rows[1]
+  tree.word, tree.is_idle = 'new', first.is_known and not try('HGET', job_root .. tree.id, 'pending')
+  if first.is_known or tree.key == '' then return end
+  tree.pointer = key('key', first.queue .. ':' .. tree.key)
+  local job, print, state, text = follow(tree.pointer, tree.id, tree.meeting)
+  if job and tree.meeting == SUPERSEDED then
+    tree.superseded = job
+  elseif job then
+    tree.word, tree.is_idle = print == tree.print and 'joined' or 'other', true
+    tree.job, tree.state, tree.text = job, state, text
+  end
+  if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print } end
+end
+
+for i = 1, tree_count do
+  local tree = { id = take(), is_first = take() == 1, is_last = take() == 1, key = take(), print = take() }
+  tree.meeting, tree.reply = take(), take() == 1
+  local row_count, edge_count = take(), take()
+  tree.rows = read_rows(row_count, edge_count)
+  decide(tree)
+  trees[i] = tree
+end
+
+local lists, ready = { leaves = {}, due = {} }, {}
+local function join(tree)
+  if tree.state then return end
+  try('HSET', job_root .. tree.job, 'joined', 1)
+  try('HSET', key('waiters', tree.job), tree.id, tree.reply and emitter or '')
+end
+
+local function write_root(tree)
+  local first = tree.rows[1]
+  redis.call('ZADD', key('roots', first.queue), now, tree.id)
+  if tree.reply then redis.call('HSET', job_root .. tree.id, 'reply', emitter) end
+  if tree.pointer then
+    redis.call('HSET', job_root .. tree.id, 'key', tree.key)
+    point(tree.pointer, tree.id, tree.print)
+  end
+  if not tree.is_last then
+    redis.call('HSET', job_root .. tree.id, 'pending', 1)
+    redis.call('ZADD', root .. ':deadlines', now + 60000, 'unopened:' .. tree.id)
+  end
+end
+
+-- The last chunk: from here on its leaves run; a root that needs nothing does at once.
+local function open(tree)
+  local first = tree.rows[1]
+  if not tree.is_first then
+    redis.call('HDEL', job_root .. tree.id, 'pending')
+    redis.call('ZREM', root .. ':deadlines', 'unopened:' .. tree.id)
+  end
+  open_leaves(tree.id, ready, now)
+  if redis.call('EXISTS', key('needs', tree.id)) == 1 then return end
+  if not tree.is_first then return release(tree.id, now) end
+  place_leaf(tree.id, first.queue, score_of(first.priority, 0), first.due, lists, now)
+end
+
+for _, tree in ipairs(trees) do
+  if tree.job then join(tree) end
+  if not tree.is_idle then
+    plant(tree.rows, tree.is_first and tree.is_last, lists, now)
+    if tree.is_first and not tree.rows[1].is_known then write_root(tree) end
+    if tree.is_last then open(tree) end
+    if tree.superseded then
+      local why = 'superseded by job ' .. tree.id .. ', which has the same key'
+      cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)
+    end
+  end
+  for _, value in ipairs({ tree.word, tree.job or tree.id, tree.job and (tree.state or 'open') or '', tree.text or '' }) do
+    answer[#answer + 1] = value
+  end
+end
+requeue(lists.leaves, ready)
+flush_tells(ready, now)
+place_ready(ready, now)
+flush_ends()
+wake_chores(now)
+for queue in pairs(lists.due) do wake(queue, now) end
+for _, tree in ipairs(has_deadlines and trees or {}) do wake(tree.rows[1].queue, now) end
+return answer

@@ -1,0 +1,45 @@
+-- What is due in trees: deadlines, and chores, which are the rest of work that was too much for one call.
+-- Any worker's turn does a bounded part of them, and is followed by another while some are left.
+local CHORES = 20
+local do_chore = {}
+
+function do_chore.stop(id, now)
+  sweep(id, now)
+end
+
+function do_chore.timeout(id, now)
+  stop_tree(id, 'timeout', 'timeout', '{"type":"FlowTimeout","message":"its deadline passed"}', now)
+end
+
+function do_chore.open(id, now, ready)
+  open_leaves(id, ready, now)
+end
+
+-- Goes on telling; the list holds those who were not told.
+function do_chore.tell(id)
+  local record = read_lease(id)
+  if record and record.root then tells[#tells + 1] = { id = id, root = record.root, state = record.state, up = record.up } end
+end
+
+function do_chore.forget(id, now)
+  forget({ id }, now)
+end
+
+-- A tree whose adder died before the last chunk: nothing of it ran. Its key is free, and who joined is told.
+function do_chore.unopened(id, now)
+  local record = read_lease(id)
+  if not record or try('HGET', job_root .. id, 'pending') ~= '1' or not OPEN[record.state] then return end
+  redis.call('DEL', key('needs', id))
+  finish(id, record, 'cancelled', '{"type":"JobCancelled","message":"it was not added whole: who added it died or lost the server"}', now, 0)
+  removed[#removed + 1] = id
+end
+
+local function do_chores(now, ready)
+  local found = redis.call('ZRANGEBYSCORE', root .. ':deadlines', '-inf', whole(now), 'LIMIT', 0, CHORES)
+  for _, entry in ipairs(found) do
+    local kind, id = string.match(entry, '^(%a+):(.*)$')
+    redis.call('ZREM', root .. ':deadlines', entry) -- first: it may come back
+    if do_chore[kind] then do_chore[kind](id, now, ready) end
+  end
+  flush_tells(ready, now)
+end

@@ -1,0 +1,28 @@
+-- What a settle comes to: in a tree, and for a job that was cancelled.
+
+-- What a settle comes to in a tree: a stopped one gives no further attempt, and a root that may undo
+-- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
+local function decide_in_tree(row, record, now)
+  local state = row.state
+  if record.tree and not record.acked then
+    local is_end = state == 'failed' or state == 'cancelled'
+    if not record.stop and is_end and record.on == 'wake' and not record.cancel then
+      stop_tree(row.id, 'failed', row.id, row.text, now)
+      record.stop = 'failed'
+    end
+    if record.stop then
+      settle_stopped_root(row.id, now)
+      return nil
+    end
+  elseif record.root and not record.tree and mark_of(record.root) ~= '' then
+    if state == 'completed' then return state end
+    if state == 'delayed' then return 'failed' end -- this attempt was its last
+    if state == 'waiting' then
+      row.text = '{"type":"StalledError","message":"given back unfinished while its tree stopped","stalls":1}'
+      return 'failed'
+    end
+    return state == 'parked' and 'cancelled' or state
+  end
+  if record.cancel and not (record.root and state == 'completed') then return 'cancelled' end
+  return state
+end

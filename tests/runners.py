@@ -1,0 +1,96 @@
+"""Who runs the flows of the contract suite: in this process, or distributed over jobs.
+
+A runner may run steps wherever it likes inside the test's process and event loop, so functions may write
+into a list of the test. Nothing else may be known of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from eventbus import EventProvider
+from workflows.definition import Workflow
+from workflows.report import FlowReport, FlowStatus
+from workflows.testing import InlineHandle, start_inline
+
+__all__ = ["FlowHandle", "InlineRunner", "Runner", "states_of", "wait_states"]
+
+
+class FlowHandle(Protocol):
+    """One flow."""
+
+    @property
+    def id(self) -> str:
+        """The flow id."""
+        ...
+
+    async def result(self) -> Any:
+        """The output; raises the flow's error."""
+        ...
+
+    async def status(self) -> FlowStatus:
+        """Where it is."""
+        ...
+
+    async def cancel(self, reason: str = "") -> bool:
+        """Cancel it; False if it has ended, or stops already."""
+        ...
+
+    async def report(self) -> FlowReport:
+        """What became of it so far, step by step."""
+        ...
+
+
+class Runner(Protocol):
+    """Starts flows."""
+
+    async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
+        """Start a flow with an input; options are `meta` and `timeout`. Raises before anything ran."""
+        ...
+
+    def context(self, **meta: Any) -> AbstractContextManager[None]:
+        """Add meta to every flow that is started inside, as `provider.context` does."""
+        ...
+
+    async def aclose(self) -> None:
+        """End what still runs."""
+        ...
+
+
+class InlineRunner:
+    """Runs flows in this process."""
+
+    def __init__(self) -> None:
+        self._provider = EventProvider("memory:")  # never started: its context alone is used
+        self._handles: list[InlineHandle[Any]] = []
+
+    async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
+        handle = start_inline(workflow, given, **options)
+        self._handles.append(handle)
+        return handle
+
+    def context(self, **meta: Any) -> AbstractContextManager[None]:
+        return self._provider.context(**meta)
+
+    async def aclose(self) -> None:
+        for handle in self._handles:
+            await handle.aclose()
+
+
+async def states_of(handle: FlowHandle) -> dict[str, str]:
+    """The state of each step."""
+    return {name: step.state for name, step in (await handle.report()).steps.items()}
+
+
+async def wait_states(handle: FlowHandle, expected: Mapping[str, str], *, within: float = 10.0) -> None:
+    """Wait until these steps are in these states."""
+    end = time.monotonic() + within
+    while (
+        found := {name: state for name, state in (await states_of(handle)).items() if name in expected}
+    ) != (expected):
+        assert time.monotonic() < end, f"not within {within:g} s: {expected}, but {found}"
+        await asyncio.sleep(0.002)

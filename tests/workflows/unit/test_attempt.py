@@ -1,0 +1,163 @@
+"""Attempts end, whatever their function does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from workflows.attempt import Attempt, Ended
+from workflows.surroundings import in_thread
+
+
+class _Function:
+    """A function that waits, and ignores its cancellation so many times."""
+
+    def __init__(self, ignores: int = 0, *, then: Any = None) -> None:
+        self.started = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.ignored = 0
+        self._ignores = ignores
+        self._then = then
+
+    async def __call__(self) -> Any:
+        self.started.set()
+        try:
+            return await self._wait()
+        finally:
+            self.ended.set()
+
+    async def _wait(self) -> Any:
+        while True:
+            try:
+                return await self.let_go.wait()
+            except asyncio.CancelledError:
+                if self.ignored == self._ignores:
+                    raise
+                self.ignored += 1
+                if self._then is not None:
+                    return self._then
+
+
+def _attempt(call: Any, *, timeout: float | None = None) -> Attempt:
+    return Attempt(call, what="it", timeout=timeout, patience=0.05)
+
+
+async def _value() -> int:
+    return 5
+
+
+async def _error() -> None:
+    raise KeyError("x")
+
+
+async def test_a_value_and_an_error_end_it() -> None:
+    assert await _attempt(_value, timeout=9).run() == Ended(value=5)
+    ended = await _attempt(_error).run()
+    assert isinstance(ended.error, KeyError)
+
+
+async def test_a_function_that_cancels_itself_has_failed() -> None:
+    async def quit_() -> None:
+        raise asyncio.CancelledError
+
+    ended = await _attempt(quit_).run()
+    assert isinstance(ended.error, asyncio.CancelledError)
+    assert not ended.is_cut
+
+
+async def test_a_system_exit_of_a_function_is_its_error() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    assert isinstance((await _attempt(leave).run()).error, SystemExit)
+
+
+@pytest.mark.parametrize("ignores", [0, 1])
+async def test_past_its_time_it_has_failed_even_with_a_value(ignores: int) -> None:
+    function = _Function(ignores, then="late")
+    ended = await _attempt(function, timeout=0.02).run()
+    assert isinstance(ended.error, TimeoutError)
+    assert str(ended.error) == "it timed out: it ran longer than its timeout of 0.02 s"
+    assert (ended.value, function.ignored) == (None, ignores)
+
+
+async def test_who_never_listens_is_given_up_on(logs: list[dict[str, Any]]) -> None:
+    function = _Function(2)
+    ended = await _attempt(function, timeout=0.02).run()
+    assert isinstance(ended.error, TimeoutError)
+    assert [each["event"] for each in logs] == ["function ignores its cancellation, given up on"]
+    assert function.ignored == 2
+    assert not function.ended.is_set()
+    function.let_go.set()
+    await function.ended.wait()
+
+
+async def _cut(function: _Function) -> Ended:
+    attempt = _attempt(function)
+    running = asyncio.create_task(attempt.run())
+    await function.started.wait()
+    attempt.cut()
+    return await running
+
+
+async def test_a_cut_cancels_it_and_a_value_still_counts() -> None:
+    assert await _cut(_Function()) == Ended(is_cut=True)
+    assert await _cut(_Function(1, then="late")) == Ended(value="late")
+
+
+async def test_a_cut_that_nobody_hears_leaves_it_unknown() -> None:
+    function = _Function(2)
+    ended = await _cut(function)
+    assert (ended.is_cut, ended.is_lost) == (True, True)
+    assert not function.ended.is_set()
+    function.let_go.set()
+    await function.ended.wait()
+
+
+async def test_cancelling_the_run_cancels_the_function_and_waits_for_it() -> None:
+    function = _Function(1)
+    running = asyncio.create_task(_attempt(function, timeout=60).run())
+    await function.started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert function.ignored == 1
+    assert function.ended.is_set()
+
+
+async def test_a_thread_that_is_cancelled_is_waited_for_and_what_it_returns_counts() -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def work() -> str:
+        started.set()
+        assert go_on.wait(20)
+        return "done"
+
+    task = asyncio.create_task(in_thread(work))
+    assert await asyncio.to_thread(started.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await task == "done"
+
+
+async def test_a_thread_that_is_cancelled_twice_is_left_alone() -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        assert go_on.wait(20)
+        raise ValueError("nobody hears it")
+
+    task = asyncio.create_task(in_thread(work))
+    assert await asyncio.to_thread(started.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()

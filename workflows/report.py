@@ -1,0 +1,86 @@
+"""What became of a flow, as a value to look at: its state, its steps, its rollbacks.
+
+The same whoever ran it, so that tests and tools read one thing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from workflows.errors import Rollback
+
+__all__ = [
+    "FlowReport",
+    "FlowState",
+    "FlowStatus",
+    "FlowSummary",
+    "RollbackReport",
+    "StepReport",
+    "StepState",
+]
+
+FlowState: TypeAlias = Literal[
+    "pending", "running", "waiting", "rolling_back", "completed", "failed", "cancelled"
+]
+StepState: TypeAlias = Literal[
+    "waiting", "active", "delayed", "completed", "skipped", "failed", "cancelled", "unknown"
+]
+
+
+class FlowStatus(msgspec.Struct, frozen=True):
+    """Where a flow is; `rollback` says something once it is `failed` or `cancelled`."""
+
+    state: FlowState
+    rollback: Rollback = "none"
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One step. `attempts` counts the attempts that ended in an error, `error` is the last one's text.
+
+    `started_ms` and `ended_ms` are Unix times of its last attempt, 0 while there is none.
+    """
+
+    step: str
+    state: StepState
+    result: Any = None
+    attempts: int = 0
+    error: str = ""
+    started_ms: int = 0
+    ended_ms: int = 0
+
+
+class RollbackReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollback that ran. `step` is a path for a step of a sub-workflow; `error` is empty if it went well."""
+
+    step: str
+    error: str = ""
+
+
+class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One flow. `order` are the completed steps in order of completion; `rollbacks` in the order they ran."""
+
+    flow_id: str
+    workflow: str
+    state: FlowState
+    rollback: Rollback = "none"
+    steps: dict[str, StepReport] = {}
+    order: list[str] = []
+    rollbacks: list[RollbackReport] = []
+    error: str = ""
+    created_ms: int = 0
+    ended_ms: int = 0
+
+
+class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a list of flows. `completed` counts the steps that did; times are Unix times in ms, or 0."""
+
+    flow_id: str
+    workflow: str
+    state: FlowState
+    rollback: Rollback = "none"
+    completed: int = 0
+    created_ms: int = 0
+    ended_ms: int = 0
+    error: str = ""

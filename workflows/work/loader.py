@@ -1,0 +1,59 @@
+"""Earlier results, read before a step runs: those asked for in one tick of the loop in one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from eventbus.lowlevel import Jobs, Outcome
+
+__all__ = ["MAX_BYTES", "MAX_RESULTS", "NEAR_RESULTS", "Loader"]
+
+MAX_RESULTS = 64
+"""In a workflow of so many steps at most, every earlier result is read before a step runs."""
+
+NEAR_RESULTS = 8
+"""In a larger one the nearest are; the cost of a step must not follow the length of its workflow."""
+
+MAX_BYTES = 1 << 20
+"""So many bytes of them at most."""
+
+
+class Loader:
+    """Reads outcomes of jobs for the steps that start together."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._waiting: list[tuple[Sequence[str], asyncio.Future[list[Outcome]]]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def load(self, ids: Sequence[str]) -> list[Outcome]:
+        """The outcomes of jobs in the order asked; `later` for those that were left out. Raises StoreError."""
+        if not ids:
+            return []
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._flush)
+        answer: asyncio.Future[list[Outcome]] = loop.create_future()
+        self._waiting.append((ids, answer))
+        return await answer
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        task = asyncio.get_running_loop().create_task(self._read(waiting), name="workflows-loader")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _read(self, waiting: list[tuple[Sequence[str], asyncio.Future[list[Outcome]]]]) -> None:
+        every = list(dict.fromkeys(each for ids, _ in waiting for each in ids))
+        try:
+            found = await self._jobs.outcomes(every, max_bytes=MAX_BYTES * len(waiting))
+        except Exception as error:  # noqa: BLE001  (each of those who wait must hear it)
+            for _, answer in waiting:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        by_id = {each.job: each for each in found}
+        for ids, answer in waiting:
+            if not answer.done():
+                answer.set_result([by_id[each] for each in ids])

@@ -1,0 +1,132 @@
+"""Where a worker works on flows: the definitions that it knows, and what it reads and calls for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from eventbus.lowlevel import Host, Jobs
+from workflows.codecs import Codecs
+from workflows.context import FlowFacts, StepContext
+from workflows.definition import Workflow
+from workflows.names import member_id
+from workflows.records import FlowMessage, StepRecord, decode_step
+from workflows.registry import StepRegistry
+from workflows.work.loader import MAX_RESULTS, NEAR_RESULTS, Loader
+
+__all__ = ["Flow", "Site"]
+
+
+class Site:
+    """What the consumers of one worker share."""
+
+    def __init__(self, jobs: Jobs, host: Host, registry: StepRegistry) -> None:
+        self.jobs = jobs
+        self.host = host
+        self.registry = registry
+        self.loader = Loader(jobs)
+        self._codecs: dict[int, Codecs] = {}
+
+    def find(self, name: str, version: str) -> Workflow[Any, Any] | None:
+        """Return a workflow that this process can run; None if it must leave the flow to another one.
+
+        An empty version stands for the one that was registered last.
+        """
+        if not self.registry.has(name, version=version or None):
+            return None
+        found = self.registry.workflow(name, version or None)
+        return found if found.steps or found.completed_hook is not None else None
+
+    def codecs(self, workflow: Workflow[Any, Any]) -> Codecs:
+        """Return the codecs of a workflow, made once."""
+        known = self._codecs.get(id(workflow))
+        if known is None:
+            settings = self.host.settings
+            limit = max(settings.max_payload, settings.max_result)
+            known = self._codecs[id(workflow)] = Codecs(workflow, max_bytes=limit)
+        return known
+
+    async def call_sync(self, call: Callable[[], Any]) -> Any:
+        """Run a plain function in one of the worker's threads."""
+        return await self.host.threads.run(call)
+
+
+class Flow:
+    """One flow as its jobs see it; the tools of their contexts."""
+
+    def __init__(self, site: Site, workflow: Workflow[Any, Any], flow_id: str, message: FlowMessage) -> None:
+        self.site = site
+        self.workflow = workflow
+        self.flow_id = flow_id
+        self.message = message
+        self.codecs = site.codecs(workflow)
+        self.facts = FlowFacts(
+            flow_id=flow_id,
+            run=message.run,
+            meta=message.meta or {},
+            correlation_id=message.correlation_id or flow_id,
+            tracestate=message.tracestate,
+        )
+
+    def job_of(self, step: str) -> str:
+        """Return the id of the job whose record is the step's: of this run, or of the one it was kept from."""
+        return member_id(self.flow_id, self.message.kept.get(step, self.message.run), step)
+
+    async def read_records(self, steps: Sequence[str]) -> tuple[dict[str, StepRecord], list[str]]:
+        """Read the records of steps, the nearest first; return them and the steps that were left out."""
+        most = MAX_RESULTS if len(self.workflow.steps) <= MAX_RESULTS else NEAR_RESULTS
+        near = steps[:most]
+        records: dict[str, StepRecord] = {}
+        unloaded = list(steps[most:])
+        outcomes = await self.site.loader.load([self.job_of(each) for each in near])
+        for step, outcome in zip(near, outcomes, strict=True):
+            if outcome.state == "later":
+                unloaded.append(step)
+            elif outcome.state == "completed" and outcome.text is not None:
+                records[step] = decode_step(outcome.text)
+        return records, unloaded
+
+    def context(
+        self,
+        step: str,
+        *,
+        job_id: str,
+        attempt: int,
+        traceparent: str,
+        records: dict[str, StepRecord],
+        reach: Collection[str],
+        unloaded: Collection[str] = (),
+    ) -> StepContext[Any]:
+        """Make the context of one of the workflow's functions."""
+        return StepContext(
+            self,
+            self.codecs,
+            self.facts,
+            input=self.codecs.input.decode(memoryview(self.message.input)),
+            step=step,
+            job_id=job_id,
+            attempt=attempt,
+            traceparent=traceparent,
+            records=records,
+            reach=reach,
+            unloaded=unloaded,
+        )
+
+    # What contexts need.
+
+    def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
+        """As `EventProvider.emit`."""
+        return self.site.host.tools.emit(event, payload, **options)
+
+    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> Any:
+        """As `EventProvider.emit_many`."""
+        return self.site.host.tools.emit_many(event, payloads, **options)
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return what a lifespan of this worker yielded."""
+        return self.site.host.tools.shared(lifespan)
+
+    async def load_record(self, step: str) -> StepRecord | None:
+        """Read the record of one step, None if it did not complete."""
+        (outcome,) = await self.site.loader.load([self.job_of(step)])
+        return decode_step(outcome.text) if outcome.state == "completed" and outcome.text else None
