@@ -13,12 +13,12 @@ from rich.console import Console
 
 from benchmarks import machine, page, table
 from benchmarks.own.lab import SMALL_COUNT
-from benchmarks.own.rows import FLOW_ROWS, ROWS
+from benchmarks.own.rows import ROWS
 from benchmarks.programs import ROOT
 from benchmarks.rounds import Plan, run
 from benchmarks.server import MODES
 from benchmarks.sides import SIDES, Side
-from benchmarks.works import FLOWS, WORKS
+from benchmarks.works import WORKS
 
 _PLACES = ("--output", "--server")
 _NONE = "none"
@@ -75,13 +75,12 @@ def main(
     """
     if small:
         count, rounds_, write = min(count, SMALL_COUNT), 1, write and output is not None
-    works, rows = (*WORKS, *FLOWS), (*ROWS, *FLOW_ROWS)
-    known = {each.name: each for each in (*works, *rows)}
-    chosen = _chosen(only, known, "--only") if only else [*WORKS, *ROWS]
+    known = {each.name: each for each in (*WORKS, *ROWS)}
+    chosen = _chosen(only, known, "--only")
     plan = Plan(
         sides=_sides(peers),
-        works=[work for work in works if work in chosen],
-        rows=[row for row in rows if row in chosen],
+        works=[work for work in WORKS if work in chosen],
+        rows=[row for row in ROWS if row in chosen],
         modes=[mode for mode in MODES if aof is None or mode.startswith("AOF") == aof],
         count=count,
         rounds=rounds_,

@@ -113,10 +113,6 @@ WORKS = (
         in_flight=1,
         answered=True,
     ),
-)
-"""All works that count jobs, in the order of the table."""
-
-FLOWS = (
     Work(
         "flow-3",
         "flow of 3 steps, one after the other, 50 in flight",
@@ -137,4 +133,4 @@ FLOWS = (
         members=10,
     ),
 )
-"""All works that count flows."""
+"""All works, in the order of the table."""

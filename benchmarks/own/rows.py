@@ -1,4 +1,4 @@
-"""All rows of our own."""
+"""All rows of our own, in the order of the page."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ ROWS: tuple[Row, ...] = (
     Idle(),
     Demo(),
     Memory(),
+    Sequence(),
+    Breadth(),
 )
-"""All rows of our own that count jobs, in the order of the page."""
-
-FLOW_ROWS: tuple[Row, ...] = (Sequence(), Breadth())
-"""All rows of our own on flows."""
