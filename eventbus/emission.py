@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Generic, Protocol, TypeVar
 
 from eventbus.errors import EmitError, JobCancelled
@@ -41,9 +41,8 @@ class Reading(Protocol):
         """The queue of its jobs."""
         ...
 
-    @property
-    def decode_result(self) -> Callable[[str], Any]:
-        """Makes the result of its JSON text."""
+    def decode_result(self, text: str) -> Any:
+        """Make the result of its JSON text."""
         ...
 
     def revive(self, state: str, text: str, job_id: str) -> Exception:

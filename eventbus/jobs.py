@@ -6,6 +6,7 @@ the provider beside its handlers, under the same leases, limits and stops.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -112,7 +113,7 @@ class Jobs:
             word = await trees.checkpoint(
                 job.id,
                 job.token,
-                saves=_saves(saved) if place == 0 else (),
+                saves=_saves(saved) if is_last else (),
                 rows=rows,
                 edges=edges,
                 opens=is_last,
@@ -122,6 +123,24 @@ class Jobs:
             if word in ("stopping", "lost"):
                 return word
         return "waiting"
+
+    async def restart(self, root: str, body: str, *, run: int, timeout: float | None = None) -> str:  # noqa: ASYNC109
+        """Begin the run after number `run` of a tree that has ended: its root runs again, with `body`.
+
+        It keeps its id, key and priority, and the log of its errors; its stop, outcome, attempts and checkpoints
+        are gone, and members of earlier runs stay as they ended. `timeout` in seconds from now. Returns
+        `restarted`; `open`: it has not ended; `other`: somebody else has begun that run; `member`: it is part
+        of another tree; `unknown`.
+        """
+        trees = self._life.running("run a tree again").store.trees
+        return await trees.restart(
+            root,
+            call=secrets.token_hex(8),
+            run=run,
+            body=body,
+            timeout_ms="" if timeout is None else round(timeout * 1000),
+            deadline=_deadline(),
+        )
 
     async def root_queues(self) -> list[str]:
         """The queues that have had roots of trees."""

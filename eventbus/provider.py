@@ -21,6 +21,7 @@ from eventbus.errors import ConfigError, DefinitionError, UsageError
 from eventbus.event import Event
 from eventbus.guest import Guest
 from eventbus.handler import Pool, make_handler
+from eventbus.inspector import Inspector
 from eventbus.jobs import Jobs
 from eventbus.lifecycle import Lifecycle
 from eventbus.lifespan import Lifespan, check_lifespan
@@ -77,6 +78,8 @@ class EventProvider:
         self._running = self._life.running
         self.jobs = Jobs(self._life, self.settings)
         """The lower side, for systems built on top; see `eventbus.lowlevel`."""
+        self.inspector = Inspector(self._life)
+        """The jobs in the server, to look at and to cancel."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:

@@ -20,7 +20,6 @@ class Route:
     """One event's way into the server: its queue, its codecs, its defaults."""
 
     __slots__ = (
-        "decode_result",
         "encode_payload",
         "event",
         "key",
@@ -41,8 +40,11 @@ class Route:
         self.payload = Codec(event.payload, role="payload", owner=event.name, max_bytes=settings.max_payload)
         self.result = Codec(event.result, role="result", owner=event.name, max_bytes=settings.max_result)
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
-        self.decode_result: Callable[[str], Any] = self.result.decode
         self.key = event.key
+
+    def decode_result(self, text: str) -> Any:
+        """Make the result of its JSON text."""
+        return self.result.decode(text)
 
     def revive(self, state: str, text: str, job_id: str) -> Exception:
         """Make the error of a job that did not complete; declared ones are made as themselves."""

@@ -92,8 +92,12 @@ class Subscriber:
         self._inner = call
         return self._call_through_middleware
 
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """Nobody follows events."""
+
     def timeout_of(self, job: Job) -> float | None:
         """The same for each job of the queue."""
+        del job
         return self._timeout
 
     async def run(self, job: Job) -> Settle:

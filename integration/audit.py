@@ -18,7 +18,7 @@ from eventbus.store.keys import KINDS
 
 __all__ = ["Audit", "JobRecord", "reconcile"]
 
-_STAYS = ("never", "with its last job", "by retention")
+_STAYS = ("never", "with its last job", "with its last root", "when empty", "when it is open", "by retention")
 _FINAL = ("completed", "failed", "cancelled")
 _CHUNK = 1000
 
@@ -29,22 +29,23 @@ for i, name in ipairs(ARGV) do
   local kind = redis.call('TYPE', name).ok
   local v = {}
   if kind == 'hash' then
-    v = redis.call('HMGET', name, 'state', 'queue', 'attempts', 'stalls', 'result', 'job')
+    v = redis.call('HMGET', name, 'state', 'queue', 'attempts', 'stalls', 'result', 'root', 'job')
   end
-  rows[i] = { kind, redis.call('PTTL', name), v[1] or '', v[2] or '', v[3] or '', v[4] or '', v[5] or '', v[6] or '' }
+  rows[i] = { kind, redis.call('PTTL', name), v[1] or '', v[2] or '', v[3] or '', v[4] or '', v[5] or '', v[6] or '', v[7] or '' }
 end
 return rows
 """
 
 
 class JobRecord(NamedTuple):
-    """What is recorded of one job; `text` is its outcome as JSON."""
+    """What is recorded of one job; `text` is its outcome as JSON, `root` the tree that it is a member of."""
 
     state: str
     queue: str
     attempts: int
     stalls: int
     text: str
+    root: str
 
 
 class Audit:
@@ -75,7 +76,7 @@ class Audit:
 
     def left_open(self) -> dict[str, int]:
         """What must be gone once all jobs ended: kind -> how many keys."""
-        open_kinds = ("ready", "active", "delayed", "parked")
+        open_kinds = ("ready", "active", "delayed", "parked", "roots", "needs", "leaves", "deadlines")
         return {kind: len(self.names[kind]) for kind in open_kinds if self.names.get(kind)}
 
     def _key(self, kind: str, name: str) -> str:
@@ -103,9 +104,9 @@ class Audit:
         is_bound = goes in _STAYS or goes == "with the record" or kind == "key"
         if ttl == -1 and not is_bound:
             self.problems.append(f"{name}: has no expiry, goes {goes}")
-        state, queue, attempts, stalls, text, job = fields
+        state, queue, attempts, stalls, text, tree, job = fields
         if kind == "job":
-            self.jobs[rest] = JobRecord(state, queue, int(attempts or 0), int(stalls or 0), text)
+            self.jobs[rest] = JobRecord(state, queue, int(attempts or 0), int(stalls or 0), text, tree)
         if kind == "key":
             self._pointers[name] = (job, ttl)
 
@@ -117,15 +118,20 @@ class Audit:
                 self.jobs[job] = self.jobs[job]._replace(text=text)
 
     def _check_places(self) -> None:
-        """A job is in the one sorted set that its state says, and each entry there has its job."""
+        """A job is in the one sorted set that its state says, and each entry there has its job.
+
+        One that waits for others is in none, nor is a member of a tree that has ended: it goes with its root.
+        """
         places: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for place, jobs in self._members.items():
             for job in jobs:
                 places[job].append(place)
         for job, record in self.jobs.items():
             kind = "ready" if record.state == "waiting" else record.state
-            expected = (kind, "" if kind in ("active", "delayed") else record.queue)
-            if places.pop(job, []) != [expected]:
+            expected = [(kind, "" if kind in ("active", "delayed") else record.queue)]
+            if record.state == "waiting-children" or (record.root and record.state in _FINAL):
+                expected = []
+            if places.pop(job, []) != expected:
                 self.problems.append(f"job {job} in state {record.state}: not just in {expected}")
         self.problems.extend(f"{job}: no record, but in {where}" for job, where in places.items())
 

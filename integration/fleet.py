@@ -12,19 +12,27 @@ __all__ = ["Fleet"]
 
 
 class Fleet:
-    """So many workers of `shop`, each started again when it has died."""
+    """So many workers of one program, each started again when it has died."""
 
-    def __init__(self, url: str, folder: Path, *, size: int, **settings: object) -> None:
+    def __init__(
+        self, url: str, folder: Path, *, size: int, app: str = "shop:provider", **settings: object
+    ) -> None:
         named = {f"EVENTBUS_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment = clean_environment() | named
         self._environment |= {"EVENTBUS_TEST_FOLDER": str(folder), "EVENTBUS_URL": url}
         self._folder = folder
+        self._app = app
         self.workers: list[Program] = []
         """All there ever were."""
-        self.kills = 0
+        self.killed: set[int] = set()
+        """The ids of the processes that were killed."""
         self.spared = 0
         """Kills left out, because fewer than two were up."""
         self._current = [self._start() for _ in range(size)]
+
+    @property
+    def kills(self) -> int:
+        return len(self.killed)
 
     def kill(self, rng: random.Random) -> None:
         """`kill -9` one of those that work, and start another in its place.
@@ -37,7 +45,7 @@ class Fleet:
             return
         place = rng.choice(ready)
         self._current[place].kill()
-        self.kills += 1
+        self.killed.add(self._current[place].pid)
         self._current[place] = self._start()
 
     def choose(self, rng: random.Random) -> Program:
@@ -65,7 +73,7 @@ class Fleet:
         return [place for place, each in enumerate(self._current) if each.logged("worker ready")]
 
     def _start(self) -> Program:
-        words = ["-m", "eventbus", "worker", "shop:provider"]
+        words = ["-m", "eventbus", "worker", self._app]
         name = f"worker-{len(self.workers)}"
         worker = Program(name, words, folder=self._folder, environment=self._environment)
         self.workers.append(worker)

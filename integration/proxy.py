@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from wire import Call, read_call, take_frame
+from wire import Call, read_call, read_claims, take_frame
 
 __all__ = ["Fault", "Proxy", "When"]
 
@@ -118,7 +118,16 @@ class Proxy:
     def judge(self, call: Call) -> _Rule | None:
         """A command came; returns the rule whose turn it is."""
         self.calls[call.name] += 1
-        rules = [self._rules[step] for step in call.steps if step in self._rules]
+        return self._due(call.steps)
+
+    def judge_answer(self, call: Call, frame: bytes) -> _Rule | None:
+        """An answer came; returns the rule for what it gives: the turn of `claimed <unit>` comes only here."""
+        if "claim" not in call.steps or not any(step.startswith("claimed ") for step in self._rules):
+            return None
+        return self._due(read_claims(frame))
+
+    def _due(self, steps: Collection[str]) -> _Rule | None:
+        rules = [self._rules[step] for step in steps if step in self._rules]
         due = [rule for rule in rules if rule.is_now()]
         return due[0] if due else None
 
@@ -208,6 +217,7 @@ class _Link:
             buffer += chunk
             while (frame := take_frame(buffer)) is not None:
                 call, rule = self._owed.popleft()
+                rule = rule or self._proxy.judge_answer(call, frame)
                 if self._proxy.listener is not None:
                     self._proxy.listener(call, frame)
                 if rule is not None and frame.startswith(b"-"):

@@ -6,6 +6,7 @@ script that is added, split or given another field needs no change here.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -14,10 +15,11 @@ import msgspec
 
 from eventbus.store.scripts import Script, load_script
 
-__all__ = ["Call", "read_answer", "read_call", "take_frame"]
+__all__ = ["Call", "read_answer", "read_call", "read_claims", "take_frame"]
 
 #: Steps of a job's life -> the count in the head of a script that says whether the call takes this step.
 _STEPS = {"claim": "want", "settle": "settles"}
+_CLAIM_FIELDS = 8
 
 
 class Call(NamedTuple):
@@ -25,7 +27,12 @@ class Call(NamedTuple):
 
     name: str
     steps: frozenset[str]
-    """Its name, and `claim` or `settle` where the call does that; no `renew` that renews nothing."""
+    """Its name, and `claim` or `settle` where the call does that; no `renew` that renews nothing.
+
+    For flows also `<state> <unit>` for each settle, the unit being a step or, for a root, its workflow;
+    `acknowledge`, `save <name>` and `spawn` for a checkpoint, `plant` for a chunk of a graph and `open` for
+    the last one.
+    """
 
 
 @cache
@@ -48,7 +55,58 @@ def read_call(frame: bytes) -> Call:
     steps = {step for step, count in _STEPS.items() if head.get(count, 0)}
     if head.get("jobs", 1):
         steps.add(script.name)
+    if script.name in _TREE_STEPS:
+        rows = _read_rows(script, packed)
+        steps.update(_TREE_STEPS[script.name](rows))
     return Call(script.name, frozenset(steps))
+
+
+def read_claims(frame: bytes) -> frozenset[str]:
+    """`claimed <unit>` for each job of flows that a turn's answer gives."""
+    answer = read_answer(frame)
+    ids = answer[5][::_CLAIM_FIELDS] if isinstance(answer, list) else []
+    return frozenset(f"claimed {_unit(each.decode())}" for each in ids)
+
+
+def _read_rows(script: Script, packed: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Section -> its rows; those whose count the head does not say are left out."""
+    names = script.fields["head"]
+    head = dict(zip(names, packed, strict=False))
+    rows, place = {"head": [head]}, len(names)
+    for section, fields in script.fields.items():
+        if section == "head" or section not in head:
+            continue
+        width, count = len(fields), head[section]
+        found = [packed[place + i * width : place + (i + 1) * width] for i in range(count)]
+        rows[section] = [dict(zip(fields, each, strict=True)) for each in found]
+        place += width * count
+    return rows
+
+
+def _turn_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
+    return {f"{each['state']} {_unit(each['id'])}" for each in rows["settles"]}
+
+
+def _checkpoint_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
+    (head,) = rows["head"]
+    steps = {f"save {_NUMBER.sub(':', each['name'])}" for each in rows["saves"]}
+    return (
+        steps | ({"acknowledge"} if head["acknowledges"] else set()) | ({"spawn"} if head["waits"] else set())
+    )
+
+
+def _graph_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
+    return {"open" if each["is_last"] else "plant" for each in rows["trees"]}
+
+
+def _unit(job: str) -> str:
+    """The step of a member of a flow, the workflow of a root, else the job."""
+    parts = job.split("/")
+    return parts[-1].partition("~")[0] if "~" in parts[-1] else parts[-2] if len(parts) > 1 else job
+
+
+_NUMBER = re.compile(r":\d+:")
+_TREE_STEPS = {"turn": _turn_steps, "checkpoint": _checkpoint_steps, "graph": _graph_steps}
 
 
 def take_frame(buffer: bytearray) -> bytes | None:

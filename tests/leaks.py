@@ -31,7 +31,8 @@ _OWN = ("leak-watch", "admin")
 """Connections of the tests themselves."""
 
 _WITHIN = 3.0
-_BY_HAND = ("never", "with its last job", "by retention")
+_BY_HAND = ("never", "with its last job", "with its last root", "by retention")
+_WITH_RECORD = ("with the record", "when empty", "when it is open")
 _ENDED = {"completed", "failed", "cancelled"}
 _PACKAGE = str(Path(eventbus.__file__).parent)
 
@@ -134,7 +135,7 @@ def _is_leak(client: Any, name: str) -> bool:
     if goes in _BY_HAND:
         return False
     record = f"{root}}}:job:{what}"
-    if goes == "with the record":
+    if goes in _WITH_RECORD:
         return not client.exists(record)
     if kind == "key":  # without an expiry while its job is open
         pointed = client.hget(name, "job")

@@ -71,7 +71,7 @@ class Model:
         for index, row in enumerate(rows):
             queue = self.queues[names[row.queue - 1]]
             plan = [each for suffix in self._suffixes(queue) if (each := self._meet(row, queue, suffix))]
-            new = [name for name, met in plan if met is None]
+            new = [name for name, met in plan if met is None and not self._supersedes(row, name)]
             is_delayed = self._due(row) > self.now
             most = 10**9 if queue.max_waiting == "" or is_delayed else int(queue.max_waiting)
             if any(waiting[name] >= most for name in new):
@@ -111,11 +111,17 @@ class Model:
         pointer = self.pointers.get((name, row.key)) if row.key else None
         if pointer is None or row.meeting == _SUPERSEDE:
             return name, None
-        job = pointer.job
+        return name, pointer if self._stands(pointer.job, row) else None
+
+    def _stands(self, job: Job, row: AddRow) -> bool:
+        """Whether its key stands for a job so that others are not simply new."""
         joined_before = job.id in self.jobs and row.id in job.waiters
-        if job.is_open or job.state == "completed" or row.meeting == _REUSE or joined_before:
-            return name, pointer
-        return name, None
+        return job.is_open or job.state == "completed" or row.meeting == _REUSE or joined_before
+
+    def _supersedes(self, row: AddRow, name: str) -> bool:
+        """Whether it takes the place of another job: then a full queue takes it all the same."""
+        pointer = self.pointers.get((name, row.key)) if row.key else None
+        return row.meeting == _SUPERSEDE and pointer is not None and self._stands(pointer.job, row)
 
     def _accept(self, row: AddRow, name: str, emitter: str) -> Job | None:
         """Returns the job that it supersedes."""
@@ -211,8 +217,8 @@ class Model:
         kept = self.memories.get(turn.worker)
         return kept.answer if kept is not None and kept.turn.call == turn.call else None
 
-    def turn(self, turn: Turn, answer: TurnAnswer) -> list[str]:
-        """Carry it out with the claims that it brought; returns the ids that are lost."""
+    def settle(self, turn: Turn) -> list[str]:
+        """The first half of a turn: what ended, and what is due. Returns the ids that are lost."""
         lost = [
             row.id for row in turn.settles if row.id not in self.jobs or self.jobs[row.id].token != row.token
         ]
@@ -220,11 +226,14 @@ class Model:
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
         for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
             self._place(job)
+        return lost
+
+    def claim(self, turn: Turn, answer: TurnAnswer) -> None:
+        """The second half: the claims that it brought, also of what the first half put back."""
         for claim in answer.claims:
             job = self.jobs[claim.id]
             job.state, job.token, job.lease_end = "active", answer.token, self.now + LEASE
         self.memories[turn.worker] = Memory(turn, answer, self.unit + _MEMORY)
-        return lost
 
     def _settle(self, row: SettleRow) -> Job | None:
         """Returns a job that is to be retried at once."""

@@ -31,12 +31,12 @@ class Referee:
     # claims
 
     def check_claims(self, turn: Turn, answer: TurnAnswer) -> None:
-        """In order, within all bounds, and as many as the bounds allow. Before the model has turned."""
+        """In order, within all bounds, and as many as the bounds allow. After the model has settled, before it claims."""
         jobs = self.model.jobs
         chosen = [jobs[claim.id] for claim in answer.claims]
         for claim, job in zip(answer.claims, chosen, strict=True):
-            told = (claim.body, claim.attempts, claim.stalls, claim.created, claim.due)
-            assert told == (job.body, job.attempts, job.stalls, job.created, job.due)
+            told = (claim.body, claim.attempts, claim.stalls, claim.created, claim.due, claim.stop)
+            assert told == (job.body, job.attempts, job.stalls, job.created, job.due, "")
         suspects = [job for job in chosen if job.stalls >= SUSPECT]
         assert not suspects or (turn.suspects and len(chosen) == 1), "a suspect is claimed alone, if at all"
         assert len(chosen) <= turn.want, "no more than was wanted"

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Any, Protocol
 
 from eventbus import EventProvider
+from workflows import WorkflowProvider
 from workflows.definition import Workflow
 from workflows.report import FlowReport, FlowStatus
 from workflows.testing import InlineHandle, start_inline
 
-__all__ = ["FlowHandle", "InlineRunner", "Runner", "states_of", "wait_states"]
+__all__ = ["DistributedRunner", "FlowHandle", "InlineRunner", "Runner", "states_of", "wait_states"]
 
 
 class FlowHandle(Protocol):
@@ -79,6 +80,32 @@ class InlineRunner:
     async def aclose(self) -> None:
         for handle in self._handles:
             await handle.aclose()
+
+
+class DistributedRunner:
+    """Runs flows as jobs on a server, by a worker in this process and event loop for each workflow."""
+
+    def __init__(self, make_provider: Callable[..., EventProvider]) -> None:
+        self._make_provider = make_provider
+        self._stack = AsyncExitStack()
+        self._flows: dict[int, WorkflowProvider] = {}
+        self._outside = EventProvider("memory:")  # never started: its context alone is used
+
+    async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
+        if id(workflow) not in self._flows:
+            provider = self._make_provider(lease=1, grace=1)  # a flow's timeout has the lease added
+            flows = WorkflowProvider(provider)
+            flows.register(workflow)
+            await self._stack.enter_async_context(provider)
+            await self._stack.enter_async_context(provider.worker())
+            self._flows[id(workflow)] = flows
+        return await self._flows[id(workflow)].execute(workflow, given, **options)
+
+    def context(self, **meta: Any) -> AbstractContextManager[None]:
+        return self._outside.context(**meta)
+
+    async def aclose(self) -> None:
+        await self._stack.aclose()
 
 
 async def states_of(handle: FlowHandle) -> dict[str, str]:

@@ -13,8 +13,11 @@ import contextlib
 import inspect
 import io
 import itertools
+import os
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -25,10 +28,12 @@ from servers import Server, free_port
 
 from eventbus import EventContext, EventProvider, HandlerError, Retry
 from eventbus.store.keys import KINDS
+from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowProvider, step
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").glob("*.md"))]
-_EXAMPLES = sorted((_ROOT / "examples").glob("*.py"))
+_KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
+_EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -96,9 +101,57 @@ def test_an_example_runs(path: Path) -> None:
     runpy.run_path(str(path), run_name="__main__")
 
 
-def test_the_first_program_is_the_example() -> None:
-    (_, program), *_ = _blocks(_ROOT / "README.md", "python")
-    assert program == (_ROOT / "examples" / "quickstart.py").read_text()
+def test_the_first_programs_are_the_examples() -> None:
+    programs = [source for _, source in _blocks(_ROOT / "README.md", "python")]
+    examples = ("quickstart.py", "first_workflow.py")
+    assert programs == [(_ROOT / "examples" / name).read_text() for name in examples]
+
+
+@pytest.fixture
+def shown_orders() -> list[str]:
+    """What README.md says that examples/checkout_killed.py prints."""
+    (shown,) = [
+        text
+        for _, text in _blocks(_ROOT / "README.md", "console")
+        if text.startswith(f"$ python {_KILLED.name}")
+    ]
+    return shown.splitlines()[1:]
+
+
+_LINE_OF_WORKER = re.compile(r"worker (\d)  (.+)")
+
+
+def _facts(lines: list[str]) -> list[tuple[str, ...]]:
+    """Lines as they must be in each run: which worker did what differs, and what runs side by side."""
+    facts = [
+        ("worker", found[2]) if (found := _LINE_OF_WORKER.fullmatch(each)) else (each,) for each in lines
+    ]
+    beside = [place for place, fact in enumerate(facts) if re.search("parcel sent|mail to", fact[-1])]
+    for place, fact in zip(beside, sorted(facts[place] for place in beside), strict=True):
+        facts[place] = fact
+    return facts
+
+
+@pytest.mark.usefixtures("own_keys")
+def test_an_order_whose_worker_is_killed_during_the_payment_ends_as_the_page_shows(
+    shown_orders: list[str], tmp_path: Path
+) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    ran = subprocess.run(
+        [sys.executable, str(_KILLED)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+    printed = ran.stdout.decode().splitlines()
+    assert _facts(printed) == _facts(shown_orders)
+    done = [found for each in printed if (found := _LINE_OF_WORKER.fullmatch(each))]
+    killed = next(place for place, each in enumerate(done) if each[2] == "killed with -9")
+    assert (done[killed - 1][1], done[killed - 1][2]) == (done[killed][1], "o-1: charging 990")
+    assert done[killed][1] not in {each[1] for each in done[killed + 1 :]}, "it does nothing more"
 
 
 def _anchors(path: Path) -> set[str]:
@@ -162,7 +215,7 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     """In both directions: no right is missing, none is too many."""
     store = _ROOT / "eventbus" / "store"
     used = {name for each in store.rglob("*.lua") for name in _IN_LUA.findall(each.read_text())}
-    for module in ("caller", "replication", "store", "streams"):
+    for module in ("caller", "replication", "store", "streams", "trees"):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))
     ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")
     stated = {word[1:].upper() for word in rule.split() if word.startswith("+")}
@@ -199,3 +252,44 @@ async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: s
             assert (await newest, first.cancelled()) == (5, True)
             many = provider.emit_many("later", range(300))
             assert [await each for each in many] == list(range(300))
+
+
+async def _fail_once(ctx: StepContext[Any]) -> None:
+    if ctx.attempt == 1:
+        raise ValueError(ctx.step)
+
+
+async def _check(ctx: StepContext[Any]) -> str:
+    return "x" * 9000
+
+
+async def _uncheck(ctx: StepContext[Any], checked: str) -> None: ...
+
+
+async def _fail_if_asked(ctx: StepContext[Any]) -> None:
+    if ctx.input == "fails":
+        raise ValueError(ctx.result("check")[:3])
+
+
+async def test_the_stated_rights_are_enough_for_flows(limited_url: str) -> None:
+    """One that completes, with a sub-workflow; one that is undone; one that is cancelled; and looks at them."""
+    retry = Retry(attempts=2, delay=0.01)
+    inner = Workflow("inner", retry=retry).then(step(_fail_once, name="flaky"))
+    outer = Workflow("outer", retry=retry).then(inner, step(_check, name="check", rollback=_uncheck))
+    outer.then(step(_fail_if_asked, name="last"))
+    async with EventProvider(limited_url) as provider:
+        flows = WorkflowProvider(provider)
+        flows.register(outer)
+        async with provider.worker():
+            done = [await flows.execute(outer, "", idempotency_key="k", timeout="1 minute") for _ in range(2)]
+            assert [await each.result() for each in done] == [None, None]
+            failed = await flows.execute(outer, "fails")
+            with pytest.raises(StepError) as caught:
+                await failed.result()
+            assert (caught.value.step, caught.value.rollback) == ("last", "complete")
+            late = await flows.execute(outer, "", delay="1 hour")
+            assert await late.cancel("not needed")
+            with pytest.raises(FlowCancelled):
+                await late.result()
+            assert [each.state for each in await flows.flows("outer")] == ["cancelled", "failed", "completed"]
+            assert (await failed.report()).rollback == "complete"

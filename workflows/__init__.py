@@ -11,6 +11,7 @@ from workflows.definition import Workflow
 from workflows.errors import (
     FlowCancelled,
     FlowError,
+    FlowNotEnded,
     FlowTimeout,
     ResultNotLoaded,
     RollbackError,
@@ -29,6 +30,7 @@ __all__ = [
     "FlowCancelled",
     "FlowError",
     "FlowHandle",
+    "FlowNotEnded",
     "FlowReport",
     "FlowStatus",
     "FlowSummary",

@@ -8,6 +8,7 @@
         │   └── FlowCancelled       cancelled on request
         ├── RollbackError           one rollback that failed for good
         ├── StepSkipped             the result of a step that was skipped was asked for
+        ├── FlowNotEnded            only a flow that has ended can be run again
         ├── ResultNotLoaded         a result that was not loaded before the step began
         └── StepNotFound            no such workflow or step is registered in this process
 
@@ -19,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from eventbus import EventBusError, UsageError
+from eventbus import EventBusError, StalledError, UsageError
 
 __all__ = [
     "COMPLETED",
     "FlowCancelled",
     "FlowError",
+    "FlowNotEnded",
     "FlowTimeout",
     "ResultNotLoaded",
     "Rollback",
@@ -49,11 +51,14 @@ class WorkflowError(EventBusError):
 class RollbackError(WorkflowError):
     """The rollback of `step` failed for good; its last error is `error`, and the cause of this one.
 
-    `step` of a sub-workflow's step is a path, such as `"payment/charge"`.
+    `step` of a sub-workflow's step is a path, such as `"payment/charge"`. With a StalledError there was no
+    rollback: the step's worker died in the middle of it, and nobody knows what it did.
     """
 
     def __init__(self, *, step: str, error: BaseException) -> None:
-        super().__init__(f"the rollback of step {step!r} failed: {_text(error)}")
+        is_unknown = isinstance(error, StalledError)
+        what = f"what step {step!r} did is unknown" if is_unknown else f"the rollback of step {step!r} failed"
+        super().__init__(f"{what}: {_text(error)}")
         self.step = step
         self.error = error
         self.__cause__ = error
@@ -170,6 +175,17 @@ class StepSkipped(WorkflowError):
         )
         self.step = step
         self.workflow = workflow
+
+
+class FlowNotEnded(WorkflowError):
+    """The flow `flow_id` is `state`, so it cannot be run again; somebody else may just have retried it."""
+
+    def __init__(self, *, flow_id: str, state: str) -> None:
+        super().__init__(
+            f"flow {flow_id} is {state}; only a flow that has ended can be retried: wait for its end, or cancel it"
+        )
+        self.flow_id = flow_id
+        self.state = state
 
 
 class ResultNotLoaded(WorkflowError, UsageError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple, Protocol
 
 from eventbus import DefinitionError
@@ -75,6 +75,21 @@ class FlowPlan:
                 found[each] = None
                 ahead.extend(self._needs[each])
         return list(found)
+
+    def without(self, kept: Container[str]) -> FlowPlan:
+        """Return the plan of what is left to run when the steps in `kept` are done already.
+
+        Who waits for one of them waits instead for what that one waits for.
+        """
+        nodes: list[Node] = []
+        ahead: dict[str, tuple[str, ...]] = {}
+        for step, needs in self.nodes:
+            left = dict.fromkeys(each for need in needs for each in ahead.get(need, (need,)))
+            if step in kept:
+                ahead[step] = tuple(left)
+            else:
+                nodes.append(Node(step, tuple(left)))
+        return FlowPlan(nodes)
 
 
 class FlowBuilder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from eventbus import UnknownJob
@@ -14,7 +14,7 @@ from workflows.status import status_of
 
 __all__ = ["FlowHandle", "FlowReading"]
 
-O = TypeVar("O", covariant=True)  # noqa: E741  (output)
+O = TypeVar("O", covariant=True)  # noqa: E741, PLC0105  (output)
 
 
 class FlowReading:
@@ -23,9 +23,13 @@ class FlowReading:
     def __init__(self, workflow: str, output: Codec, errors: Sequence[type[Exception]]) -> None:
         self.name = f"workflow {workflow}"
         self.queue = flow_queue(workflow)
-        self.decode_result: Callable[[str], Any] = output.decode
+        self._output = output
         self._workflow = workflow
         self._errors = errors
+
+    def decode_result(self, text: str) -> Any:
+        """Make the flow's output of its JSON text."""
+        return self._output.decode(text)
 
     def revive(self, state: str, text: str, job_id: str) -> Exception:
         """Make the flow's error; a declared one is made as itself."""

@@ -313,8 +313,6 @@ class InlineFlow:
         inherited = [failure for member in self._ended for failure in member.rollback_failures()]
         self.rollback_errors = failures_of([*inherited, *self.outcomes])
         self.rollback = verdict_on([*inherited, *self.outcomes])
-        if any(member.is_doubtful for member in self._ended):
-            self.rollback = "incomplete"
         self._failure = describe_flow(
             stop.cause,
             flow_id=self.facts.flow_id,

@@ -13,6 +13,7 @@ from workflows.report import StepReport, StepState
 from workflows.rollback import Outcome
 from workflows.step import Step
 from workflows.steps import judge
+from workflows.unknown import unknown_text
 
 if TYPE_CHECKING:
     from workflows.inline import InlineFlow
@@ -78,7 +79,9 @@ class Member:
         return self.state == "unknown" and self.step.undo is not None and not self.wants_undo
 
     def rollback_failures(self) -> list[Outcome]:
-        """The rollbacks that failed inside its sub-workflow, when that stopped by itself."""
+        """What was not undone: itself when it is doubtful, and inside its sub-workflow when that stopped by itself."""
+        if self.is_doubtful:
+            return [(self.step.name, unknown_text(1, ""))]
         if self.nested is None or self.state == "completed":
             return []
         name = self.step.name

@@ -35,6 +35,7 @@ from workflows.names import check_flow_id, flow_queue, member_id, new_flow_id, s
 from workflows.records import FlowMessage, encode_message
 from workflows.registry import StepRegistry
 from workflows.report import FlowReport, FlowSummary
+from workflows.restart import restart_flow
 from workflows.telemetry import start_context
 from workflows.work.flows import FlowConsumer, members_of
 from workflows.work.site import Site
@@ -137,11 +138,27 @@ class WorkflowProvider:
         """
         return FlowHandle(check_flow_id(flow_id), self._jobs, self._reading(workflow_of(flow_id)), self)
 
-    # Looking at flows, and at them by hand.
+    # Looking at flows, and managing them.
+
+    async def retry(self, flow_id: str, resume: bool | None = None) -> FlowHandle[Any]:
+        """Run a flow that has ended once more, under its id; returns when that is recorded.
+
+        With `resume` steps that completed and were not rolled back keep their results and are not run again;
+        without it all are. None: a failed or cancelled flow is resumed, a completed one runs from the start. Input,
+        meta, version, key and timeout stay; the time counts anew. Handles of the earlier run have heard its
+        outcome; the one that is returned, and later ones, hear the new one. Any process can do this; a worker that has
+        the workflow runs it. Raises FlowNotEnded (also where two retry at once: one of them does), UnknownJob,
+        UsageError for a sub-workflow's flow, StoreError.
+        """
+        await restart_flow(self._jobs, check_flow_id(flow_id), resume=resume)
+        return self.handle(flow_id)
 
     async def report(self, flow_id: str) -> FlowReport:
-        """Return what is recorded of a flow's steps and rollbacks now. Raises UnknownJob, StoreError."""
-        return await self._inspection.report(check_flow_id(flow_id))
+        """Return what is recorded of a flow's steps and rollbacks now. Raises UnknownJob, StoreError.
+
+        Results have their types where the workflow is registered here, in the flow's version.
+        """
+        return await self._inspection.report(check_flow_id(flow_id), self._find_codecs)
 
     async def flows(
         self, workflow: str | None = None, *, state: str | None = None, limit: int = 50
@@ -184,6 +201,11 @@ class WorkflowProvider:
             known = self._codecs[id(workflow)] = Codecs(workflow, max_bytes=int(limit))
         return known
 
+    def _find_codecs(self, workflow: str, version: str) -> Codecs | None:
+        if not self._registry.has(workflow, version=version or None):
+            return None
+        return self._codecs_of(self._registry.workflow(workflow, version or None))
+
     def _encode_input(self, codecs: Codecs, workflow: Workflow[Any, Any], given: Any) -> bytes:
         try:
             return codecs.input.encode(given)
@@ -192,7 +214,7 @@ class WorkflowProvider:
                 f"the input of workflow {workflow.name!r} failed its validation: {error}",
                 event=workflow.name,
                 path=error.path,
-                role=error.role,
+                role="payload",
             ) from error
 
     def _message(

@@ -59,11 +59,15 @@ class RollbackReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One flow. `order` are the completed steps in order of completion; `rollbacks` in the order they ran."""
+    """One flow. `order` are the completed steps in order of completion; `rollbacks` in the order they ran.
+
+    `run` counts from 1, and rises with each retry by hand; what is told is of the last one.
+    """
 
     flow_id: str
     workflow: str
     state: FlowState
+    run: int = 1
     rollback: Rollback = "none"
     steps: dict[str, StepReport] = {}
     order: list[str] = []
@@ -79,6 +83,7 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
     flow_id: str
     workflow: str
     state: FlowState
+    run: int = 1
     rollback: Rollback = "none"
     completed: int = 0
     created_ms: int = 0

@@ -28,9 +28,11 @@ from workflows.records import StepRecord
 from workflows.step import Step
 from workflows.steps import CallSync, call, judge
 
-__all__ = ["Outcome", "Saga", "Undo", "failures_of", "verdict_on"]
+__all__ = ["Outcome", "Saga", "Undo", "failures_of", "read_undone", "undone_name", "verdict_on"]
 
 _log = get_logger("workflows")
+
+_SAVED = "undo:"
 
 Outcome: TypeAlias = tuple[str, str]
 """The path of a rollback, and the record of its error as JSON text; empty if it went well."""
@@ -136,6 +138,24 @@ class Saga:
         result = None if record is None else ctx.codecs.result(step.name).decode(memoryview(record.result))
         assert step.undo is not None, "only steps with a rollback are listed"  # noqa: S101
         await call(step.undo, ctx, result, is_async=step.undo_is_async, call_sync=self._call_sync)
+
+
+def undone_name(number: int, path: str) -> str:
+    """Return the name of the checkpoint for the rollback of `path`, which was number `number` of its saga."""
+    return f"{_SAVED}{number}:{path}"
+
+
+def read_undone(saved: Mapping[str, str]) -> dict[str, str]:
+    """Return what checkpoints say of rollbacks: path -> record of its error, in the order in which they ran.
+
+    Checkpoints come in any order, so their names tell it.
+    """
+    found: list[tuple[int, str, str]] = []
+    for name, failure in saved.items():
+        if name.startswith(_SAVED):
+            number, _, path = name.removeprefix(_SAVED).partition(":")
+            found.append((int(number), path, failure))
+    return {path: failure for _, path, failure in sorted(found)}
 
 
 def failures_of(outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import msgspec
 
@@ -22,9 +21,10 @@ _STATES: dict[str, FlowState] = {
 
 
 class _Failure(msgspec.Struct):
-    """As much of a flow's failure as its state needs."""
+    """As much of a flow's failure as its state needs; what is absent is the default."""
 
-    rollback: str = ""
+    type: str = ""
+    rollback: Rollback = "none"
 
 
 def status_of(root: Mapping[str, str]) -> FlowStatus:
@@ -43,9 +43,9 @@ def status_of(root: Mapping[str, str]) -> FlowStatus:
 def _rollback(root: Mapping[str, str]) -> Rollback:
     """What the flow said of its rollbacks; without a word of it (its workers died in the saga) not all ran."""
     try:
-        said = msgspec.json.decode(root.get("text", ""), type=_Failure).rollback
+        said = msgspec.json.decode(root.get("text", ""), type=_Failure)
     except (msgspec.MsgspecError, UnicodeError):
-        said = ""
-    if said in ("none", "complete", "incomplete"):
-        return cast("Rollback", said)
+        said = _Failure()
+    if said.type in ("StepError", "FlowTimeout", "FlowCancelled"):
+        return said.rollback
     return "incomplete" if root.get("stop") else "none"

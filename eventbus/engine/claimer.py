@@ -251,9 +251,11 @@ class Claimer:
             self._is_suspect_asked = self._is_suspect_asked and not suspects
             self._asked -= want
             self._asked_of.subtract(reserved)
-        for _, row in settles:
+        for queue, row in settles:
             if self.unsettled.get(row.id) == row.token:
                 del self.unsettled[row.id]
+            if self._consumers[queue].follows and row.id not in answer.lost:
+                self._consumers[queue].settled(row.id, row.state, row.text)
         self._apply(answer, asked, queues)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:

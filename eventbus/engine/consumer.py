@@ -55,6 +55,10 @@ class Consumer(Protocol):
         """Queues in which work may begin when jobs of this one end: asked in the call that settles them."""
         ...
 
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """A job of a queue that others follow was settled so, for good; before what follows is claimed."""
+        ...
+
     def timeout_of(self, job: Job) -> float | None:
         """Seconds that one run of the job may take, or None; must not raise."""
         ...

@@ -150,7 +150,8 @@ class Executor:
         if self.abandoned >= MAX_ABANDONED:
             self.unhealthy.set()
         _log.error("handler ignores its cancellation, given up on", job_id=run.job.id, queue=run.job.queue)
-        self._end(run, self._decide_cancelled(run))
+        # The server knows of a cancel; a member of a stopped tree that is given back is recorded as unknown.
+        self._end(run, give_back() if run.cause == "cancel" else self._decide_cancelled(run))
 
     def lose(self, leases: Iterable[tuple[str, str]]) -> None:
         """These leases, ids with their tokens, are lost: cancel their jobs, settle nothing.

@@ -17,6 +17,7 @@ from eventbus.errors import StoreCorrupt, StoreRefused
 from eventbus.store.caller import Caller
 from eventbus.store.channel import Channel
 from eventbus.store.connection import Connector, translate
+from eventbus.store.inspection import InspectionStore
 from eventbus.store.keys import Keys
 from eventbus.store.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.rows import (
@@ -70,6 +71,7 @@ class Store:
         if replicated:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
             self._adder = Caller(self._replicated, root=self.keys.root, prelude=prelude)
+        self.inspection = InspectionStore(self._caller, self.keys)
         self.trees = TreeStore(self._caller, self._adder or self._caller, self.keys)
 
     @property

@@ -41,7 +41,7 @@ class TreePage(NamedTuple):
 
     root: dict[str, str]
     saved: dict[str, str]
-    count: int
+    total: int
     members: list[TreeMember]
 
 
@@ -103,6 +103,23 @@ class TreeStore:
         members = [_member(flat[i : i + 10]) for i in range(0, len(flat), 10)]
         return TreePage(_pairs(fields), _pairs(saved), count, members)
 
+    async def restart(
+        self,
+        root: str,
+        *,
+        call: str,
+        run: int,
+        body: str,
+        timeout_ms: int | str = "",
+        deadline: float | None = None,
+        now: int | str = "",
+    ) -> str:
+        """Begin the run after `run` of a tree that has ended: `restarted`, `open`, `other` (that was not its last
+        run), `member` (of another tree) or `unknown`. `call` is fresh for each request.
+        """
+        arguments: list[Any] = [now, root, call, run, body, timeout_ms]
+        return await self._adder.script("restart", arguments, deadline=deadline)
+
     async def root_queues(self, *, deadline: float | None = None) -> list[str]:
         """The queues that have had roots."""
         return sorted(
@@ -118,8 +135,10 @@ class TreeStore:
 
 
 def _member(flat: list[Any]) -> TreeMember:
-    job, state, queue, *numbers, text, needs = flat
-    return TreeMember(job, state, queue, *(int(each) for each in numbers), text, needs)
+    job, state, queue, attempts, stalls, created, claimed, ended, text, needs = flat
+    return TreeMember(
+        job, state, queue, int(attempts), int(stalls), int(created), int(claimed), int(ended), text, needs
+    )
 
 
 def _pairs(flat: list[str]) -> dict[str, str]:

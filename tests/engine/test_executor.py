@@ -26,6 +26,9 @@ class Hand:
         self._work = work
         self._timeout = timeout
 
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        pass
+
     def timeout_of(self, _: Job) -> float | None:
         return self._timeout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from groves import Grove
 from servers import Server
 from shards import Shard
 
@@ -22,3 +23,9 @@ def server_url() -> Iterator[str]:
 @pytest.fixture
 def shard(store: Store) -> Shard:
     return Shard(store)
+
+
+@pytest.fixture(params=["once", "twice"])
+def grove(request: pytest.FixtureRequest, shard: Shard) -> Grove:
+    """Each test of trees also runs with every call sent twice."""
+    return Grove(shard, repeats=request.param == "twice")

@@ -23,7 +23,7 @@ async def _wakes(shard: Shard, pool: str = "pool") -> list[str]:
 async def test_a_claim_moves_a_job_to_active_under_a_lease_with_the_calls_token(shard: Shard) -> None:
     await shard.add(row("a", body="{}"))
     answer = await shard.turn()
-    assert answer.claims == [ClaimRow("a", 1, "{}", 0, 0, START, START)]
+    assert answer.claims == [ClaimRow("a", 1, "{}", 0, 0, START, START, "")]
     assert (answer.now, answer.token) == (START, "w:1")
     assert await shard.score("active", "", "a") == START + LEASE
     assert await shard.members("ready") == []
@@ -219,18 +219,21 @@ async def test_a_job_put_back_while_the_last_waiting_one_is_claimed_is_not_forgo
     await shard.add(row("b"), row("d", delay=1000))
     await shard.command("DEL", shard.key("wake", "pool"))
     shard.now += 1000
-    answer = await shard.turn(settle(answer.claims[0], answer.token, "delayed", "", attempts=1))
+    answer = await shard.turn(settle(answer.claims[0], answer.token, "delayed", "", attempts=1), want=1)
     assert _ids(answer) == ["b"]
     assert sorted(await shard.members("ready")) == ["a", "d"]
     assert QUEUE in [*answer.woken, *await _wakes(shard)]
 
 
-async def test_settling_and_claiming_in_one_call_do_not_meet(shard: Shard) -> None:
-    await shard.add(row("a"), row("b"))
+@pytest.mark.parametrize("state", ["delayed", "waiting"])
+async def test_what_a_settle_puts_back_can_be_claimed_in_the_same_call(shard: Shard, state: str) -> None:
+    await shard.add(row("a"), row("b"), row("c", delay=5))
     answer = await shard.turn(want=1)
-    answer = await shard.turn(settle(answer.claims[0], answer.token, "waiting", ""), want=10)
-    assert _ids(answer) == ["b"]
-    assert await shard.members("ready") == ["a"]
+    shard.now += 5
+    answer = await shard.turn(settle(answer.claims[0], answer.token, state, "", attempts=1), want=10)
+    assert _ids(answer) == (["a", "b", "c"] if state == "waiting" else ["b", "a", "c"])
+    assert [await shard.state(each) for each in "abc"] == ["active"] * 3
+    assert await shard.members("ready") == []
 
 
 # the fence

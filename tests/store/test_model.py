@@ -251,9 +251,10 @@ class Life(RuleBasedStateMachine):
         if first is not None:
             self.referee.check_repeat(first, answer)
         else:
+            assert answer.lost == self.model.settle(turn)
             self.referee.check_claims(turn, answer)
             self.wakes.turn(turn, answer, self.model)
-            assert answer.lost == self.model.turn(turn, answer)
+            self.model.claim(turn, answer)
             self.leases += [(claim.id, answer.token) for claim in answer.claims]
         assert answer.next_due == self.model.next_due()
         self.check(may_forget=first is None)

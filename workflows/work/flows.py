@@ -42,7 +42,15 @@ from workflows.ending import run_completed, run_failed
 from workflows.errors import COMPLETED
 from workflows.names import flow_queue, member_id, parse_member, steps_queue
 from workflows.records import Cause, FlowMessage, decode_message, describe_flow, read_flow
-from workflows.rollback import Outcome, Saga, Undo, failures_of, verdict_on
+from workflows.rollback import (
+    Outcome,
+    Saga,
+    Undo,
+    failures_of,
+    read_undone,
+    undone_name,
+    verdict_on,
+)
 from workflows.steps import judge
 from workflows.telemetry import work_span
 from workflows.work.site import Flow, Site
@@ -52,7 +60,6 @@ from workflows.work.stopped import Stopped, UnknownHere, read_stopped
 __all__ = ["FlowConsumer", "members_of"]
 
 _GRAPH = "graph"
-_UNDO = "undo:"
 _HOOK = "hook:failed"
 
 
@@ -68,6 +75,9 @@ class FlowConsumer:
         self.retention: Retention = host.retention
         self._workflow = workflow
         self._site = site
+
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """Nothing follows a flow but what waits for it in the server."""
 
     def timeout_of(self, job: Job) -> float | None:
         """None: each function has a timeout of its own, the flow's is kept in the server."""
@@ -111,7 +121,8 @@ class FlowConsumer:
     async def _add_steps(self, job: Job, flow: Flow) -> Settle | None:
         workflow = flow.workflow
         members = members_of(workflow, job.id, flow.message)
-        awaited = [member_id(job.id, flow.message.run, each) for each in workflow.plan.last]
+        last = workflow.plan.without(flow.message.kept).last
+        awaited = [member_id(job.id, flow.message.run, each) for each in last]
         word = await self._site.jobs.spawn(
             job, members, tree=job.id, awaited=awaited, saved={_GRAPH: workflow.version}
         )
@@ -140,15 +151,14 @@ class FlowConsumer:
         stopped = await read_stopped(self._site, flow)
         if not await self._site.jobs.checkpoint(job, acknowledges=True):
             raise _LeaseLost
+        done = read_undone(page.saved)
         saga = Saga(
             stopped.undos,
             flow_id=job.id,
             call_sync=self._site.call_sync,
             sleep=asyncio.sleep,
-            save=_Saver(self._site, job).save,
-            done={
-                name.removeprefix(_UNDO): text for name, text in page.saved.items() if name.startswith(_UNDO)
-            },
+            save=_Saver(self._site, job, len(done)).save,
+            done=done,
             around=_Spans(flow).around,
         )
         outcomes = await saga.run()
@@ -168,6 +178,7 @@ class FlowConsumer:
                 traceparent=traceparent,
                 records=stopped.records,
                 reach=flow.workflow.steps,
+                unloaded=stopped.unloaded,
             )
             error = read_flow(text, flow.workflow.errors)
             await run_failed(flow.workflow, context, error, self._site.call_sync)
@@ -220,13 +231,16 @@ class _LeaseLost(Exception):
 class _Saver:
     """Keeps what became of each rollback, under the root's lease."""
 
-    def __init__(self, site: Site, job: Job) -> None:
+    def __init__(self, site: Site, job: Job, count: int) -> None:
+        """`count` of them are kept already."""
         self._site = site
         self._job = job
+        self._count = count
 
     async def save(self, path: str, failure: str) -> None:
         """Raises _LeaseLost when it is not this worker's to keep."""
-        if not await self._site.jobs.checkpoint(self._job, {_UNDO + path: failure}):
+        self._count += 1
+        if not await self._site.jobs.checkpoint(self._job, {undone_name(self._count, path): failure}):
             raise _LeaseLost
 
 
@@ -258,17 +272,17 @@ def members_of(
     delay: float = 0.0,
 ) -> list[Member]:
     """The jobs of a flow's steps; those that a retry by hand kept are there already."""
-    queue, kept, run = steps_queue(workflow.name), message.kept, message.run
+    queue, run = steps_queue(workflow.name), message.run
+    plan = workflow.plan.without(message.kept) if message.kept else workflow.plan
     return [
         Member(
             member_id(flow_id, run, node.step),
             queue,
-            needs=[member_id(flow_id, run, each) for each in node.needs if each not in kept],
+            needs=[member_id(flow_id, run, each) for each in node.needs],
             priority=priority,
             delay=0.0 if node.needs else delay,
         )
-        for node in workflow.plan.nodes
-        if node.step not in kept
+        for node in plan.nodes
     ]
 
 

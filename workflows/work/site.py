@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from eventbus.lowlevel import Host, Jobs
+from workflows.attempt import PATIENCE
 from workflows.codecs import Codecs
 from workflows.context import FlowFacts, StepContext
 from workflows.definition import Workflow
@@ -14,7 +17,7 @@ from workflows.records import FlowMessage, StepRecord, decode_step
 from workflows.registry import StepRegistry
 from workflows.work.loader import MAX_RESULTS, NEAR_RESULTS, Loader
 
-__all__ = ["Flow", "Site"]
+__all__ = ["Flow", "Site", "StillRuns"]
 
 
 class Site:
@@ -47,8 +50,59 @@ class Site:
         return known
 
     async def call_sync(self, call: Callable[[], Any]) -> Any:
-        """Run a plain function in one of the worker's threads."""
-        return await self.host.threads.run(call)
+        """Run a plain function in one of the worker's threads.
+
+        A thread cannot be cancelled: who cancels this gets what the function still returns within a moment.
+        Raises StillRuns when it goes on longer.
+        """
+        plain = _Plain(call)
+        thread = asyncio.ensure_future(self.host.threads.run(plain.run))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            if plain.revoke():
+                thread.cancel()
+                raise
+            return await _let_end(thread)
+
+
+class StillRuns(Exception):
+    """A plain function was cancelled and goes on in its thread: nobody knows what it does still."""
+
+
+class _Plain:
+    """A function that begins once, or is revoked and never begins."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._taken = threading.Lock()
+
+    def run(self) -> Any:
+        """Call it, unless it was revoked."""
+        return self._call() if self._taken.acquire(blocking=False) else None
+
+    def revoke(self) -> bool:
+        """Keep it from beginning; False if it has begun."""
+        return self._taken.acquire(blocking=False)
+
+
+async def _let_end(thread: asyncio.Future[Any]) -> Any:
+    """Return what a cancelled function still returns; an error of its own is no news any more."""
+    try:
+        await asyncio.wait({thread}, timeout=PATIENCE)
+    except asyncio.CancelledError:
+        pass  # asked a second time: it has had its moment
+    if not thread.done():
+        thread.add_done_callback(_forget)
+        raise StillRuns
+    if thread.cancelled() or thread.exception() is not None:
+        raise asyncio.CancelledError
+    return thread.result()
+
+
+def _forget(thread: asyncio.Future[Any]) -> None:
+    if not thread.cancelled():
+        thread.exception()  # nobody is left to hear it
 
 
 class Flow:

@@ -43,7 +43,8 @@ from workflows.records import (
 from workflows.step import Step
 from workflows.steps import ask, is_wanted, judge, rule_of, run_step
 from workflows.telemetry import work_span
-from workflows.work.site import Flow, Site
+from workflows.work.loader import MAX_RESULTS
+from workflows.work.site import Flow, Site, StillRuns
 
 __all__ = ["StepConsumer", "read_message"]
 
@@ -64,6 +65,11 @@ class StepConsumer:
         self._workflow = workflow
         self._site = site
 
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """What a step left is known here now, where the steps after it mostly run."""
+        if state == "completed":
+            self._site.loader.keep(job_id, text)
+
     def timeout_of(self, job: Job) -> float | None:
         """The step's own; None where this process does not know the step."""
         step = self._find_step(job)
@@ -79,7 +85,9 @@ class StepConsumer:
             known = ", ".join(self._site.registry.versions(self._workflow))
             return park(f"not known here: step {place.step}, version {version}; known: {known}")
         flow, step = Flow(self._site, workflow, place.flow_id, message), workflow.steps[place.step]
-        reach = workflow.plan.ancestors(step.name, most=None if len(workflow.steps) <= 256 else 256)
+        reach = workflow.plan.ancestors(
+            step.name, most=None if len(workflow.steps) <= MAX_RESULTS else MAX_RESULTS
+        )
         records, unloaded = await flow.read_records(reach)
         with work_span(
             "step",
@@ -102,7 +110,10 @@ class StepConsumer:
             )
             if step.workflow is not None:
                 return await self._run_nested(job, flow, step, step.workflow, context)
-            return complete(await run_step(step, context, self._site.call_sync))
+            try:
+                return complete(await run_step(step, context, self._site.call_sync))
+            except StillRuns:
+                return give_back()  # cancelled with its flow: the server records it as unknown
 
     def decide(self, job: Job, error: BaseException) -> Settle:
         """Retry, while attempts are left and the error may pass; else the step failed."""

@@ -17,6 +17,7 @@ from workflows.context import StepContext
 from workflows.names import member_id, parse_member, workflow_of
 from workflows.records import FlowFailure, FlowMessage, StepRecord, decode_message, decode_step
 from workflows.rollback import Outcome, Undo
+from workflows.unknown import is_unknown, unknown_text
 from workflows.work.site import Flow, Site
 
 __all__ = ["Stopped", "UnknownHere", "read_stopped"]
@@ -38,7 +39,9 @@ class Stopped(msgspec.Struct):
     undos: list[Undo]
     records: dict[str, StepRecord]
     inherited: list[Outcome]
-    """Rollbacks that failed inside sub-workflows which stopped by themselves."""
+    """What was not undone: steps that are unknown, and what sub-workflows say that stopped by themselves."""
+    unloaded: list[str]
+    """Steps that completed and whose results were left out for their size."""
     is_doubtful: bool
 
 
@@ -53,7 +56,8 @@ async def read_stopped(site: Site, flow: Flow, prefix: str = "") -> Stopped:
     done = await _read_done(site, flow)
     ended = await _read_ended(site, flow)
     records = {each.step: decode_step(each.text) for each in done if each.step and each.text}
-    found = Stopped([], records, [], is_doubtful=False)
+    unloaded = [each.step for each in done if each.step and not each.text]
+    found = Stopped([], records, [], unloaded, is_doubtful=False)
     merged = sorted([*done, *ended], key=lambda each: each.member.ended)
     for each in reversed(merged):
         await _add(site, flow, each, found, prefix)
@@ -73,12 +77,12 @@ async def _add(site: Site, flow: Flow, each: _Done, found: Stopped, prefix: str)
     if step.undo is None or step.workflow is not None or (record is not None and record.skipped):
         return
     if is_completed or step.rollback_on_failure:
-        context = partial(_context, flow, each.step, member.id, found.records)
+        context = partial(_context, flow, each.step, member.id, found)
         found.undos.append(
             Undo(path=prefix + each.step, step=step, workflow=flow.workflow, record=record, ctx=context)
         )
-    elif _is_unknown(each):
-        found.is_doubtful = True
+    elif is_unknown(member.state, member.stalls, each.text):
+        found.inherited.append((prefix + each.step, unknown_text(member.stalls, each.text)))
 
 
 async def _add_nested(site: Site, each: _Done, found: Stopped, prefix: str) -> None:
@@ -103,17 +107,15 @@ async def _add_nested(site: Site, each: _Done, found: Stopped, prefix: str) -> N
     found.is_doubtful = found.is_doubtful or inner.is_doubtful
 
 
-def _context(
-    flow: Flow, step: str, job_id: str, records: dict[str, StepRecord], attempt: int
-) -> StepContext[Any]:
+def _context(flow: Flow, step: str, job_id: str, found: Stopped, attempt: int) -> StepContext[Any]:
     return flow.context(
         step,
         job_id=job_id,
         attempt=attempt,
         traceparent=flow.message.traceparent,
-        records=records,
+        records=found.records,
         reach=flow.workflow.steps,
-        unloaded=[name for name in flow.workflow.steps if name not in records],
+        unloaded=found.unloaded,
     )
 
 
@@ -130,7 +132,7 @@ async def _read_done(site: Site, flow: Flow) -> list[_Done]:
             if step is not None:
                 done.append(_Done(member, step, _needed(member, step, flow)))
         first += len(page.members)
-        if first >= page.count or not page.members:
+        if first >= page.total or not page.members:
             return done
 
 
@@ -148,7 +150,7 @@ async def _read_ended(site: Site, flow: Flow) -> list[_Done]:
         page = await site.jobs.look(flow.flow_id, first=first, limit=_PAGE)
         members += [each for each in page.members if each.claimed and each.state in ("failed", "cancelled")]
         first += len(page.members)
-        if first >= page.count or not page.members:
+        if first >= page.total or not page.members:
             break
     texts = {each.job: each.text or "" for each in await site.jobs.outcomes([each.id for each in members])}
     return [
@@ -167,12 +169,6 @@ def _step_in_run(member: TreeMember, flow_id: str, message: FlowMessage) -> str 
     ):
         return None
     return "" if is_nested else job.step
-
-
-def _is_unknown(each: _Done) -> bool:
-    """Its worker died or stopped in the middle: nobody knows what it did."""
-    failure = _read_failure(each.text)
-    return each.member.state == "failed" and failure is not None and failure.stalls > 0
 
 
 def _read_failure(text: str) -> FlowFailure | None:

@@ -29,23 +29,24 @@ local rows = read_rows(row_count, edge_count)
 local record = read_lease(id)
 
 if not record or record.token ~= token then return 'lost' end
-if record.state ~= 'active' then return record.state == 'waiting-children' and waits and 'waiting' or 'lost' end
+if record.state ~= 'active' then return waits and 'waiting' or 'lost' end -- with its token nobody else has run it since
 local adds = row_count > 0 or waits
-if adds and not acknowledges and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
+if adds and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
 
 redis.call('ZREM', root .. ':active', '') -- a full server lets it through
 if save_count > 0 then call_many('HSET', key('checkpoints', id), saves) end
 if acknowledges and record.stop then redis.call('HSET', job_root .. id, 'acked', 1) end
 if not adds then return 'ok' end
 
-local lists, ready = { leaves = {}, due = {} }, {}
-plant(rows, opens, lists, now)
+local ready = {}
+local lists = { ready = ready, leaves = {}, due = {} }
+plant(rows, id, opens, lists, now)
 requeue(lists.leaves, ready)
 if opens then open_leaves(id, ready, now) end
 if waits then
   redis.call('HSET', job_root .. id, 'state', 'waiting-children')
   redis.call('ZREM', root .. ':active', id)
-  if redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
+  if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 flush_tells(ready, now)
 place_ready(ready, now)

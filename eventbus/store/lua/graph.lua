@@ -62,7 +62,8 @@ for i = 1, tree_count do
   trees[i] = tree
 end
 
-local lists, ready = { leaves = {}, due = {} }, {}
+local ready = {}
+local lists = { ready = ready, leaves = {}, due = {} }
 local function join(tree)
   if tree.state then return end
   try('HSET', job_root .. tree.job, 'joined', 1)
@@ -86,10 +87,7 @@ end
 -- The last chunk: from here on its leaves run; a root that needs nothing does at once.
 local function open(tree)
   local first = tree.rows[1]
-  if not tree.is_first then
-    redis.call('HDEL', job_root .. tree.id, 'pending')
-    redis.call('ZREM', root .. ':deadlines', 'unopened:' .. tree.id)
-  end
+  if not tree.is_first then end_pending(tree.id) end
   open_leaves(tree.id, ready, now)
   if redis.call('EXISTS', key('needs', tree.id)) == 1 then return end
   if not tree.is_first then return release(tree.id, now) end
@@ -99,7 +97,7 @@ end
 for _, tree in ipairs(trees) do
   if tree.job then join(tree) end
   if not tree.is_idle then
-    plant(tree.rows, tree.is_first and tree.is_last, lists, now)
+    plant(tree.rows, tree.id, tree.is_first and tree.is_last, lists, now)
     if tree.is_first and not tree.rows[1].is_known then write_root(tree) end
     if tree.is_last then open(tree) end
     if tree.superseded then
@@ -107,9 +105,8 @@ for _, tree in ipairs(trees) do
       cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)
     end
   end
-  for _, value in ipairs({ tree.word, tree.job or tree.id, tree.job and (tree.state or 'open') or '', tree.text or '' }) do
-    answer[#answer + 1] = value
-  end
+  local verdict = { tree.word, tree.job or tree.id, tree.job and (tree.state or 'open') or '', tree.text or '' }
+  for _, value in ipairs(verdict) do answer[#answer + 1] = value end
 end
 requeue(lists.leaves, ready)
 flush_tells(ready, now)

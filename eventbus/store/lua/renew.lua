@@ -13,11 +13,12 @@ local worker, lag, lease, count = take(), take(), take(), take()
 local held, lost, cancelled = {}, {}, {}
 for _ = 1, count do
   local id, token = take(), take()
-  local values = redis.pcall('HMGET', key('job', id), 'token', 'state', 'cancel')
+  local values = redis.pcall('HMGET', key('job', id), 'token', 'state', 'cancel', 'stop', 'knows', 'gentle')
   if values[1] == token and values[2] == 'active' then
     held[#held + 1] = now + lease
     held[#held + 1] = id
-    if values[3] then cancelled[#cancelled + 1] = id end
+    local is_stopped = values[4] and not (values[5] or values[6]) -- a root that ran when its tree was stopped
+    if values[3] or is_stopped then cancelled[#cancelled + 1] = id end
   else
     lost[#lost + 1] = id
   end

@@ -80,7 +80,7 @@ local function rescue(job)
   if lease.root and not lease.tree and mark_of(lease.root) ~= '' then
     finish(job.id, lease, 'failed', text, now, key_ttl) -- not run again; whether it took effect is not known
     return 'failed'
-  elseif lease.tree and lease.stop and not lease.acked then
+  elseif lease.tree and lease.stop and not lease.acked and not lease.knows then
     settle_stopped_root(job.id, now)
   elseif lease.cancel then
     finish_cancelled(job.id, lease, now, key_ttl)
@@ -90,7 +90,6 @@ local function rescue(job)
       finish(job.id, lease, 'failed', text, now, key_ttl)
       return 'failed'
     end
-    redis.call('HDEL', job_root .. job.id, 'stalls') -- undoing has a count of its own
     settle_stopped_root(job.id, now)
   elseif job.stalls >= SUSPECT then
     push(suspects, job.queue, job)

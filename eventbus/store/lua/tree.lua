@@ -11,7 +11,7 @@
 local id, list, first, limit, bytes = take(), take(), take(), take(), take()
 local FIELDS = {
   'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'due',
-  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key',
+  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run',
 }
 local values = try('HMGET', job_root .. id, unpack(FIELDS)) or {}
 local fields = {}
@@ -22,7 +22,9 @@ for i, name in ipairs(FIELDS) do
 end
 if values[1] then
   fields[#fields + 1], fields[#fields + 2] = 'text', try('HGET', job_root .. id, 'result') or try('GET', key('result', id)) or ''
-  fields[#fields + 1], fields[#fields + 2] = 'body', try('HGET', job_root .. id, 'body') or try('GET', key('body', id)) or ''
+  local body = try('HGET', job_root .. id, 'body')
+  if not body or body == '' then body = try('GET', key('body', id)) or '' end
+  fields[#fields + 1], fields[#fields + 2] = 'body', body
 end
 
 local rows, name = {}, key(list, id)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
-from runners import InlineRunner, Runner
+from runners import DistributedRunner, InlineRunner, Runner
+
+from eventbus import EventProvider
 
 
-@pytest.fixture(params=["inline"])
-async def runner(request: pytest.FixtureRequest) -> AsyncIterator[Runner]:
+@pytest.fixture(params=["inline", "distributed"])
+async def runner(
+    request: pytest.FixtureRequest, make_provider: Callable[..., EventProvider]
+) -> AsyncIterator[Runner]:
     """Each way to run a flow, one after the other."""
-    runner = InlineRunner()
+    runner: Runner = InlineRunner() if request.param == "inline" else DistributedRunner(make_provider)
     yield runner
     await runner.aclose()

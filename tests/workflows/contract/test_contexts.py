@@ -19,17 +19,17 @@ _ONCE = Retry(attempts=1)
 class Witness:
     """A flow that notes what each of its functions sees, and fails at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "witness") -> None:
         self.seen: dict[str, dict[str, Any]] = {}
-        self.workflow = workflow = Workflow("witness", retry=_ONCE)
+        self.workflow = workflow = Workflow(name, retry=_ONCE)
         workflow.step(self._first, name="first").rollback(self._undo)
         workflow.parallel(self.left, self.right)
-        workflow.flow(self._inner())
+        workflow.flow(self._inner(f"inner-of-{name}"), name="inner")
         workflow.completed(self._completed)
         workflow.failed(self._failed)
 
-    def _inner(self) -> Workflow[Any, Any]:
-        workflow = Workflow("inner", retry=_ONCE)
+    def _inner(self, name: str) -> Workflow[Any, Any]:
+        workflow = Workflow(name, retry=_ONCE)
 
         @workflow.step()
         async def nested(ctx: StepContext[Any]) -> None:
@@ -105,8 +105,8 @@ async def test_every_function_sees_the_same_facts(runner: Runner) -> None:
     }
     assert own["first"]["job"] == f"{flow_id}/1/first/0"
     nested = witness.seen["nested"]
-    assert nested["workflow"] == "inner"
-    assert nested["flow"].startswith(f"{flow_id}/1/inner/0/inner~")
+    assert nested["workflow"] == "inner-of-witness"
+    assert nested["flow"].startswith(f"{flow_id}/1/inner/0/inner-of-witness~")
     assert nested["job"] == f"{nested['flow']}/1/nested/0"
 
 
@@ -136,7 +136,7 @@ async def test_a_flow_belongs_to_the_chain_that_started_it(runner: Runner) -> No
 
 
 async def test_flows_at_the_same_time_do_not_mix_their_meta(runner: Runner) -> None:
-    witnesses = [Witness() for _ in range(5)]
+    witnesses = [Witness(f"witness-{n}") for n in range(5)]  # workers run whatever has the name
     handles: list[Any] = []
     for n, witness in enumerate(witnesses):
         with runner.context(user=n):

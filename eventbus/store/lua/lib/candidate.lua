@@ -4,12 +4,13 @@
 -- a time: then the stalls of those beside it do not add up to their failure.
 local SUSPECT = 2
 
--- A member without a body of its own is told what its root was given, read once for all of them.
-local bodies = {}
+-- A member without a body of its own is told what its root was given, read once for all of them; where
+-- it has a large one, its field is empty.
 local function read_body(id, body, tree)
-  body = body or try('GET', key('body', id))
-  if body or not tree then return body or nil end
-  bodies[tree] = bodies[tree] or try('HGET', job_root .. tree, 'body') or try('GET', key('body', tree)) or nil
+  if body and body ~= '' then return body end
+  if body or not tree then return try('GET', key('body', id)) or nil end
+  mark_of(tree)
+  bodies[tree] = bodies[tree] or try('GET', key('body', tree)) or nil
   return bodies[tree]
 end
 
@@ -64,6 +65,6 @@ local function choose(plan, index, queue, id)
   end
   add_claim(plan.rows, id, index, body, v[4], v[5], v[6], v[7], v[11])
   plan.ids[#plan.ids + 1] = id
-  if v[10] or v[11] then plan.members[#plan.members + 1] = id end
+  if v[10] or v[11] then plan.members[id] = v[11] and 'knows' or 'claimed' end -- the stop that it is told of
   return #body
 end

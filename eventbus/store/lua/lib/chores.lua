@@ -15,10 +15,12 @@ function do_chore.open(id, now, ready)
   open_leaves(id, ready, now)
 end
 
--- Goes on telling; the list holds those who were not told.
+-- Goes on telling, behind those who were told.
 function do_chore.tell(id)
   local record = read_lease(id)
-  if record and record.root then tells[#tells + 1] = { id = id, root = record.root, state = record.state, up = record.up } end
+  if not record or not record.root then return end
+  local told = tonumber(try('HGET', job_root .. id, 'told')) or 0
+  tells[#tells + 1] = { id = id, root = record.root, state = record.state, up = record.up, told = told }
 end
 
 function do_chore.forget(id, now)
@@ -30,6 +32,7 @@ function do_chore.unopened(id, now)
   local record = read_lease(id)
   if not record or try('HGET', job_root .. id, 'pending') ~= '1' or not OPEN[record.state] then return end
   redis.call('DEL', key('needs', id))
+  record.is_removed = true
   finish(id, record, 'cancelled', '{"type":"JobCancelled","message":"it was not added whole: who added it died or lost the server"}', now, 0)
   removed[#removed + 1] = id
 end

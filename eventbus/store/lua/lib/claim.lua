@@ -80,8 +80,14 @@ local function cancel_stopped(id, now)
   local record = read_lease(id)
   if not record then return end
   local why = '{"type":"JobCancelled","message":"its tree stopped"}'
+  if mark_of(record.root) == 'gone' and redis.call('EXISTS', job_root .. record.root) == 1 then
+    quarantine(record.root, nil, 'its members cannot read it', now)
+  end
   stop_tree(record.root, 'cancelled', record.root, why, now)
-  if redis.call('HGET', job_root .. id, 'state') == 'waiting' then drop_member(id, record, why, now) end
+  if redis.call('HGET', job_root .. id, 'state') == 'waiting' then
+    stop_member(id, record.root, mark_of(record.root), now)
+    if not record.tree then satisfy(record.root, id, now) end
+  end
 end
 
 local function write_claims(queues, plan, token, lease_end, now)
@@ -94,10 +100,13 @@ local function write_claims(queues, plan, token, lease_end, now)
     redis.call('ZADD', key('parked', each.queue), now, each.id)
   end
   for _, id in ipairs(plan.stopped) do cancel_stopped(id, now) end
-  for _, id in ipairs(plan.members) do redis.call('HSET', job_root .. id, 'claimed', now) end
   local active = {}
   for i, id in ipairs(plan.ids) do
-    redis.call('HSET', job_root .. id, 'state', 'active', 'token', token)
+    if plan.members[id] then
+      redis.call('HSET', job_root .. id, 'state', 'active', 'token', token, 'claimed', now, plan.members[id], now)
+    else
+      redis.call('HSET', job_root .. id, 'state', 'active', 'token', token)
+    end
     active[2 * i - 1], active[2 * i] = lease_end, id
   end
   call_many('ZADD', root .. ':active', active)

@@ -1,5 +1,5 @@
 -- Leaves: the members of a tree that need nothing, and so begin it.
-local OPENED = 500 -- leaves that one call makes ready; the rest is a chore
+local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 
 -- Puts members that need nothing where they can be claimed.
 local function place_leaf(id, queue, order, due, lists, now)
@@ -13,16 +13,18 @@ local function place_leaf(id, queue, order, due, lists, now)
 end
 
 -- Makes the noted leaves of an opened tree ready, in bounded steps.
-local function open_leaves(tree, ready, now)
-  local name = key('leaves', tree)
-  local ids = try('LRANGE', name, 0, OPENED - 1) or {}
-  if #ids == 0 then return end
+-- `adder`: the root, or the job that added them as its children.
+local function open_leaves(adder, ready, now)
+  local name = key('leaves', adder)
+  local ids = to_open > 0 and try('LRANGE', name, 0, to_open - 1) or {}
+  to_open = to_open - #ids
   local lists = { leaves = {}, due = {} }
   for _, id in ipairs(ids) do
     local v = try('HMGET', job_root .. id, 'state', 'queue', 'order', 'due') or {}
-    if v[1] == 'waiting-children' then place_leaf(id, v[2], v[3], tonumber(v[4]), lists, now) end
+    if v[1] == 'waiting-children' and redis.call('EXISTS', key('needs', id)) == 0 then place_leaf(id, v[2], v[3], tonumber(v[4]), lists, now) end
   end
   requeue(lists.leaves, ready)
-  redis.call('LTRIM', name, #ids, -1)
-  if redis.call('EXISTS', name) == 1 then add_chore('open', tree, now) end
+  if #ids > 0 then redis.call('LTRIM', name, #ids, -1) end
+  if redis.call('EXISTS', name) == 1 then add_chore('open', adder, now) end
+  for queue in pairs(lists.due) do wake(queue, now) end
 end

@@ -2,6 +2,16 @@
 -- An id that exists is a repeat: its row and its edges change nothing.
 local has_deadlines = false -- one that became the earliest: a worker must hear of it
 
+local is_fed = {} -- jobs that need something by an edge of this call
+
+-- Which of the rows exist already: mostly none, and one question tells.
+local function note_known(rows)
+  local names = {}
+  for i, row in ipairs(rows) do names[i] = job_root .. row.id end
+  if #names == 0 or #names <= 1000 and redis.call('EXISTS', unpack(names)) == 0 then return end
+  for i, row in ipairs(rows) do row.is_known = redis.call('EXISTS', names[i]) == 1 end
+end
+
 -- Reads the rows and edges of a call, before its first write.
 local function read_rows(row_count, edge_count)
   local rows = {}
@@ -10,11 +20,12 @@ local function read_rows(row_count, edge_count)
       id = take(), root = take(), queue = take(), body = take(), priority = take(), delay = take(),
       on = take(), up = take(), tree = take(), timeout = take(), needs = {}, feeds = {},
     }
-    rows[i].is_known = redis.call('EXISTS', job_root .. rows[i].id) == 1
   end
+  note_known(rows)
   for _ = 1, edge_count do
     local row, job, needs = rows[take()], take(), take()
     if not row.is_known then
+      is_fed[job] = true
       if job == row.id then row.needs[#row.needs + 1] = needs end
       row.feeds[#row.feeds + 1] = { job, needs }
     end
@@ -22,8 +33,12 @@ local function read_rows(row_count, edge_count)
   return rows
 end
 
-local function write_row(row, now)
-  local fields = { 'queue', row.queue, 'state', 'waiting-children', 'order', score_of(row.priority, 0), 'created', now }
+local rooted = {}
+
+-- order: its place in `ready` if it goes there at once, else nil.
+local function write_row(row, order, now)
+  row.order = score_of(row.priority, order or 0)
+  local fields = { 'queue', row.queue, 'state', order and 'waiting' or 'waiting-children', 'order', row.order, 'created', now }
   local n = #fields
   local function set(field, value)
     if value == '' then return end
@@ -34,12 +49,17 @@ local function write_row(row, now)
   set('on', row.on)
   set('up', row.up)
   set('tree', row.tree)
-  row.due = row.delay ~= '' and now + row.delay or nil
   if row.due then set('due', row.due) end
-  if #row.body <= FIELD then set('body', row.body) else redis.call('SET', key('body', row.id), row.body) end
+  if #row.body <= FIELD then
+    set('body', row.body)
+  else
+    redis.call('SET', key('body', row.id), row.body)
+    fields[n + 1], fields[n + 2] = 'body', ''
+  end
   redis.call('HSET', job_root .. row.id, unpack(fields))
   if row.tree ~= '' then
-    redis.call('SADD', root .. ':rooted', row.queue)
+    if not rooted[row.queue] then redis.call('SADD', root .. ':rooted', row.queue) end
+    rooted[row.queue] = true
     if row.timeout ~= '' then
       redis.call('ZADD', root .. ':deadlines', (row.due or now) + row.timeout, 'timeout:' .. row.id)
       has_deadlines = has_deadlines or redis.call('ZRANGE', root .. ':deadlines', 0, 0)[1] == 'timeout:' .. row.id
@@ -47,21 +67,36 @@ local function write_row(row, now)
   end
 end
 
--- lists: leaves (queue -> records), due (queues that got a delayed job). Where the tree is not open yet its
--- leaves are only noted.
-local function plant(rows, is_open, lists, now)
+-- Reserves the orders of the rows that go to ready at once; returns the one before the first.
+local function reserve_ready(rows, is_open, now)
+  local count = 0
+  for _, row in ipairs(rows) do
+    row.due = row.delay ~= '' and now + row.delay or nil
+    row.is_ready = is_open and not row.is_known and row.root ~= '' and not is_fed[row.id] and not row.due
+    if row.is_ready then count = count + 1 end
+  end
+  return count > 0 and reserve(count) or 0
+end
+
+-- lists: ready (as `place_ready` takes it), leaves (queue -> records), due (queues that got a delayed job).
+-- Where the tree is not open yet its leaves are only noted, under who adds them.
+local function plant(rows, adder, is_open, lists, now)
   local members, feeds = {}, {}
+  local order = reserve_ready(rows, is_open, now)
   for _, row in ipairs(rows) do
     if not row.is_known then
-      write_row(row, now)
+      if row.is_ready then order = order + 1 end
+      write_row(row, row.is_ready and order, now)
       if row.root ~= '' then push(members, row.root, row.id) end
-      if #row.needs > 0 then
+      if row.is_ready then
+        push(lists.ready, row.queue, row.order, row.id)
+      elseif is_fed[row.id] then
         call_many('SADD', key('needs', row.id), row.needs)
       elseif row.root == '' then -- a root; its call decides
       elseif is_open then
         place_leaf(row.id, row.queue, score_of(row.priority, 0), row.due, lists, now)
       else
-        redis.call('RPUSH', key('leaves', row.root), row.id)
+        redis.call('RPUSH', key('leaves', adder), row.id)
       end
       for _, edge in ipairs(row.feeds) do
         if edge[1] ~= row.id then redis.call('SADD', key('needs', edge[1]), edge[2]) end

@@ -1,6 +1,7 @@
 -- Into `ready`, and waking whoever serves the queue.
 local MIDDLE = 549755813888 -- 2^39: orders rise from here, those of lifo jobs fall
 local SPAN = 1099511627776 -- 2^40 orders within one priority; 4000 * 2^40 stays below 2^53
+local gone = {} -- jobs that a stop took out while this call was about to put them into ready
 local SILENT = 60000 -- a pool that did not announce itself for so long has no worker
 
 -- Reserves `count` orders and returns the one before the first. One counter serves all queues of
@@ -24,9 +25,11 @@ local function requeue(records, ready)
   for queue, list in pairs(records) do
     local order = reserve(#list)
     for i, record in ipairs(list) do
-      local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
-      redis.call('HSET', job_root .. record.id, 'state', 'waiting', 'order', score)
-      push(ready, queue, score, record.id)
+      if not gone[record.id] then
+        local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
+        redis.call('HSET', job_root .. record.id, 'state', 'waiting', 'order', score)
+        push(ready, queue, score, record.id)
+      end
     end
   end
 end
@@ -38,6 +41,16 @@ local function wake(queue, now)
     redis.call('ZADD', key('wake', pool), now, queue)
     redis.call('PEXPIRE', key('wake', pool), 120000)
   end
+end
+
+-- A flat list of score, job without what is gone.
+local function without_gone(list)
+  if not next(gone) then return list end
+  local left = {}
+  for i = 1, #list, 2 do
+    if not gone[list[i + 1]] then left[#left + 1], left[#left + 2] = list[i], list[i + 1] end
+  end
+  return left
 end
 
 -- members: queue -> flat list of score, job. Wakes queues that had nothing waiting:
@@ -53,7 +66,7 @@ local function place_ready(members, now, is_claiming)
   local known = #names <= 1000 and redis.call('EXISTS', unpack(names))
   for i, queue in ipairs(queues) do
     local was_empty = known == 0 or known ~= #names and redis.call('EXISTS', names[i]) == 0
-    call_many('ZADD', names[i], members[queue])
+    call_many('ZADD', names[i], without_gone(members[queue]))
     if was_empty then filled[#filled + 1] = queue end
   end
   if is_claiming then return filled end

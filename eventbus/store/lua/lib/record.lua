@@ -29,12 +29,12 @@ end
 local function read_lease(id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key', 'cancel',
-    'root', 'up', 'tree', 'on', 'stop', 'stopper', 'acked'
+    'root', 'up', 'tree', 'on', 'stop', 'stopper', 'acked', 'knows'
   )
   if v.err or not v[1] or not v[3] then return nil end
   return {
     state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7],
-    root = v[8], up = v[9], tree = v[10], on = v[11], stop = v[12], stopper = v[13], acked = v[14],
+    root = v[8], up = v[9], tree = v[10], on = v[11], stop = v[12], stopper = v[13], acked = v[14], knows = v[15],
   }
 end
 
@@ -65,8 +65,14 @@ local function quarantine(id, queue, why, now)
     redis.call('RENAME', name, raw)
     redis.call('PEXPIRE', raw, KEPT)
   end
+  local dependent = not record.root and try('LINDEX', key('feeds', id), 0)
+  if dependent then -- who needs it knows which tree it was part of
+    local kept = try('HMGET', job_root .. dependent, 'tree', 'root') or {}
+    record.root = kept[1] and dependent or kept[2]
+  end
   redis.call('HSET', name, 'queue', record.queue)
   if record.root then redis.call('HSET', name, 'root', record.root) end -- it goes when its tree does
+  if record.tree then redis.call('HSET', name, 'tree', 1, 'stop', 'failed') end -- its members do not start
   local text = cjson.encode({
     type = 'StoreCorrupt',
     -- What it quotes may be no UTF-8, and would make its whole reply unreadable.
@@ -74,7 +80,7 @@ local function quarantine(id, queue, why, now)
     attempts = 0,
   })
   finish(id, record, 'failed', text, now, 0)
-  if queue then return end
+  if queue or record.root then return end
   redis.call('ZADD', key('failed', 'unknown'), now, id)
   for _, each in ipairs({ name, key('result', id), key('body', id), key('failed', 'unknown') }) do
     redis.call('PEXPIRE', each, KEPT)

@@ -16,7 +16,7 @@ local function forget(ids, now)
   local names, trees = {}, {}
   for i, id in ipairs(ids) do
     trees[i] = key('members', id)
-    for _, kind in ipairs({ 'job', 'body', 'result', 'progress', 'log', 'waiters' }) do
+    for _, kind in ipairs({ 'job', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints' }) do
       names[#names + 1] = key(kind, id)
     end
   end
@@ -30,21 +30,25 @@ local function forget(ids, now)
   end
 end
 
+-- What ties a job to others.
+local function forget_ties(id)
+  redis.call('UNLINK', key('needs', id), key('feeds', id), key('leaves', id))
+end
+
 function forget_members(tree, now)
   local name = key('members', tree)
   local ids = to_forget > 0 and redis.call('LRANGE', name, 0, to_forget - 1) or {}
   to_forget = to_forget - #ids
   if #ids > 0 then
     redis.call('LTRIM', name, #ids, -1)
-    for _, id in ipairs(ids) do
-      redis.call('UNLINK', key('needs', id), key('feeds', id), key('checkpoints', id))
-    end
+    for _, id in ipairs(ids) do forget_ties(id) end
     forget(ids, now)
   end
   if redis.call('EXISTS', name) == 1 then
     add_chore('forget', tree, now)
   else
-    redis.call('UNLINK', key('needs', tree), key('feeds', tree), key('checkpoints', tree), key('done', tree), key('leaves', tree))
+    forget_ties(tree)
+    redis.call('UNLINK', key('done', tree))
   end
 end
 

@@ -23,8 +23,8 @@ local function read_settles(count)
       simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, v[3], v[4], text
       n = n + 4
     else
-      local record = { queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7] }
-      if v[8] or v[9] then record = read_lease(id) or record end
+      local record = { queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7], root = v[8] }
+      if v[9] or v[8] and state ~= 'completed' then record = read_lease(id) or record end
       local row = { id = id, state = state, attempts = attempts, text = text, delay = args[at], record = record }
       if state == 'delayed' or state == 'waiting' then add_place(id, record) end
       settles.rows[#settles.rows + 1] = row
@@ -53,7 +53,7 @@ local function settle_retry(row, now, retried, delayed)
     delayed[#delayed + 1] = now + row.delay
     delayed[#delayed + 1] = row.id
   else
-    redis.call('HSET', key('job', row.id), 'attempts', row.attempts)
+    redis.call('HSET', key('job', row.id), 'state', 'waiting', 'attempts', row.attempts)
     row.record.id = row.id
     push(retried, row.record.queue, row.record)
   end
@@ -94,7 +94,7 @@ local function write_settles(settles, policies, ready, now)
     end
   end
   call_many('ZREM', root .. ':active', ended)
-  call_many('ZADD', root .. ':delayed', lists.delayed)
+  call_many('ZADD', root .. ':delayed', without_gone(lists.delayed))
   requeue(lists.retried, ready)
   return #lists.delayed > 0
 end

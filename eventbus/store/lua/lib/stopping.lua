@@ -10,10 +10,10 @@
 -- `wake` there is nobody to undo anything, and it ends itself when none runs.
 local to_sweep = 100 -- members that one call still looks at
 local PLACES = { waiting = 'ready', delayed = 'delayed', parked = 'parked' }
-local OPEN = { waiting = true, delayed = true, parked = true, ['waiting-children'] = true, active = true }
 
 -- Takes a job that nobody runs out of the place where it waits.
 local function take_out(id, record)
+  gone[id] = true
   local place = PLACES[record.state]
   if place then try('ZREM', place == 'delayed' and root .. ':delayed' or key(place, record.queue), id) end
 end
@@ -34,18 +34,18 @@ local function drop_member(id, record, text, now)
   tell(id, record, 'cancelled', text)
 end
 
-local function stop_member(id, top, cause, now)
+local function stop_member(id, top, is_gentle, now)
   local record = read_lease(id)
   if not record or not OPEN[record.state] or record.root ~= top then return end
   if record.tree then
     redis.call('SADD', key('needs', top), id)
     local why = cjson.encode({ type = 'JobCancelled', message = 'the tree that it is part of stops: ' .. top })
-    stop_tree(id, 'cancelled', top, why, now)
+    stop_tree(id, 'cancelled', top, why, now, is_gentle)
   elseif record.state ~= 'active' then
     drop_member(id, record, '{"type":"JobCancelled","message":"its tree stopped"}', now)
   else
     redis.call('SADD', key('needs', top), id)
-    if cause ~= 'failed' then
+    if not is_gentle then
       redis.call('HSET', job_root .. id, 'cancel', top)
       tell_worker(record.token, 'cancel:' .. id, now)
     end
@@ -53,12 +53,12 @@ local function stop_member(id, top, cause, now)
 end
 
 function sweep(top, now)
-  local v = try('HMGET', job_root .. top, 'stop', 'swept') or {}
+  local v = try('HMGET', job_root .. top, 'stop', 'swept', 'gentle') or {}
   if not v[1] then return end
   local first, count = tonumber(v[2]) or 0, to_sweep
   local ids = count > 0 and try('LRANGE', key('members', top), first, first + count - 1) or {}
   to_sweep = count - #ids
-  for _, id in ipairs(ids) do stop_member(id, top, v[1], now) end
+  for _, id in ipairs(ids) do stop_member(id, top, v[3], now) end
   redis.call('HSET', job_root .. top, 'swept', first + #ids)
   if #ids == count then
     add_chore('stop', top, now)
@@ -67,18 +67,29 @@ function sweep(top, now)
   end
 end
 
--- Returns whether this call made the mark; `text` is the outcome of a root that nobody wakes, or the
+-- A root whose last chunk is there, or is awaited no more.
+local function end_pending(id)
+  if redis.call('HDEL', job_root .. id, 'pending') == 1 then redis.call('ZREM', root .. ':deadlines', 'unopened:' .. id) end
+end
+
+-- A gentle stop lets what runs finish its attempt; so do those of a tree whose member failed, and of the
+-- trees in it. Returns whether this call made the mark; `text` is the outcome of a root that nobody wakes, or the
 -- error of the root's own activation.
-function stop_tree(top, cause, by, text, now)
+function stop_tree(top, cause, by, text, now, is_gentle)
   local record = read_lease(top)
   if not record or not OPEN[record.state] or record.stop then return false end
+  is_gentle = is_gentle or cause == 'failed'
   redis.call('HSET', job_root .. top, 'stop', cause, 'stopper', by)
+  if is_gentle then redis.call('HSET', job_root .. top, 'gentle', 1) end
   redis.call('SET', key('result', top), text)
+  mark_of(top)
   marks[top] = cause
+  end_pending(top)
   if record.state ~= 'active' then
     take_out(top, record)
+    redis.call('HDEL', job_root .. top, 'attempts', 'stalls') -- undoing has counts of its own
     redis.call('HSET', job_root .. top, 'state', 'waiting-children')
-  elseif cause ~= 'failed' then
+  elseif not is_gentle then
     tell_worker(record.token, 'cancel:' .. top, now)
   end
   redis.call('DEL', key('needs', top))
@@ -89,6 +100,7 @@ end
 
 -- What becomes of a root that settles while it is marked, before its activation knew: it runs again, to undo.
 local function settle_stopped_root(id, now)
+  redis.call('HDEL', job_root .. id, 'attempts', 'stalls')
   redis.call('HSET', job_root .. id, 'state', 'waiting-children')
   if redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end

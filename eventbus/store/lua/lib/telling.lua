@@ -1,5 +1,6 @@
 -- Telling those who need a member that it ended, at once or by a chore.
 local to_tell = 200 -- dependents that one call tells; the rest is a chore
+local untold = {} -- members that left some to a chore
 
 -- The text of what ended without completing, as its dependents and waiters hear it.
 local function describe_failure(id, state)
@@ -10,18 +11,25 @@ local function describe_failure(id, state)
   return cjson.encode({ type = 'ChildFailed', message = text })
 end
 
--- One dependent of a job that did not complete: its own policy decides, or the child's for it.
+-- One dependent of a job that did not complete: its own policy decides, or the child's for it. One that
+-- runs meanwhile is noted as `broken`, and hears of it when it waits.
 local function tell_failure(dependent, each, now)
   local v = try('HMGET', job_root .. dependent, 'state', 'queue', 'on', 'tree', 'reply', 'joined', 'key', 'root', 'up') or {}
-  if v[1] ~= 'waiting-children' or not v[2] then return end
+  if not (v[1] and v[2]) then return satisfy(dependent, each.id, now) end
+  if not OPEN[v[1]] then return end
+  if (try('SMISMEMBER', key('needs', dependent), each.id) or {})[1] ~= 1 then return end -- an earlier run's
   local policy = each.up or v[3] or 'fail'
   local top = v[4] and dependent or v[8]
+  local stops = v[4] or policy == 'fail' and try('HGET', job_root .. top, 'on') == 'wake'
   if policy == 'ignore' then
     satisfy(dependent, each.id, now)
+  elseif not stops and v[1] ~= 'waiting-children' then
+    redis.call('HSET', job_root .. dependent, 'broken', each.id)
   elseif policy == 'wake' and not v[4] then
     redis.call('DEL', key('needs', dependent))
     release(dependent, now)
-  elseif v[4] or policy == 'fail' and try('HGET', job_root .. top, 'on') == 'wake' then
+  elseif stops then
+    if v[4] and (each.up == 'remove' or each.up == 'wake') then redis.call('HSET', job_root .. top, 'on', each.up) end
     stop_tree(top, 'failed', each.id, describe_failure(each.id, each.state), now)
   else
     local record = { queue = v[2], reply = v[5], joined = v[6], key = v[7], root = v[8], up = v[9] }
@@ -31,10 +39,20 @@ local function tell_failure(dependent, each, now)
   end
 end
 
+-- A job that begins to wait hears of a child that failed while it ran. Returns whether there was one.
+local function recall_failure(id, now)
+  local child = try('HGET', job_root .. id, 'broken')
+  if not child then return false end
+  local record = read_lease(child) or { state = 'failed' }
+  redis.call('HDEL', job_root .. id, 'broken')
+  tell_failure(id, { id = child, state = record.state, up = record.up }, now)
+  return true
+end
+
 local function tell_one(each, now)
   if mark_of(each.root) ~= '' then return satisfy(each.root, each.id, now) end
-  local feeds = key('feeds', each.id)
-  local dependents = to_tell > 0 and try('LRANGE', feeds, 0, to_tell - 1) or {}
+  local feeds, first = key('feeds', each.id), each.told or 0
+  local dependents = to_tell > 0 and try('LRANGE', feeds, first, first + to_tell - 1) or {}
   for _, dependent in ipairs(dependents) do
     if each.state == 'completed' then
       satisfy(dependent, each.id, now)
@@ -43,9 +61,10 @@ local function tell_one(each, now)
     end
   end
   to_tell = to_tell - #dependents
-  if #dependents > 1 or to_tell <= 0 then
-    redis.call('LTRIM', feeds, #dependents, -1)
-    if redis.call('EXISTS', feeds) == 1 then add_chore('tell', each.id, now) end
+  if to_tell <= 0 and (try('LLEN', feeds) or 0) > first + #dependents then
+    redis.call('HSET', job_root .. each.id, 'told', first + #dependents)
+    untold[each.id] = true
+    add_chore('tell', each.id, now)
   end
 end
 
@@ -57,7 +76,12 @@ local function flush_tells(ready, now)
     i = i + 1
   end
   requeue(released, ready)
-  if #removed > 0 then forget(removed, now) end
+  for _, id in ipairs(removed) do
+    if not untold[id] then -- else it is kept with its tree
+      forget({ id }, now)
+      forget_ties(id)
+    end
+  end
   released, tells, removed = {}, {}, {}
 end
 

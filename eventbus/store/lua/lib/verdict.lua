@@ -1,5 +1,8 @@
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 
+-- What an activation that knows of the stop may ask for, though it did not acknowledge it yet.
+local ON_HOLD = { waiting = true, delayed = true, parked = true }
+
 -- What a settle comes to in a tree: a stopped one gives no further attempt, and a root that may undo
 -- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
 local function decide_in_tree(row, record, now)
@@ -11,6 +14,7 @@ local function decide_in_tree(row, record, now)
       record.stop = 'failed'
     end
     if record.stop then
+      if record.knows and ON_HOLD[state] then return state end
       settle_stopped_root(row.id, now)
       return nil
     end

@@ -1,0 +1,137 @@
+"""Where flows run under test: one worker that may be killed, and the judge of what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import depot
+from audit import Audit
+from backends import Backend
+from conditions import until
+from journal import Journal
+from ledger import Account, Ledger
+from programs import Program
+from proxy import Proxy, When
+from supervisor import Supervisor
+
+from eventbus import EventProvider
+from workflows import FlowHandle, Workflow, WorkflowProvider
+
+__all__ = ["LEASE", "Site", "heard_of", "run_caller", "wait_state"]
+
+LEASE = "600ms"
+_BETWEEN = 0.02
+
+
+class Site:
+    """A server with one worker of `depot` behind the proxy, started again when it has died."""
+
+    def __init__(
+        self, server: Backend, proxy: Proxy, folder: Path, journal: Journal, run: Callable[..., Program]
+    ) -> None:
+        self.proxy = proxy
+        self._server = server
+        self._folder = folder
+        self._journal = journal
+        self._run = run
+        self._supervisor: Supervisor | None = None
+
+    def begin(self) -> None:
+        """Start the worker."""
+        self._supervisor = Supervisor(self._start)
+
+    def kill(self) -> None:
+        """Kill the worker there is, by `kill -9`."""
+        self.supervisor.current.kill()
+
+    def set_trap(self, when: str, where: str) -> None:
+        """Kill the worker once: `before` or `after` a call, or `in` a function."""
+        if when == "in":
+            (self._folder / f"die in {where}").touch()
+            return
+        moment: When = "before" if when == "before" else "after"
+        self.proxy.strike(where, moment, self.kill)
+
+    def hold(self, step: str) -> None:
+        """Let a step wait in the middle of its function."""
+        (self._folder / f"hold {step}").touch()
+
+    def release(self, step: str) -> None:
+        (self._folder / f"hold {step}").unlink()
+
+    @property
+    def supervisor(self) -> Supervisor:
+        assert self._supervisor is not None, "its worker has not been started"
+        return self._supervisor
+
+    @property
+    def killed(self) -> list[int]:
+        """The workers that died and were replaced."""
+        return [] if self._supervisor is None else [each.pid for each in self.supervisor.workers[:-1]]
+
+    @asynccontextmanager
+    async def supervised(self) -> AsyncGenerator[None]:
+        """Replace whoever dies meanwhile."""
+        task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+    async def wait_killed(self) -> None:
+        await until("it died and was replaced", lambda: self.killed != [], story=self.supervisor.story)
+
+    async def wait_began(self, step: str) -> None:
+        await until(
+            f"{step} began",
+            lambda: step in [each.payload for each in self._journal.read("began")],
+            story=self.supervisor.story,
+        )
+
+    async def judge(
+        self, flows: WorkflowProvider, handle: FlowHandle[Any], heard: object, *killed: int
+    ) -> Ledger:
+        """Compare record, journal and what was heard of a flow of `order`; what happened twice is left to the test."""
+        account = Account(depot.order, await flows.report(handle.id), {}, heard)
+        ledger = Ledger(self._journal, {*self.killed, *killed})
+        assert ledger.flaws(account) == []
+        audit = Audit(self._server)
+        assert audit.problems == []
+        assert audit.left_open() == {}
+        return ledger
+
+    async def _look(self) -> None:
+        while True:
+            self.supervisor.look()
+            await asyncio.sleep(_BETWEEN)
+
+    def _start(self) -> Program:
+        return self._run("worker", "depot:provider", url=self.proxy.url, lease=LEASE)
+
+
+@asynccontextmanager
+async def run_caller(server: Backend, *workflows: Workflow[Any, Any]) -> AsyncGenerator[WorkflowProvider]:
+    """Who executes these workflows, by default those of `depot`: this process, which runs no step."""
+    async with EventProvider(server.url, lease=LEASE) as provider:
+        flows = WorkflowProvider(provider)
+        for each in workflows or (depot.order, depot.wide):
+            flows.register(each)
+        yield flows
+
+
+async def wait_state(handle: FlowHandle[Any], step: str, state: str) -> None:
+    """Wait until a step is recorded so."""
+    while (await handle.report()).steps[step].state != state:  # noqa: ASYNC110  (the server tells nobody)
+        await asyncio.sleep(_BETWEEN)
+
+
+async def heard_of(handle: FlowHandle[Any]) -> object:
+    """What the caller hears: the output, or the error."""
+    try:
+        return await handle.result()
+    except Exception as error:  # noqa: BLE001  (judged by the ledger)
+        return error
