@@ -229,7 +229,7 @@ def _report(job_id: str, look: JobLook) -> JobReport:
         due_ms=_number(fields, "due"),
         claimed_ms=_number(fields, "claimed"),
         ended_ms=_number(fields, "ended"),
-        worker=fields.get("token", "").rpartition(":")[0] if state == "active" else "",
+        worker=_worker_of(fields.get("token", "")) if state == "active" else "",
         lease_ms=look.lease_end if state == "active" else 0,
         tree=fields.get("root", ""),
         is_root="tree" in fields,
@@ -237,6 +237,11 @@ def _report(job_id: str, look: JobLook) -> JobReport:
         stop=fields.get("stop", ""),
         why=fields.get("why", "") if state == "parked" else "",
     )
+
+
+def _worker_of(token: str) -> str:
+    """The worker in a lease's token, `<worker>[+]:<call>`."""
+    return token.partition(":")[0].partition("+")[0]
 
 
 def _member(member: TreeMember) -> MemberReport:
@@ -272,7 +277,7 @@ def _payload(body: str, queue: str) -> Any:
         try:
             return msgspec.json.decode(decode_message(body).payload)
         except (msgspec.MsgspecError, UnicodeError):
-            return body
+            return _plain(body)
     return _value(body)
 
 
@@ -283,7 +288,12 @@ def _value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError):
-        return text
+        return _plain(text)
+
+
+def _plain(text: str) -> str:
+    """The text without what no UTF-8 can hold, so that it can be shown and passed on."""
+    return text.encode(errors="replace").decode()
 
 
 def _error(text: str) -> str:
@@ -293,7 +303,7 @@ def _error(text: str) -> str:
     try:
         failure = msgspec.json.decode(text, type=Failure)
     except (msgspec.MsgspecError, UnicodeError):
-        return text
+        return _plain(text)
     return f"{failure.type}: {failure.message}" if failure.message else failure.type
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
 
-__all__ = ["FlowBuilder", "FlowPlan", "Node", "build", "listed"]
+__all__ = ["Before", "FlowBuilder", "FlowPlan", "Node", "build", "listed"]
 
 
 class _HasAfter(Protocol):
@@ -90,6 +90,32 @@ class FlowPlan:
             else:
                 nodes.append(Node(step, tuple(left)))
         return FlowPlan(nodes)
+
+
+class Before(Collection[str]):
+    """The steps that run before one of a plan; worked out when somebody asks, for most steps never do."""
+
+    __slots__ = ("_found", "_plan", "_step")
+
+    def __init__(self, plan: FlowPlan, step: str) -> None:
+        self._plan = plan
+        self._step = step
+        self._found: dict[str, None] | None = None
+
+    def __contains__(self, step: object) -> bool:
+        return step in self._all
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def _all(self) -> dict[str, None]:
+        if self._found is None:
+            self._found = dict.fromkeys(self._plan.ancestors(self._step))
+        return self._found
 
 
 class FlowBuilder:

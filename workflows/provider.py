@@ -37,6 +37,7 @@ from workflows.registry import StepRegistry
 from workflows.report import FlowReport, FlowSummary
 from workflows.restart import restart_flow
 from workflows.telemetry import start_context
+from workflows.testing import run_inline
 from workflows.work.flows import FlowConsumer, members_of
 from workflows.work.site import Site
 from workflows.work.steps import StepConsumer
@@ -129,6 +130,21 @@ class WorkflowProvider:
         emission = self._jobs.add(tree, reading, correlation_id=message.correlation_id)
         await emission.enqueued()
         return FlowHandle(emission.job_id, self._jobs, reading, self, emission)
+
+    async def run_inline(
+        self,
+        workflow: Workflow[I, O],
+        input: I,  # noqa: A002  (as the workflow calls it)
+        *,
+        meta: Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109  (of the flow, with rollback)
+    ) -> O:
+        """Run a flow here and now, without jobs: the same rules and errors, nothing is durable.
+
+        For dry runs and tests; see `workflows.testing`. `ctx.emit` uses this provider, which need not be
+        started otherwise. Raises as a handle's `result` does.
+        """
+        return await run_inline(workflow, input, meta=meta, timeout=timeout, provider=self.provider)
 
     def handle(self, flow_id: str) -> FlowHandle[Any]:
         """Return a handle on any flow by its id; whether there is one is found when it is asked.

@@ -1,16 +1,19 @@
-"""A server at its maxmemory: emits are refused and write nothing, running jobs still end."""
+"""A server at its maxmemory: emits and trees are refused and write nothing, running jobs and trees still end."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from groves import STEPS, Grove, make_tree, pieces_of
 from servers import Server
 from shards import LEASE, START, Shard, row, settle
 
 from eventbus.errors import StoreRefused
 from eventbus.store.connection import Connector
+from eventbus.store.rows import SaveRow
 from eventbus.store.store import Store
+from eventbus.tree import Member
 
 
 @pytest.fixture
@@ -119,3 +122,63 @@ async def test_workers_announce_themselves_and_sweep(shard: Shard) -> None:
     assert await shard.announce() == 0
     assert await shard.members("pools") == ["pool"]
     assert await shard.sweep() == 0
+
+
+# trees
+
+
+@pytest.mark.parametrize("size", [1, 2, 100])
+async def test_a_tree_is_refused_whole_piece_by_piece(shard: Shard, size: int) -> None:
+    grove = Grove(shard, repeats=False)
+    *first, last = pieces_of(make_tree({"a": "", "b": "a"}, key="k", print="p"), size)
+    for chunk in first:
+        await grove.send(chunk)
+    await _fill(shard)
+    before = await _names(shard)
+    with pytest.raises(StoreRefused, match="maxmemory"):
+        await grove.send(last)
+    assert await _names(shard) == before
+    assert await grove.claim() == []
+    await shard.command("CONFIG", "SET", "maxmemory", "0")
+    await grove.send(last)
+    assert await grove.run_all() == ["f/a", "f/b", "f"]
+
+
+async def test_who_joins_a_tree_is_refused_too(shard: Shard) -> None:
+    grove = Grove(shard, repeats=False)
+    await grove.add(make_tree({"a": ""}, key="k", print="p"))
+    await _fill(shard)
+    with pytest.raises(StoreRefused, match="maxmemory"):
+        await grove.add(make_tree({"a": ""}, root="g", key="k", print="p"))
+
+
+async def test_a_tree_goes_on_to_its_end(shard: Shard) -> None:
+    grove = Grove(shard, repeats=True)
+    await shard.open_replies()
+    await grove.add(make_tree({"a": "", "b": "a", "c": "a", "d": "b c"}), reply=True)
+    await _fill(shard)
+    assert await grove.claim() == ["f/a"]
+    assert await grove.checkpoint("f/a", saves=[SaveRow("x", "y" * 500)]) == "ok"
+    assert await grove.spawn("f/a", Member("f/k", STEPS)) == "waiting"
+    assert await grove.run_all() == ["f/k", "f/a", "f/b", "f/c", "f/d", "f"]
+    assert len(await shard.replies()) == 1
+
+
+@pytest.mark.parametrize("cause", ["failed", "cancelled", "timeout"])
+async def test_a_tree_that_stops_is_undone(shard: Shard, cause: str) -> None:
+    grove = Grove(shard, repeats=True)
+    await grove.add(make_tree({"a": "", "b": "", "c": "a b"}, timeout=5.0))
+    await grove.claim()
+    await _fill(shard)
+    await grove.end("completed", "f/b", text='"' + "x" * 500 + '"')
+    if cause == "failed":
+        await grove.end("failed", "f/a", text='"' + "x" * 500 + '"')
+    elif cause == "cancelled":
+        assert await grove.cancel() == "asked"
+    else:
+        shard.now += 5000
+        await grove.turn(want=0)
+    if cause != "failed":
+        await grove.end("cancelled", "f/a", text="{}")
+    await grove.undo(cause=cause)
+    assert await grove.done() == ["b"]

@@ -61,6 +61,7 @@ __all__ = ["FlowConsumer", "members_of"]
 
 _GRAPH = "graph"
 _HOOK = "hook:failed"
+_KEY_TTL_MS = 7 * 86_400_000  # keys of flows are kept a week at least
 
 
 class FlowConsumer:
@@ -72,7 +73,8 @@ class FlowConsumer:
         self.queue = self.base = flow_queue(workflow)
         self.follows: Sequence[str] = (self.queue, steps_queue(workflow))
         self.concurrency = host.settings.concurrency
-        self.retention: Retention = host.retention
+        kept = host.retention
+        self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))
         self._workflow = workflow
         self._site = site
 

@@ -9,7 +9,7 @@ follows from the job's, so no crash starts it twice; what this process does not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ from eventbus.lowlevel import (
 )
 from workflows.context import StepContext
 from workflows.definition import Workflow
+from workflows.flow import Before
 from workflows.names import flow_queue, nested_flow_id, parse_member, steps_queue
 from workflows.records import (
     FlowMessage,
@@ -43,7 +44,7 @@ from workflows.records import (
 from workflows.step import Step
 from workflows.steps import ask, is_wanted, judge, rule_of, run_step
 from workflows.telemetry import work_span
-from workflows.work.loader import MAX_RESULTS
+from workflows.work.loader import MAX_RESULTS, NEAR_RESULTS
 from workflows.work.site import Flow, Site, StillRuns
 
 __all__ = ["StepConsumer", "read_message"]
@@ -85,10 +86,8 @@ class StepConsumer:
             known = ", ".join(self._site.registry.versions(self._workflow))
             return park(f"not known here: step {place.step}, version {version}; known: {known}")
         flow, step = Flow(self._site, workflow, place.flow_id, message), workflow.steps[place.step]
-        reach = workflow.plan.ancestors(
-            step.name, most=None if len(workflow.steps) <= MAX_RESULTS else MAX_RESULTS
-        )
-        records, unloaded = await flow.read_records(reach)
+        near, reach = _before(workflow, step.name)
+        records, unloaded = await flow.read_records(near)
         with work_span(
             "step",
             workflow=workflow.name,
@@ -106,7 +105,7 @@ class StepConsumer:
                 traceparent=traceparent,
                 records=records,
                 reach=reach,
-                unloaded=unloaded,
+                unloaded=unloaded if reach is near else reach,
             )
             if step.workflow is not None:
                 return await self._run_nested(job, flow, step, step.workflow, context)
@@ -182,6 +181,14 @@ class StepConsumer:
     def _find_step(self, job: Job) -> Step[Any, Any] | None:
         workflow = self._site.find(self._workflow, _version_of(job))
         return None if workflow is None else workflow.steps.get(parse_member(job.id).step)
+
+
+def _before(workflow: Workflow[Any, Any], step: str) -> tuple[list[str], Collection[str]]:
+    """The steps whose results are read before this one runs, and all that it may ask for."""
+    if len(workflow.steps) <= MAX_RESULTS:
+        near = workflow.plan.ancestors(step)
+        return near, near
+    return workflow.plan.ancestors(step, most=NEAR_RESULTS), Before(workflow.plan, step)
 
 
 class _InnerFailed(Exception):

@@ -80,9 +80,7 @@ local function cancel_stopped(id, now)
   local record = read_lease(id)
   if not record then return end
   local why = '{"type":"JobCancelled","message":"its tree stopped"}'
-  if mark_of(record.root) == 'gone' and redis.call('EXISTS', job_root .. record.root) == 1 then
-    quarantine(record.root, nil, 'its members cannot read it', now)
-  end
+  if mark_of(record.root) == 'gone' then quarantine(record.root, nil, 'its members cannot read it', now) end
   stop_tree(record.root, 'cancelled', record.root, why, now)
   if redis.call('HGET', job_root .. id, 'state') == 'waiting' then
     stop_member(id, record.root, mark_of(record.root), now)

@@ -59,7 +59,7 @@ local function finish(id, record, state, text, now, key_ttl)
     redis.call('SET', key('result', id), text)
   end
   if record.root then -- kept and removed with its root, so no finished set lists it
-    if state == 'completed' then redis.call('RPUSH', key('done', record.root), id) end
+    if state == 'completed' then try('RPUSH', key('done', record.root), id) end
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up }
   elseif not record.is_removed then
     push(ends, state .. ':' .. record.queue, now, id)

@@ -25,6 +25,6 @@ local function open_leaves(adder, ready, now)
   end
   requeue(lists.leaves, ready)
   if #ids > 0 then redis.call('LTRIM', name, #ids, -1) end
-  if redis.call('EXISTS', name) == 1 then add_chore('open', adder, now) end
+  if (try('LLEN', name) or 0) > 0 then add_chore('open', adder, now) end
   for queue in pairs(lists.due) do wake(queue, now) end
 end

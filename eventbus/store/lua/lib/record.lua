@@ -85,4 +85,6 @@ local function quarantine(id, queue, why, now)
   for _, each in ipairs({ name, key('result', id), key('body', id), key('failed', 'unknown') }) do
     redis.call('PEXPIRE', each, KEPT)
   end
+  for _, each in ipairs(try('SMEMBERS', root .. ':rooted') or {}) do try('ZREM', key('roots', each), id) end
+  if redis.call('EXISTS', key('members', id)) == 1 then redis.call('ZADD', root .. ':deadlines', now + KEPT, 'forget:' .. id) end
 end

@@ -37,7 +37,9 @@ end
 
 function forget_members(tree, now)
   local name = key('members', tree)
-  local ids = to_forget > 0 and redis.call('LRANGE', name, 0, to_forget - 1) or {}
+  local ids = {}
+  if to_forget > 0 then ids = try('LRANGE', name, 0, to_forget - 1) or {} end
+  if to_forget > 0 and #ids == 0 then redis.call('UNLINK', name) end -- somebody else's
   to_forget = to_forget - #ids
   if #ids > 0 then
     redis.call('LTRIM', name, #ids, -1)

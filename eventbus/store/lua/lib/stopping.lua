@@ -38,13 +38,13 @@ local function stop_member(id, top, is_gentle, now)
   local record = read_lease(id)
   if not record or not OPEN[record.state] or record.root ~= top then return end
   if record.tree then
-    redis.call('SADD', key('needs', top), id)
+    try('SADD', key('needs', top), id)
     local why = cjson.encode({ type = 'JobCancelled', message = 'the tree that it is part of stops: ' .. top })
     stop_tree(id, 'cancelled', top, why, now, is_gentle)
   elseif record.state ~= 'active' then
     drop_member(id, record, '{"type":"JobCancelled","message":"its tree stopped"}', now)
   else
-    redis.call('SADD', key('needs', top), id)
+    try('SADD', key('needs', top), id)
     if not is_gentle then
       redis.call('HSET', job_root .. id, 'cancel', top)
       tell_worker(record.token, 'cancel:' .. id, now)
@@ -93,7 +93,7 @@ function stop_tree(top, cause, by, text, now, is_gentle)
     tell_worker(record.token, 'cancel:' .. top, now)
   end
   redis.call('DEL', key('needs', top))
-  redis.call('SADD', key('needs', top), '')
+  try('SADD', key('needs', top), '')
   sweep(top, now)
   return true
 end
