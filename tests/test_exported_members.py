@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections.abc import Callable
 
 import pytest
 
 import eventbus
+import eventbus.lowlevel
+import workflows
+import workflows.testing
 from eventbus import errors
+from workflows import errors as workflow_errors
 
 
 def test_the_front_door_offers_just_this() -> None:
@@ -88,14 +93,29 @@ def _drawn(text: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", eventbus.__all__)
-def test_public_methods_say_what_they_promise(name: str) -> None:
-    kind = getattr(eventbus, name)
+_DOORS = (eventbus, eventbus.lowlevel, workflows, workflows.testing)
+_CLASSES = [
+    pytest.param(getattr(door, name), id=f"{door.__name__}.{name}")
+    for door in _DOORS
+    for name in door.__all__
+    if isinstance(getattr(door, name), type)
+]
+_FUNCTIONS = [
+    pytest.param(getattr(door, name), id=f"{door.__name__}.{name}")
+    for door in _DOORS
+    for name in door.__all__
+    if inspect.isfunction(getattr(door, name))
+]
+
+
+def _is_ours(value: object) -> bool:
+    return getattr(value, "__module__", "").startswith(("eventbus", "workflows"))
+
+
+@pytest.mark.parametrize("kind", _CLASSES)
+def test_public_methods_say_what_they_promise(kind: type) -> None:
     members = {
-        member: value
-        for base in kind.__mro__
-        if base.__module__.startswith("eventbus")
-        for member, value in vars(base).items()
+        member: value for base in kind.__mro__ if _is_ours(base) for member, value in vars(base).items()
     }
     silent = [
         member
@@ -107,15 +127,45 @@ def test_public_methods_say_what_they_promise(name: str) -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", eventbus.__all__)
-def test_public_names_say_what_they_are_and_have_whole_signatures(name: str) -> None:
-    kind = getattr(eventbus, name)
-    assert vars(kind).get("__doc__"), f"{name} has no text of its own"
+@pytest.mark.parametrize("kind", _CLASSES)
+def test_public_names_say_what_they_are_and_have_whole_signatures(kind: type) -> None:
+    assert vars(kind).get("__doc__"), f"{kind.__name__} has no text of its own"
     bare = [
         f"{member}({parameter.name})"
         for member, value in inspect.getmembers(kind, inspect.isfunction)
-        if not member.startswith("_") and value.__module__.startswith("eventbus")
+        if not member.startswith("_") and _is_ours(value)
         for parameter in inspect.signature(value).parameters.values()
         if parameter.name != "self" and parameter.annotation is inspect.Parameter.empty
     ]
     assert bare == []
+
+
+@pytest.mark.parametrize("function", _FUNCTIONS)
+def test_public_functions_say_what_they_promise(function: Callable[..., object]) -> None:
+    assert inspect.getdoc(function)
+    bare = [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.annotation is inspect.Parameter.empty
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("door", _DOORS, ids=lambda door: door.__name__)
+def test_what_a_door_offers_is_sorted_and_there(door: types.ModuleType) -> None:
+    assert all(hasattr(door, name) for name in door.__all__)
+    kinds = (lambda name: name.isupper(), lambda name: name[0].isupper(), lambda name: name[0].islower())
+    assert door.__all__ == sorted(
+        door.__all__, key=lambda name: (next(i for i, is_kind in enumerate(kinds) if is_kind(name)), name)
+    )
+
+
+def test_the_door_of_workflows_offers_just_this() -> None:
+    assert set(workflows.__all__) >= {"StepContext", "StepError", "Workflow", "WorkflowProvider", "step"}
+    assert not [name for name in workflows.__all__ if name in eventbus.__all__], "one name, one door"
+
+
+def test_every_error_of_workflows_is_offered_and_drawn() -> None:
+    offered = {name for name in workflow_errors.__all__ if inspect.isclass(getattr(workflow_errors, name))}
+    assert offered <= set(workflows.__all__)
+    assert set(_drawn(workflow_errors.__doc__ or "")) == offered
