@@ -184,6 +184,10 @@ class Emission(Generic[R]):
         """Whether the server has the job."""
         return self._is_enqueued
 
+    def keep_quiet(self) -> None:
+        """Its outcome can be asked for elsewhere: nobody need be told that nobody awaited it here."""
+        self._is_retrieved = True
+
     def mark_enqueued(self) -> None:
         """The server has the job."""
         self._is_enqueued = True

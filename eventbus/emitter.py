@@ -202,6 +202,7 @@ class Emitter:
         if self._is_stopping:
             raise ProviderStopped(f"cannot start {reading.name}: the provider is stopping")
         emission: Emission[Any] = Emission(reading, self._tracker, tree.id, correlation_id, None, reply=True)
+        emission.keep_quiet()
         self._planter.put(emission, chunks_of(tree, reply=True), patience=_DEFAULT_DEADLINE)
         return emission
 

@@ -14,6 +14,7 @@ from eventbus.engine.consumer import Consumer, Retention
 from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, park, retry
 from eventbus.failure import Failure, describe, describe_cancelled, is_final, revive
 from eventbus.guest import Guest, Host
+from eventbus.inspector import Inspector
 from eventbus.jobs import Jobs
 from eventbus.logs import Logger, get_logger
 from eventbus.names import check_job_id, check_key, shown
@@ -35,6 +36,7 @@ __all__ = [
     "Failure",
     "Guest",
     "Host",
+    "Inspector",
     "Job",
     "Jobs",
     "Logger",

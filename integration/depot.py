@@ -1,10 +1,13 @@
 """The program under test for flows: `eventbus worker depot:provider`, run in this folder.
 
-Its workflows do nothing but what `deeds` says. Tests import it too, to execute them.
+Its workflows do nothing but what `deeds` says. Tests import it too, to execute them. A release with
+another `order` is one whose EVENTBUS_TEST_WITHOUT names a step that it does not have, and whose
+EVENTBUS_TEST_VERSION is the version that it gives it.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -13,7 +16,7 @@ from deeds import act, tell_completed, tell_failed, undo
 from eventbus import EventProvider, Retry
 from workflows import Workflow, WorkflowProvider, step
 
-__all__ = ["WIDE", "Order", "declared", "flows", "order", "provider", "wide"]
+__all__ = ["WIDE", "Order", "declared", "flows", "order", "provider", "versioned", "wide"]
 
 WIDE = 450
 """Members of `wide`: more than go in two calls."""
@@ -30,20 +33,30 @@ def _undone(name: str) -> Any:
     return step(act, name=name, rollback=undo)
 
 
-order: Workflow[Order, str] = Workflow("order", input=Order, output=str, retry=Retry(attempts=1))
-order.then(_undone("reserve")).parallel(_undone("pick"), _undone("wrap")).then(_undone("charge"))
-order.then(step(act, name="ship"))
-order.completed(tell_completed)
-order.failed(tell_failed)
-
-wide: Workflow[Order, Any] = Workflow("wide", input=Order, retry=Retry(attempts=1))
-wide.parallel(*(step(act, name=f"m{n}") for n in range(WIDE)))
+def versioned(version: str | None = None, without: str = "") -> Workflow[Order, str]:
+    """`order`; a version of None stands for that of its steps."""
+    made: Workflow[Order, str] = Workflow(
+        "order", input=Order, output=str, retry=Retry(attempts=1), version=version
+    )
+    groups = (("reserve",), ("pick", "wrap"), ("charge",))
+    for group in groups:
+        made.parallel(*(_undone(name) for name in group if name != without))
+    if without != "ship":
+        made.then(step(act, name="ship"))
+    made.completed(tell_completed)
+    made.failed(tell_failed)
+    return made
 
 
 def declared() -> Workflow[Order, str]:
     """`order` as a process knows it that executes it and has none of its steps."""
     return Workflow("order", input=Order, output=str)
 
+
+order = versioned(os.environ.get("EVENTBUS_TEST_VERSION"), os.environ.get("EVENTBUS_TEST_WITHOUT", ""))
+
+wide: Workflow[Order, Any] = Workflow("wide", input=Order, retry=Retry(attempts=1))
+wide.parallel(*(step(act, name=f"m{n}") for n in range(WIDE)))
 
 provider = EventProvider()
 flows = WorkflowProvider(provider)

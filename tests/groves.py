@@ -15,9 +15,11 @@ from eventbus.store.rows import ClaimRow, TreeHead, TurnAnswer
 from eventbus.store.trees import Chunk, TreePage, TreeVerdict
 from eventbus.tree import Member, Tree, rows_of
 
-__all__ = ["ROOTS", "STEPS", "Grove", "make_tree", "pieces_of"]
+__all__ = ["ROOTS", "STEPS", "TIMEOUT", "Grove", "make_tree", "pieces_of"]
 
 ROOTS, STEPS = "flow", "flow.steps"
+TIMEOUT = 3600.0
+"""Of trees that are to be stopped by it, seconds."""
 _QUEUES = (turn_queue(ROOTS), turn_queue(STEPS))
 _FAR = 10.0**12
 
@@ -85,9 +87,7 @@ class Grove:
 
     async def add(self, tree: Tree, size: int = 10_000, *, reply: bool = False) -> TreeVerdict:
         """Add it in pieces; returns what the last one met."""
-        for chunk in pieces_of(tree, size, reply=reply):
-            verdict = await self.send(chunk)
-        return verdict
+        return [await self.send(chunk) for chunk in pieces_of(tree, size, reply=reply)][-1]
 
     async def turn(
         self, *settles: Any, worker: str = "w", want: int = 1000, queues: Any = _QUEUES
@@ -158,7 +158,9 @@ class Grove:
             assert await save(job, token, **given, now=self.shard.now) == (word if is_there else "lost")
         return word
 
-    async def spawn(self, job: str, *children: Member, tree: str = "f", waits: bool = True, **given: Any) -> str:
+    async def spawn(
+        self, job: str, *children: Member, tree: str = "f", waits: bool = True, **given: Any
+    ) -> str:
         """Add children to a tree, which `job` needs."""
         rows, edges = rows_of(children, root=tree, parent=job, awaited=[each.id for each in children])
         return await self.checkpoint(job, rows=rows, edges=edges, opens=True, waits=waits, **given)
@@ -171,6 +173,22 @@ class Grove:
             assert await self.shard.cancel(job, call=call) in ([word], ["ended"])
         return word
 
+    async def stop(self, cause: str) -> None:
+        """Stop the tree `f` by its member `f/bad`, which is held, by a call, or by its deadline."""
+        if cause == "failed":
+            await self.end("failed", "f/bad", text='{"message":"boom"}')
+        elif cause == "cancelled":
+            assert await self.cancel() == "asked"
+            assert await self.cancel() == "over"  # by another call
+        else:
+            self.shard.now += round(TIMEOUT * 1000)
+            await self.turn(want=0)
+
+    async def end_bad(self, cause: str) -> None:
+        """After a stop that it did not make, `f/bad` ends as its handler was told to."""
+        if cause != "failed":
+            await self.end("cancelled", "f/bad", text="{}")
+
     async def lose(self, *, max_stalls: int = 3) -> list[str]:
         """Let every lease run out; returns the verdicts of the rescue by job."""
         self.shard.now += LEASE
@@ -180,7 +198,8 @@ class Grove:
     # a look inside
 
     async def look(self, root: str = "f", **given: Any) -> TreePage:
-        return await self.shard.store.trees.look(root, **{"max_bytes": 1 << 20, **given})
+        given.setdefault("max_bytes", 1 << 20)
+        return await self.shard.store.trees.look(root, **given)
 
     async def states(self, root: str = "f") -> dict[str, str]:
         """The root's state under its id, those of its members under their names."""
@@ -203,5 +222,3 @@ class Grove:
         names = await self.shard.command("KEYS", root.replace("{", "[{]").replace("}", "[}]") + ":*")
         kept = {"last", "order", "rooted", "wake", "pools", "clock", "worker", "active", "control"}
         return sorted(name for each in names if (name := each[len(root) + 1 :]).partition(":")[0] not in kept)
-
-

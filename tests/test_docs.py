@@ -215,7 +215,7 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     """In both directions: no right is missing, none is too many."""
     store = _ROOT / "eventbus" / "store"
     used = {name for each in store.rglob("*.lua") for name in _IN_LUA.findall(each.read_text())}
-    for module in ("caller", "replication", "store", "streams", "trees"):
+    for module in ("caller", "inspection", "replication", "store", "streams", "trees"):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))
     ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")
     stated = {word[1:].upper() for word in rule.split() if word.startswith("+")}

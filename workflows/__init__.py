@@ -23,7 +23,7 @@ from workflows.errors import (
 from workflows.handle import FlowHandle
 from workflows.provider import WorkflowProvider
 from workflows.registry import StepRegistry
-from workflows.report import FlowReport, FlowStatus, FlowSummary, RollbackReport, StepReport
+from workflows.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
 from workflows.step import Step, step
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "FlowStatus",
     "FlowSummary",
     "FlowTimeout",
+    "FlowTree",
     "ResultNotLoaded",
     "RollbackError",
     "RollbackReport",

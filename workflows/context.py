@@ -194,7 +194,10 @@ class StepContext(Generic[I]):
         return MappingProxyType(found)
 
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
-        """Emit as `EventProvider.emit` does, as part of this flow's chain and trace."""
+        """Emit as `EventProvider.emit` does, as part of this flow's chain and trace.
+
+        In a plain function, which runs in a thread, as `SyncProvider.emit` does: `.result()` waits.
+        """
         return self._tools.emit(event, payload, **options)
 
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> Any:

@@ -35,7 +35,15 @@ from workflows.ending import run_completed, run_failed
 from workflows.errors import COMPLETED, Rollback
 from workflows.member import Member
 from workflows.names import member_id, nested_flow_id
-from workflows.records import Cause, StepRecord, decode_step, describe_flow, read_flow, revive_flow
+from workflows.records import (
+    Cause,
+    StepRecord,
+    decode_step,
+    describe_flow,
+    error_text,
+    read_flow,
+    revive_flow,
+)
 from workflows.report import FlowReport, FlowState, RollbackReport
 from workflows.rollback import Outcome, Saga, Undo, failures_of, verdict_on
 from workflows.steps import ask, is_wanted, judge, rule_of, run_step
@@ -161,7 +169,9 @@ class InlineFlow:
             rollback=self.rollback,
             steps={name: member.report(self.codecs) for name, member in self._members.items()},
             order=[member.step.name for member in self._ended if member.state == "completed"],
-            rollbacks=[RollbackReport(step=path, error=failure) for path, failure in self.outcomes],
+            rollbacks=[
+                RollbackReport(step=path, error=error_text(failure)) for path, failure in self.outcomes
+            ],
         )
 
     # The steps.

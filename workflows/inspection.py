@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from eventbus import UnknownJob
-from eventbus.lowlevel import Failure, Jobs, TreeMember, TreePage
+from eventbus.lowlevel import Inspector, Jobs, TreeMember, TreePage
 from workflows.codecs import Codecs
 from workflows.names import flow_queue, parse_member, workflow_of
-from workflows.records import decode_message, decode_step
-from workflows.report import FlowReport, FlowSummary, RollbackReport, StepReport, StepState
+from workflows.records import decode_step, error_text, read_message_of
+from workflows.report import FlowReport, FlowSummary, FlowTree, RollbackReport, StepReport, StepState
 from workflows.rollback import read_undone
 from workflows.status import status_of
 from workflows.unknown import is_unknown
 
 __all__ = ["Inspection"]
 
+_ENDED = ("completed", "failed", "cancelled")
 _PAGE = 200
 _PAGE_BYTES = 4 << 20
 
@@ -37,8 +39,9 @@ _STATES: dict[str, StepState] = {
 class Inspection:
     """Reads the records of flows."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, inspector: Inspector) -> None:
         self._jobs = jobs
+        self._inspector = inspector
 
     async def report(
         self, flow_id: str, codecs_of: Callable[[str, str], Codecs | None] | None = None
@@ -51,7 +54,7 @@ class Inspection:
         page, members = await self._read(flow_id, "members")
         if not page.root:
             raise UnknownJob(flow_id)
-        message = decode_message(page.root.get("body", ""))
+        message = read_message_of(flow_id, page.root.get("body", ""))
         codecs = codecs_of and codecs_of(workflow_of(flow_id), message.version or page.saved.get("graph", ""))
         steps: dict[str, StepReport] = {}
         for member in members:
@@ -73,33 +76,63 @@ class Inspection:
             steps=steps,
             order=[each for each in order if each in steps and steps[each].state == "completed"],
             rollbacks=[
-                RollbackReport(step=path, error=text) for path, text in read_undone(page.saved).items()
+                RollbackReport(step=path, error=error_text(text))
+                for path, text in read_undone(page.saved).items()
             ],
-            error=_error(page.root.get("text", "")) if status.state in ("failed", "cancelled") else "",
+            error=error_text(page.root.get("text", "")) if status.state in ("failed", "cancelled") else "",
             created_ms=int(page.root.get("created", 0)),
             ended_ms=int(page.root.get("ended", 0)),
         )
 
+    async def tree(
+        self, flow_id: str, codecs_of: Callable[[str, str], Codecs | None] | None = None
+    ) -> FlowTree:
+        """Return a flow with those of its sub-workflows, and the errors of attempts. Raises as `report`."""
+        report = await self.report(flow_id, codecs_of)
+        page, members = await self._read(flow_id, "members")
+        message = read_message_of(flow_id, page.root.get("body", ""))
+        errors: dict[str, list[str]] = {}
+        nested: dict[str, list[FlowTree]] = {}
+        if log := (await self._inspector.job(flow_id)).errors:
+            errors[""] = log
+        for member in members:
+            is_flow = "~" in member.id.removeprefix(flow_id)
+            job = parse_member(member.id.rpartition("/")[0] if is_flow else member.id)
+            if message.kept.get(job.step, message.run) != job.run:
+                continue
+            if is_flow:
+                nested.setdefault(job.step, []).append(await self.tree(member.id, codecs_of))
+            elif (member.attempts or member.stalls) and (
+                log := (await self._inspector.job(member.id)).errors
+            ):
+                errors[job.step] = log
+        return FlowTree(report=report, errors=errors, nested=nested)
+
     async def flows(self, workflow: str | None, *, state: str | None, limit: int) -> list[FlowSummary]:
         """Return the newest flows of a workflow, or of all; `state` is one of a flow's."""
-        queues = [flow_queue(workflow)] if workflow else await self._jobs.root_queues()
-        is_ended = state in ("completed", "failed", "cancelled")
-        sets = (
-            [state]
-            if is_ended and state
-            else ["open"]
-            if state
-            else ["open", "completed", "failed", "cancelled"]
-        )
-        ids = [
-            flow_id
+        known = [flow_queue(workflow)] if workflow else await self._jobs.root_queues()
+        queues = [each for each in known if each.startswith(flow_queue(""))]
+        names = ("open", *_ENDED) if state is None else (state,) if state in _ENDED else ("open",)
+        found = [
+            each
             for queue in queues
-            for name in sets
-            for flow_id in await self._jobs.roots(queue, name, limit=limit)
+            for name in names
+            for each in await self._summaries(queue, name, state=state, limit=limit)
         ]
-        found = [each for flow_id in ids if (each := await self._summary(flow_id)) is not None]
-        found = [each for each in found if state in (None, each.state)]
         return sorted(found, key=lambda each: each.created_ms, reverse=True)[:limit]
+
+    async def _summaries(self, queue: str, name: str, *, state: str | None, limit: int) -> list[FlowSummary]:
+        """The newest of one set of roots that are in `state`."""
+        found: list[FlowSummary] = []
+        first = 0
+        while len(found) < limit:
+            ids = await self._jobs.roots(queue, name, first=first, limit=limit)
+            every = await asyncio.gather(*map(self._summary, ids))
+            found += [each for each in every if each is not None and state in (None, each.state)]
+            first += len(ids)
+            if len(ids) < limit:
+                break
+        return found[:limit]
 
     async def _summary(self, flow_id: str) -> FlowSummary | None:
         page = await self._jobs.look(flow_id, listed="done", limit=0)
@@ -115,12 +148,12 @@ class Inspection:
             completed=page.total if run == 1 else await self._count_completed(flow_id, page),
             created_ms=int(page.root.get("created", 0)),
             ended_ms=int(page.root.get("ended", 0)),
-            error=_error(page.root.get("text", "")) if status.state in ("failed", "cancelled") else "",
+            error=error_text(page.root.get("text", "")) if status.state in ("failed", "cancelled") else "",
         )
 
     async def _count_completed(self, flow_id: str, page: TreePage) -> int:
         """How many steps completed that count in this run, of a flow that was retried."""
-        message = decode_message(page.root.get("body", ""))
+        message = read_message_of(flow_id, page.root.get("body", ""))
         _, done = await self._read(flow_id, "done")
         ended = [parse_member(each.id) for each in done if "~" not in each.id.removeprefix(flow_id)]
         return sum(message.kept.get(each.step, message.run) == each.run for each in ended)
@@ -154,7 +187,7 @@ def _step_report(step: str, member: TreeMember, codecs: Codecs | None) -> StepRe
             read = codecs.result(step).decode if codecs is not None and is_known else msgspec.json.decode
             result = read(memoryview(record.result))
     elif member.text:
-        error = _error(member.text)
+        error = error_text(member.text)
         if is_unknown(member.state, member.stalls, member.text):
             state = "unknown"
     return StepReport(
@@ -166,17 +199,3 @@ def _step_report(step: str, member: TreeMember, codecs: Codecs | None) -> StepRe
         started_ms=member.claimed,
         ended_ms=member.ended,
     )
-
-
-def _failure(text: str) -> Failure | None:
-    try:
-        return msgspec.json.decode(text, type=Failure)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
-def _error(text: str) -> str:
-    failure = _failure(text)
-    if failure is None:
-        return text[:200]
-    return f"{failure.type}: {failure.message}" if failure.message else failure.type

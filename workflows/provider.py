@@ -34,7 +34,7 @@ from workflows.inspection import Inspection
 from workflows.names import check_flow_id, flow_queue, member_id, new_flow_id, steps_queue, workflow_of
 from workflows.records import FlowMessage, encode_message
 from workflows.registry import StepRegistry
-from workflows.report import FlowReport, FlowSummary
+from workflows.report import FlowReport, FlowSummary, FlowTree
 from workflows.restart import restart_flow
 from workflows.telemetry import start_context
 from workflows.testing import run_inline
@@ -58,7 +58,7 @@ class WorkflowProvider:
         self.provider = provider
         self._jobs = provider.jobs
         self._registry = StepRegistry()
-        self._inspection = Inspection(provider.jobs)
+        self._inspection = Inspection(provider.jobs, provider.inspector)
         self._codecs: dict[int, Codecs] = {}
         self._site: Site | None = None
         provider.jobs.attach(self)
@@ -112,7 +112,7 @@ class WorkflowProvider:
         effective = None if limit is None else limit + self.provider.settings.lease
         message = self._message(known, flow_id, given, meta, idempotency_key, effective)
         wait = 0.0 if delay is None else seconds(delay, setting="delay")
-        rank = _check_priority(priority)
+        message.priority = rank = _check_priority(priority)
         tree = Tree(
             flow_id,
             flow_queue(known.name),
@@ -175,6 +175,13 @@ class WorkflowProvider:
         Results have their types where the workflow is registered here, in the flow's version.
         """
         return await self._inspection.report(check_flow_id(flow_id), self._find_codecs)
+
+    async def tree(self, flow_id: str) -> FlowTree:
+        """Return what is recorded of a flow, of those of its sub-workflows, and of attempts that failed.
+
+        Raises UnknownJob, StoreError.
+        """
+        return await self._inspection.tree(check_flow_id(flow_id), self._find_codecs)
 
     async def flows(
         self, workflow: str | None = None, *, state: str | None = None, limit: int = 50

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from eventbus import StoreCorrupt
 from eventbus.lowlevel import Failure, revive
 from workflows.errors import FlowCancelled, FlowError, FlowTimeout, Rollback, RollbackError, StepError
 
@@ -29,7 +30,9 @@ __all__ = [
     "describe_flow",
     "encode_message",
     "encode_step",
+    "error_text",
     "read_flow",
+    "read_message_of",
     "revive_error",
     "revive_flow",
 ]
@@ -57,6 +60,7 @@ class FlowMessage(
         "timeout": "o",
         "kept": "e",
         "bare": "b",
+        "priority": "p",
     },
 ):
     """The body of a flow's root job.
@@ -78,6 +82,7 @@ class FlowMessage(
     timeout: float | None = None
     kept: dict[str, int] = {}
     bare: bool = False
+    priority: int = 0
 
 
 class StepRecord(
@@ -114,6 +119,8 @@ class FlowFailure(Failure, omit_defaults=True, kw_only=True):
 _KINDS: dict[Cause, str] = {"failed": "StepError", "timeout": "FlowTimeout", "cancelled": "FlowCancelled"}
 _encode = msgspec.json.Encoder().encode
 _decode_failure = msgspec.json.Decoder(FlowFailure).decode
+
+_decode_plain = msgspec.json.Decoder(Failure).decode
 
 decode_message = msgspec.json.Decoder(FlowMessage).decode
 """Read a flow's message; raises msgspec.DecodeError for what is none."""
@@ -182,6 +189,23 @@ def revive_flow(
     if state == "cancelled":
         return FlowCancelled(flow_id=flow_id, workflow=workflow, reason=getattr(error, "reason", ""))
     return error
+
+
+def read_message_of(flow_id: str, body: str) -> FlowMessage:
+    """Return the message in the body of a flow's root job. Raises StoreCorrupt for what is none."""
+    try:
+        return decode_message(body)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the message of flow {flow_id} cannot be read: {error}") from None
+
+
+def error_text(record: str) -> str:
+    """Return what the record of an error says, as people read it; empty for none."""
+    try:
+        failure = _decode_plain(record)
+    except (msgspec.MsgspecError, UnicodeError):
+        return record[:200].encode(errors="replace").decode()
+    return f"{failure.type}: {failure.message}" if failure.message else failure.type
 
 
 def read_flow(text: str, errors: Sequence[type[Exception]] = ()) -> FlowError:

@@ -16,6 +16,7 @@ __all__ = [
     "FlowState",
     "FlowStatus",
     "FlowSummary",
+    "FlowTree",
     "RollbackReport",
     "StepReport",
     "StepState",
@@ -75,6 +76,19 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     created_ms: int = 0
     ended_ms: int = 0
+
+
+class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow with the flows of its sub-workflows, and the errors of attempts that were followed by another.
+
+    `errors` has a list for each step that has some, oldest first, the newest 50, stalls among them; under the empty name those
+    of the flow itself: of its `completed` hook, and of its earlier runs. `nested` has a list for each step that is a
+    sub-workflow: the flow of each attempt.
+    """
+
+    report: FlowReport
+    errors: dict[str, list[str]] = {}
+    nested: dict[str, list[FlowTree]] = {}
 
 
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import msgspec
 
-from eventbus import StoreCorrupt, UnknownJob, UsageError
+from eventbus import UnknownJob, UsageError
 from eventbus.lowlevel import Jobs, TreePage
 from workflows.errors import FlowNotEnded
 from workflows.names import parent_of, parse_member
-from workflows.records import FlowMessage, decode_message, encode_message
+from workflows.records import FlowMessage, encode_message, read_message_of
 from workflows.rollback import read_undone
 from workflows.status import status_of
 
@@ -45,7 +45,7 @@ async def restart_flow(jobs: Jobs, flow_id: str, *, resume: bool | None) -> int:
     state = status_of(page.root).state
     if state not in _ENDED:
         raise FlowNotEnded(flow_id=flow_id, state=state)
-    last = _read_message(flow_id, page)
+    last = read_message_of(flow_id, page.root.get("body", ""))
     is_resumed = state != "completed" if resume is None else resume
     following = msgspec.structs.replace(last, run=last.run + 1, kept={}, bare=True)
     if is_resumed:
@@ -66,13 +66,6 @@ def _check_whole(flow_id: str) -> None:
             f"flow {flow_id} is a part of flow {parent.flow_id}, whose step {parent.step!r} started it; "
             "retry that flow"
         )
-
-
-def _read_message(flow_id: str, page: TreePage) -> FlowMessage:
-    try:
-        return decode_message(page.root.get("body", ""))
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise StoreCorrupt(f"the message of flow {flow_id} cannot be read: {error}") from None
 
 
 async def _find_kept(jobs: Jobs, flow_id: str, last: FlowMessage, page: TreePage) -> dict[str, int]:

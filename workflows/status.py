@@ -7,17 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from workflows.errors import Rollback
-from workflows.report import FlowState, FlowStatus
+from workflows.report import FlowStatus
 
 __all__ = ["status_of"]
-
-_STATES: dict[str, FlowState] = {
-    "completed": "completed",
-    "failed": "failed",
-    "cancelled": "cancelled",
-    "delayed": "pending",
-    "parked": "waiting",
-}
 
 
 class _Failure(msgspec.Struct):
@@ -30,14 +22,16 @@ class _Failure(msgspec.Struct):
 def status_of(root: Mapping[str, str]) -> FlowStatus:
     """Return the state of the flow whose root job has these fields."""
     state = root.get("state", "")
-    if root.get("stop") and state not in ("completed", "failed", "cancelled"):
+    if state == "completed":
+        return FlowStatus("completed")
+    if state == "failed" or state == "cancelled":  # noqa: PLR1714  (narrows the type)
+        return FlowStatus(state, _rollback(root))
+    if root.get("stop"):
         return FlowStatus("rolling_back")
-    if root.get("pending"):
+    is_due = int(root.get("due", 0)) <= int(root.get("now", 0)) or root.get("attempts")
+    if root.get("pending") or not is_due:
         return FlowStatus("pending")
-    if state == "delayed" and root.get("attempts"):
-        return FlowStatus("running")  # its last function is tried again
-    found = _STATES.get(state, "running")
-    return FlowStatus(found, _rollback(root) if found in ("failed", "cancelled") else "none")
+    return FlowStatus("waiting" if state == "parked" else "running")
 
 
 def _rollback(root: Mapping[str, str]) -> Rollback:

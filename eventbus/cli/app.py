@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from eventbus._version import __version__
-from eventbus.cli import check, demo, emit, server, worker
+from eventbus.cli import check, demo, emit, flows, server, worker
 from eventbus.cli.failures import BorderGroup
 
 __all__ = ["app"]
@@ -28,6 +28,7 @@ app.command("worker")(worker.worker)
 app.command("emit")(emit.emit)
 app.command("check")(check.check)
 app.command("demo")(demo.demo)
+app.add_typer(flows.app, name="flows")
 app.add_typer(server.app, name="server")
 
 

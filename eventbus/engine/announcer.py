@@ -16,8 +16,9 @@ __all__ = ["Announcer", "pool_of"]
 
 _log = get_logger("eventbus.worker")
 
-_INTERVAL = 15.0  # a pool counts as silent after 60 s
-_UNPARK_EVERY = 4
+_INTERVAL = 5.0
+"""Seconds; a pool counts as silent after 60. So often are parked jobs taken back: while two releases run
+side by side, what one of them parks is for the other."""
 
 
 def pool_of(queues: Mapping[str, Consumer]) -> str:
@@ -45,11 +46,9 @@ class Announcer:
 
     async def run(self) -> None:
         """Announce for ever; the worker owns this and ends it."""
-        count = 0
         while True:
             await asyncio.sleep(_INTERVAL)
-            count += 1
             try:
-                await self.run_once(unpark=count % _UNPARK_EVERY == 0)
+                await self.run_once(unpark=True)
             except StoreError as error:
                 _log.error("announcement refused", error=str(error))

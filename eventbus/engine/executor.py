@@ -166,10 +166,13 @@ class Executor:
                 self.strike(run, "lease")
 
     def cancel(self, jobs: Iterable[str]) -> None:
-        """Somebody asked for these jobs' end: cancel those that run here."""
+        """Somebody asked for these jobs' end: cancel those that run here.
+
+        The root of a stopped tree was asked before: it is undoing what was done, and goes on.
+        """
         for job_id in jobs:
             run = self.running.get(job_id)
-            if run is not None and run.cause is None:
+            if run is not None and run.cause is None and not run.job.stop:
                 _log.info("job cancelled while it ran", job_id=job_id, queue=run.job.queue)
                 self.strike(run, "cancel")
 

@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "pools": ("zset", "pool -> last announcement, ms", "announce", "2 min after its last worker"),
-    "roots": ("zset", "open root -> when it was added, ms", "graph", "with its last root"),
+    "roots": ("zset", "open root -> when it was added, ms", "graph, restart", "with its last root"),
     # one per job or idempotency key
     "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),
     "body": ("string", "envelope larger than a field", "add", "with the record"),

@@ -40,7 +40,10 @@ async def test_round_times_come_back_as_whole_numbers(shard: Shard, now: int) ->
     await shard.add(row("a"), row("b", delay=1000))
     shard.now = now + 1000
     claims = (await shard.turn()).claims
-    assert [(claim.id, claim.created, claim.due) for claim in claims] == [("a", now, now), ("b", now, now + 1000)]
+    assert [(claim.id, claim.created, claim.due) for claim in claims] == [
+        ("a", now, now),
+        ("b", now, now + 1000),
+    ]
 
 
 async def test_a_repeated_add_changes_nothing(shard: Shard) -> None:

@@ -153,7 +153,9 @@ async def test_nothing_is_added_to_a_tree_that_stops(step: Grove, waits: bool) -
 async def test_nothing_is_added_where_a_tree_around_it_stops(step: Grove) -> None:
     await step.spawn("f/a", Member("n", ROOTS, body="{}", is_root=True, on="wake"))
     await step.claim()
-    await step.shard.command("HSET", step.shard.key("job", "f"), "stop", "cancelled")  # the sweep did not come yet
+    await step.shard.command(
+        "HSET", step.shard.key("job", "f"), "stop", "cancelled"
+    )  # the sweep did not come yet
     assert await step.spawn("n", Member("n/x", STEPS), tree="n") == "stopping"
 
 

@@ -169,7 +169,9 @@ async def test_a_delayed_member_starts_when_it_is_due_and_a_worker_is_woken_for_
 
 
 @pytest.mark.parametrize("size", [1, 100])
-async def test_a_root_without_members_to_wait_for_runs_at_once_or_when_it_is_due(grove: Grove, size: int) -> None:
+async def test_a_root_without_members_to_wait_for_runs_at_once_or_when_it_is_due(
+    grove: Grove, size: int
+) -> None:
     await grove.add(make_tree({}), size)
     assert await grove.run_all() == ["f"]
     await grove.add(make_tree({}, root="g", delay=1.0), size)

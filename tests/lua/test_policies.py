@@ -19,7 +19,8 @@ async def _fail(grove: Grove, job: str, state: str = "failed") -> None:
 
 async def _plant(grove: Grove, **given: Any) -> None:
     """`a` fails; `b` needs it and `x`; `c` needs `b`; the root needs `c`. Nobody undoes anything."""
-    await grove.add(make_tree({"a": "", "x": "", "b": "a x", "c": "b"}, **{"on": "fail", **given}), reply=True)
+    given.setdefault("on", "fail")
+    await grove.add(make_tree({"a": "", "x": "", "b": "a x", "c": "b"}, **given), reply=True)
     assert await grove.claim() == ["f/a", "f/x"]
 
 
@@ -28,15 +29,19 @@ async def test_fail_goes_up_the_whole_tree(grove: Grove, state: str) -> None:
     await grove.shard.open_replies()
     await _plant(grove)
     await _fail(grove, "f/a", state)
-    assert await grove.states() == {"f": "waiting-children", "a": state, "x": "active", "b": "failed", "c": "failed"}
+    assert await grove.states() == {
+        "f": "waiting-children",
+        "a": state,
+        "x": "active",
+        "b": "failed",
+        "c": "failed",
+    }
     await grove.end("completed", "f/x")  # who runs is waited for
     assert await grove.done() == ["x"]
     ended, text = await grove.outcome("f")
     verb = "failed" if state == "failed" else "was cancelled"
     assert (ended, json.loads(text)["type"]) == ("failed", "ChildFailed")
-    assert json.loads(text)["message"] == (
-        f"child f/c failed: child f/b failed: child f/a {verb}: boom"
-    )
+    assert json.loads(text)["message"] == (f"child f/c failed: child f/b failed: child f/a {verb}: boom")
     assert await grove.shard.replies() == [[("f", "failed", 1, text)]]
     assert await grove.claim() == []
 
@@ -73,9 +78,11 @@ async def test_remove_takes_the_job_away_and_goes_on_up(grove: Grove, where: str
 
 
 @pytest.mark.parametrize("where", ["its own", "the child's"])
-async def test_a_root_that_is_removed_ends_cancelled_and_nothing_of_it_is_left(grove: Grove, where: str) -> None:
+async def test_a_root_that_is_removed_ends_cancelled_and_nothing_of_it_is_left(
+    grove: Grove, where: str
+) -> None:
     await grove.shard.open_replies()
-    given = {"on": "remove"} if where == "its own" else {"on": "fail", "ups": {"a": "remove"}}
+    given: dict[str, Any] = {"on": "remove"} if where == "its own" else {"on": "fail", "ups": {"a": "remove"}}
     await grove.add(make_tree({"a": "", "x": ""}, **given), reply=True)
     await grove.claim()
     await _fail(grove, "f/a")

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from shards import START, Shard, settle, turn_queue
 
+from eventbus.store.inspection import Cursor, InspectionStore
+from eventbus.store.keys import Keys
 from eventbus.store.rows import REUSE, SaveRow
 from eventbus.store.scripts import load_script
-from eventbus.store.trees import TreeVerdict
+from eventbus.store.trees import TreeStore, TreeVerdict
 from eventbus.tree import Member, Tree, chunks_of, rows_of
 
 _ROOTS, _LEAVES = "tree", "tree.leaves"
@@ -66,8 +68,32 @@ async def _restart(
     )
 
 
-async def test_a_restart_sends_what_its_header_says() -> None:
-    assert load_script("restart").fields == {"head": ["now", "id", "call", "run", "body", "timeout"]}
+class _Recorder:
+    """In the place of the store's caller: notes what a script would get."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.arguments: list[Any] = []
+
+    async def script(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
+        self.arguments = arguments
+        return self._answer
+
+
+async def test_restarts_and_looks_send_what_their_headers_say() -> None:
+    keys, names = Keys("t", "0"), {"now": "now", "run": "run", "body": "body", "timeout_ms": "timeout"}
+    given: dict[str, Any] = {**names, "call": "call"}
+    recorder: Any = _Recorder("restarted")
+    await TreeStore(recorder, recorder, keys).restart("id", **given)
+    assert recorder.arguments == load_script("restart").fields["head"]
+    recorder = _Recorder([[], "", "", "", [], ""])
+    await InspectionStore(recorder, keys).job("id")
+    assert recorder.arguments == load_script("job").fields["head"]
+    recorder = _Recorder(["", "", 0, []])
+    limit: Any = "limit"
+    await InspectionStore(recorder, keys).jobs("queue", "state", cursor=Cursor("after", "score"), limit=limit)
+    assert [*recorder.arguments[:-1], "has_rows"] == load_script("list").fields["head"]
+    assert recorder.arguments[-1] == 1
 
 
 async def test_a_tree_that_failed_runs_again_from_its_root(shard: Shard) -> None:

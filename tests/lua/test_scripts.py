@@ -169,7 +169,7 @@ async def test_the_scripts_of_trees_get_what_their_headers_say(
     members, edges = _sample(rows.MemberRow, 2), _sample(rows.EdgeRow, 3)
     fields = load_script("graph").fields
     verdicts = await store.trees.add(
-        "emitter", [Chunk(rows.TreeHead(*rows.TreeHead._fields), members, edges)], deadline=0.0, now="now"
+        "emitter", [Chunk(_sample(rows.TreeHead, 1)[0], members, edges)], deadline=0.0, now="now"
     )
     assert verdicts == [TreeVerdict("new", "id", "", "")]
     assert recorder.arguments == [
@@ -247,7 +247,7 @@ _DYNAMIC = {
     "key(list, id)",
 }
 """Kinds that a script computes: the helper itself, what retention forgets, finished sets, where a
-job to cancel waits, which members of a tree are looked at."""
+job to cancel waits, which members of a tree are looked at, a large text beside its record."""
 
 
 def test_a_script_builds_keys_of_documented_kinds_only() -> None:

@@ -6,35 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from groves import ROOTS, STEPS, Grove, make_tree
-from shards import LEASE, settle, turn_queue
+from groves import ROOTS, STEPS, TIMEOUT, Grove, make_tree
+from shards import LEASE, settle
 
 from eventbus.store.rows import SettleRow
-from eventbus.tree import Member
 
 _CAUSES = ["failed", "cancelled", "timeout"]
-_TIMEOUT = 3600.0
 
 
 async def _plant(grove: Grove, needs: dict[str, str], **given: Any) -> None:
-    await grove.add(make_tree({"bad": "", **needs}, timeout=_TIMEOUT, **given))
-
-
-async def _stop(grove: Grove, cause: str) -> None:
-    """By a member `bad` that is held, a call, or its deadline."""
-    if cause == "failed":
-        await grove.end("failed", "f/bad", text='{"message":"boom"}')
-    elif cause == "cancelled":
-        assert await grove.cancel() == "asked"
-        assert await grove.cancel() == "over"  # by another call
-    else:
-        grove.shard.now += round(_TIMEOUT * 1000)
-        await grove.turn(want=0)
-
-
-async def _end_bad(grove: Grove, cause: str) -> None:
-    if cause != "failed":
-        await grove.end("cancelled", "f/bad", text="{}")
+    await grove.add(make_tree({"bad": "", **needs}, timeout=TIMEOUT, **given))
 
 
 @pytest.mark.parametrize("cause", _CAUSES)
@@ -46,7 +27,7 @@ async def test_what_nobody_runs_ends_as_cancelled_and_never_runs(grove: Grove, c
     await grove.end("delayed", "f/retried", attempts=1, delay=7_200_000)
     await grove.end("parked", "f/parked")
     await grove.end("waiting", "f/back")
-    await _stop(grove, cause)
+    await grove.stop(cause)
     dropped = dict.fromkeys(["retried", "parked", "back", "idle", "late", "next", "over"], "cancelled")
     bad = "failed" if cause == "failed" else "active"
     states = await grove.states()
@@ -69,8 +50,8 @@ async def test_an_active_member_finishes_this_attempt_and_has_no_further_one(
 ) -> None:
     await _plant(grove, {"slow": "", "next": "slow"})
     await grove.claim()
-    await _stop(grove, cause)
-    await _end_bad(grove, cause)
+    await grove.stop(cause)
+    await grove.end_bad(cause)
     assert await grove.claim() == []
     answer = await grove.end(state, "f/slow", text='{"message":"slow"}', attempts=1, delay=5)
     assert answer.lost == []
@@ -91,7 +72,7 @@ async def test_handlers_hear_of_a_cancel_and_a_timeout_but_not_of_a_failure(grov
     await _plant(grove, {"slow": ""})
     await grove.claim()
     token = grove.held["f/slow"][1]
-    await _stop(grove, cause)
+    await grove.stop(cause)
     heard = [] if cause == "failed" else ["cancel:f/bad", "cancel:f/slow"]
     assert await grove.shard.members("control", "w") == heard
     await grove.shard.renew(("f/slow", token))
@@ -105,8 +86,8 @@ async def test_a_lease_that_is_lost_is_not_run_again(grove: Grove, cause: str, i
     await grove.claim()
     token = grove.held["f/slow"][1]
     if is_swept:
-        await _stop(grove, cause)
-        await _end_bad(grove, cause)
+        await grove.stop(cause)
+        await grove.end_bad(cause)
         assert await grove.lose() == ["f/slow failed"]
         state, text = await grove.outcome("f/slow")
         assert (state, json.loads(text)["type"]) == ("failed", "StalledError")
@@ -116,8 +97,8 @@ async def test_a_lease_that_is_lost_is_not_run_again(grove: Grove, cause: str, i
         await grove.shard.renew(("f/bad", grove.held["f/bad"][1]))
         grove.shard.now += LEASE // 2
         await grove.shard.rescue()
-        await _stop(grove, cause)
-        await _end_bad(grove, cause)
+        await grove.stop(cause)
+        await grove.end_bad(cause)
         assert await grove.shard.state("f/slow") == "cancelled"
     late = await grove.turn(SettleRow("f/slow", token, "completed", "", "1", 0), want=0)
     assert late.lost == ["f/slow"]
@@ -133,7 +114,7 @@ async def test_a_root_that_waits_to_run_undoes_instead(grove: Grove, cause: str)
     await _plant(grove, {})
     await grove.run()
     assert (await grove.states())["f"] == "waiting"
-    await _stop(grove, cause)
+    await grove.stop(cause)
     await grove.undo(cause=cause)
 
 
@@ -144,7 +125,7 @@ async def test_a_root_that_is_put_off_undoes_at_once(grove: Grove, cause: str, s
     await grove.run()
     await grove.claim()
     await grove.end(state, "f", attempts=1, delay=7_200_000)
-    await _stop(grove, cause)
+    await grove.stop(cause)
     assert [await grove.shard.members(*each) for each in (("delayed", ""), ("parked", ROOTS))] == [[], []]
     await grove.undo(cause=cause)
 
@@ -156,7 +137,7 @@ async def test_a_root_that_runs_at_the_mark_runs_again_to_undo(grove: Grove, cau
     await grove.run()
     assert await grove.claim() == ["f"]
     token = grove.held["f"][1]
-    await _stop(grove, cause)
+    await grove.stop(cause)
     assert await grove.shard.members("control", "w") == ["cancel:f"]
     await grove.shard.renew(("f", token))
     assert grove.shard.cancelled == ["f"]
@@ -172,7 +153,11 @@ async def test_a_root_that_fails_for_good_undoes_its_tree(grove: Grove, state: s
     await grove.claim()
     await grove.end(state, "f", text='{"message":"hook"}')
     page = await grove.look()
-    assert (page.root["stop"], page.root["stopper"], page.root["text"]) == ("failed", "f", '{"message":"hook"}')
+    assert (page.root["stop"], page.root["stopper"], page.root["text"]) == (
+        "failed",
+        "f",
+        '{"message":"hook"}',
+    )
     await grove.undo()
 
 
@@ -192,8 +177,8 @@ async def test_a_root_that_stalls_too_often_undoes_its_tree(grove: Grove) -> Non
 async def test_a_root_that_undoes_may_be_parked_put_off_and_given_back(grove: Grove, cause: str) -> None:
     await _plant(grove, {})
     await grove.claim()
-    await _stop(grove, cause)
-    await _end_bad(grove, cause)
+    await grove.stop(cause)
+    await grove.end_bad(cause)
     assert await grove.claim() == ["f"]
     await grove.end("parked", "f")  # it is not known here: nobody runs it until somebody knows
     assert await grove.claim() == []
@@ -216,11 +201,11 @@ async def test_while_it_is_undone_nothing_stops_it_again(grove: Grove) -> None:
     await _plant(grove, {"a": ""})
     await grove.claim()
     await grove.end("completed", "f/a")
-    await _stop(grove, "failed")
+    await grove.stop("failed")
     await grove.claim()
     assert await grove.checkpoint("f", acknowledges=True) == "ok"
     assert await grove.cancel() == "over"
-    grove.shard.now += round(_TIMEOUT * 1000)
+    grove.shard.now += round(TIMEOUT * 1000)
     await grove.turn(want=0)
     assert (await grove.look()).root["stop"] == "failed"
     assert await grove.shard.members("control", "w") == []
@@ -233,9 +218,9 @@ async def test_while_it_is_undone_nothing_stops_it_again(grove: Grove) -> None:
 async def test_the_first_cause_stays(grove: Grove) -> None:
     await _plant(grove, {"slow": ""})
     await grove.claim()
-    await _stop(grove, "cancelled")
+    await grove.stop("cancelled")
     await grove.end("failed", "f/bad", text="{}")
-    grove.shard.now += round(_TIMEOUT * 1000)
+    grove.shard.now += round(TIMEOUT * 1000)
     await grove.turn(want=0)
     assert (await grove.look()).root["stop"] == "cancelled"
     await grove.end("failed", "f/slow", text="{}")
@@ -252,8 +237,8 @@ _MANY = [f"m{i}" for i in range(350)]
 async def test_a_claim_takes_nothing_that_the_sweep_has_not_reached(grove: Grove, cause: str) -> None:
     await _plant(grove, dict.fromkeys(_MANY, ""))
     await grove.claim(want=1)
-    await _stop(grove, cause)
-    await _end_bad(grove, cause)
+    await grove.stop(cause)
+    await grove.end_bad(cause)
     calls = 0
     while "f" not in grove.held:
         states = [await grove.shard.state(f"f/{each}") for each in _MANY]
@@ -273,7 +258,7 @@ async def test_a_member_that_the_sweep_has_not_reached_and_that_runs_is_waited_f
     await _plant(grove, dict.fromkeys(_MANY, ""))
     await grove.claim(want=340)
     slow = "f/m338"
-    await _stop(grove, "failed")
+    await grove.stop("failed")
     await grove.end("completed", *[each for each in grove.held if each != slow])
     for _ in range(6):
         assert await grove.claim() == []
@@ -281,92 +266,6 @@ async def test_a_member_that_the_sweep_has_not_reached_and_that_runs_is_waited_f
     assert await grove.shard.state("f") == "waiting-children"
     await grove.end("completed", slow)
     assert (await grove.look(listed="done", first=338)).members[0].id == slow
-    await grove.undo()
-
-
-# nested trees
-
-
-async def _nest(grove: Grove, **given: Any) -> None:
-    """`f/a` runs a nested tree `n` of `n/x`, `n/y` (after `n/x`), and waits for it."""
-    await grove.add(make_tree({"bad": "", "a": "", "b": "a"}, timeout=_TIMEOUT))
-    assert await grove.claim() == ["f/bad", "f/a"]
-    nested = Member("n", ROOTS, body='{"n":1}', is_root=True, on="wake", **given)
-    assert await grove.spawn("f/a", nested) == "waiting"
-    assert await grove.claim() == ["n"]
-    steps = (Member("n/x", STEPS), Member("n/y", STEPS, needs=["n/x"]))
-    rows_edges = {"tree": "n", "waits": True}
-    assert await grove.spawn("n", *steps, **rows_edges) == "waiting"
-    assert await grove.claim() == ["n/x"]
-
-
-@pytest.mark.parametrize("cause", _CAUSES)
-async def test_a_nested_tree_stops_with_the_outer_one_and_is_undone_before_it(grove: Grove, cause: str) -> None:
-    await _nest(grove)
-    await _stop(grove, cause)
-    await _end_bad(grove, cause)
-    assert (await grove.states("n"))["y"] == "cancelled"
-    assert await grove.claim() == []
-    await grove.end("completed", "n/x")
-    await grove.undo("n", cause="cancelled")
-    assert await grove.outcome("n") == ("cancelled", '{"message":"undone"}')
-    assert (await grove.states()) == {
-        "f": "waiting", "bad": "failed" if cause == "failed" else "cancelled",
-        "a": "cancelled", "b": "cancelled", "n": "cancelled",
-    }  # fmt: skip
-    await grove.undo(cause=cause)
-
-
-async def test_a_nested_tree_that_fails_stops_the_outer_one(grove: Grove) -> None:
-    await _nest(grove)
-    await grove.end("failed", "n/x", text='{"message":"deep"}')
-    await grove.undo("n")
-    page = await grove.look()
-    assert (page.root["stop"], page.root["stopper"]) == ("failed", "n")
-    assert "undone" in page.root["text"]
-    assert await grove.shard.state("f/a") == "cancelled"
-    await grove.end("completed", "f/bad")
-    await grove.undo()
-    assert await grove.done() == ["bad"]
-
-
-async def test_a_nested_tree_that_completes_lets_its_parent_run_again(grove: Grove) -> None:
-    await _nest(grove)
-    await grove.end("completed", "f/bad", "n/x")
-    assert await grove.run() == ["n/y"]
-    assert await grove.run() == ["n"]
-    assert await grove.run_all() == ["f/a", "f/b", "f"]
-    assert await grove.done() == ["bad", "n", "a", "b"]
-    assert await grove.done("n") == ["x", "y"]
-
-
-async def test_a_nested_tree_may_be_cancelled_alone(grove: Grove) -> None:
-    await _nest(grove)
-    assert await grove.cancel("n") == "asked"
-    await grove.end("cancelled", "n/x", text="{}")
-    await grove.undo("n", cause="cancelled")
-    assert (await grove.look()).root["stop"] == "failed"
-    await grove.end("completed", "f/bad")
-    await grove.undo()
-
-
-async def test_a_nested_root_that_a_claim_meets_before_the_sweep_is_undone(grove: Grove) -> None:
-    await grove.add(make_tree(dict.fromkeys(["bad", "a", *_MANY], "")))
-    await grove.claim(want=2)
-    await grove.spawn("f/a", Member("n", ROOTS, body="{}", is_root=True, on="wake"))  # the last member of all
-    roots = (turn_queue(ROOTS),)
-    assert [each.id for each in (await grove.turn(queues=roots)).claims] == ["n"]
-    await grove.spawn("n", Member("n/x", "other"), tree="n")
-    other = (turn_queue("other"),)
-    assert [each.id for each in (await grove.turn(queues=other)).claims] == ["n/x"]
-    await grove.end("completed", "n/x", queues=other)
-    assert await grove.shard.state("n") == "waiting"
-    answer = await grove.end("failed", "f/bad", text="{}", want=10, queues=roots)
-    assert answer.claims == []
-    assert await grove.shard.state("n") == "waiting-children"
-    await grove.do_chores()
-    await grove.undo("n", cause="cancelled")
-    assert await grove.done("n") == ["x"]
     await grove.undo()
 
 
@@ -387,7 +286,9 @@ async def test_a_member_that_is_cancelled_alone_stops_its_tree(grove: Grove, is_
 
 
 @pytest.mark.parametrize("first", ["waiting", "delayed"])
-async def test_what_is_put_back_in_the_call_that_stops_the_tree_ends_with_it(grove: Grove, first: str) -> None:
+async def test_what_is_put_back_in_the_call_that_stops_the_tree_ends_with_it(
+    grove: Grove, first: str
+) -> None:
     await _plant(grove, {"a": "", "b": ""})
     await grove.claim()
     rows = [

@@ -85,7 +85,11 @@ async def test_a_root_that_is_damaged_starts_nothing_more(grove: Grove, how: str
     await _damage(grove, "f", how)
     if how != "no queue":  # which no claim of a member needs
         assert await grove.claim() == []
-        assert [await grove.shard.state(each) for each in ("f", "f/x", "f/y")] == ["failed", "active", "cancelled"]
+        assert [await grove.shard.state(each) for each in ("f", "f/x", "f/y")] == [
+            "failed",
+            "active",
+            "cancelled",
+        ]
     await grove.end("completed", *list(grove.held))
     await _end_all(grove)
     assert await grove.shard.state("f") == "failed"
@@ -122,7 +126,9 @@ async def test_members_of_a_root_that_was_set_apart_do_not_start(grove: Grove) -
 @pytest.mark.parametrize("kind", ["needs", "feeds", "members", "done", "leaves", "checkpoints", "waiters"])
 @pytest.mark.parametrize("job", ["f", "f/a", "f/b"])
 @pytest.mark.parametrize("ends", ["completed", "failed"])
-async def test_a_key_that_is_somebody_elses_stops_no_worker(grove: Grove, kind: str, job: str, ends: str) -> None:
+async def test_a_key_that_is_somebody_elses_stops_no_worker(
+    grove: Grove, kind: str, job: str, ends: str
+) -> None:
     await grove.add(make_tree({"a": "", "b": "a"}, timeout=60.0))
     await grove.add(make_tree({"a": "", "b": "a"}, root="g"))
     name = grove.shard.key(kind, job)

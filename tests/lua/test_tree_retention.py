@@ -12,7 +12,10 @@ from eventbus.tree import Member
 _DAY = 86_400_000
 _LARGE = '"' + "x" * 500 + '"'
 _SWEPT = [SweepQueue(name, 0, 1000, 0, 1000) for name in (ROOTS, STEPS)]
-_STRICT = [turn_queue(name, keep_completed=0, age_completed=0, keep_failed=0, age_failed=0) for name in (ROOTS, STEPS)]
+_STRICT = [
+    turn_queue(name, keep_completed=0, age_completed=0, keep_failed=0, age_failed=0)
+    for name in (ROOTS, STEPS)
+]
 
 
 async def _grow(grove: Grove, end: str) -> None:
@@ -42,7 +45,15 @@ async def test_members_are_kept_while_their_root_is_and_go_with_it(grove: Grove,
     await _grow(grove, end)
     grove.shard.now += 130_000
     before = await grove.keys()
-    assert await grove.shard.sweep(*[each._replace(keep_completed=10, keep_failed=10, age_completed=_DAY, age_failed=_DAY) for each in _SWEPT]) == 0
+    assert (
+        await grove.shard.sweep(
+            *[
+                each._replace(keep_completed=10, keep_failed=10, age_completed=_DAY, age_failed=_DAY)
+                for each in _SWEPT
+            ]
+        )
+        == 0
+    )
     assert await grove.keys() == before
     assert await grove.shard.sweep(*_SWEPT) == 1
     pointer = [f"key:{ROOTS}:k"]

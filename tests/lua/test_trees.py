@@ -97,7 +97,7 @@ async def test_a_fan_in_of_a_thousand(metered: Grove) -> None:
 async def test_a_thousand_leaves_are_opened_in_steps(metered: Grove) -> None:
     names = [f"m{i}" for i in range(_MANY)]
     await metered.add(make_tree(dict.fromkeys(names, "")), 150)
-    opened = (await metered.shard.command("ZCARD", metered.shard.key("ready", STEPS)))
+    opened = await metered.shard.command("ZCARD", metered.shard.key("ready", STEPS))
     assert opened < _MANY
     order = await _run_through(metered)
     assert sorted(order) == sorted(["f", *[f"f/{each}" for each in names]])
@@ -123,7 +123,12 @@ async def test_a_thousand_members_are_swept_in_steps(metered: Grove, cause: str)
 
 async def test_a_thousand_dependents_that_fail_are_told_in_steps(metered: Grove) -> None:
     names = [f"m{i}" for i in range(_MANY)]
-    await metered.add(make_tree({"a": "", **dict.fromkeys(names, "a"), "z": " ".join(names)}, ons={"z": "ignore"}, on="fail"), 150)
+    await metered.add(
+        make_tree(
+            {"a": "", **dict.fromkeys(names, "a"), "z": " ".join(names)}, ons={"z": "ignore"}, on="fail"
+        ),
+        150,
+    )
     await metered.claim()
     await metered.end("failed", "f/a", text="{}")
     await metered.do_chores()

@@ -130,9 +130,8 @@ class Life(RuleBasedStateMachine):
         self.model.queues["a"].max_waiting = 2 if is_limited else ""
         queues = [AddQueue(name, 1, self.model.queues[name].max_waiting) for name in names]
         verdicts = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, now=self.model.now)
-        expected = self.model.add(emitter, names, rows)
+        assert verdicts == self.model.add(emitter, names, rows)
         self.check()
-        assert verdicts == expected
 
     def _some_jobs(self, draw: Callable[..., Any]) -> list[str]:
         running = [each.id for each in self.model.jobs.values() if each.state == "active"]

@@ -122,7 +122,7 @@ class FlowConsumer:
 
     async def _add_steps(self, job: Job, flow: Flow) -> Settle | None:
         workflow = flow.workflow
-        members = members_of(workflow, job.id, flow.message)
+        members = members_of(workflow, job.id, flow.message, priority=flow.message.priority)
         last = workflow.plan.without(flow.message.kept).last
         awaited = [member_id(job.id, flow.message.run, each) for each in last]
         word = await self._site.jobs.spawn(

@@ -66,6 +66,14 @@ class Site:
             return await _let_end(thread)
 
 
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class StillRuns(Exception):
     """A plain function was cancelled and goes on in its thread: nobody knows what it does still."""
 
@@ -170,7 +178,9 @@ class Flow:
 
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
         """As `EventProvider.emit`."""
-        return self.site.host.tools.emit(event, payload, **options)
+        host = self.site.host
+        tools = host.tools if _is_in_loop() else host.sync  # plain functions run in threads
+        return tools.emit(event, payload, **options)
 
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> Any:
         """As `EventProvider.emit_many`."""

@@ -11,9 +11,9 @@ local known = {}
 for i = 1, #fields, 2 do known[fields[i]] = fields[i + 1] end
 
 -- A small text stands in the record, a larger one by its side.
-local function text_of(name, owner, own)
+local function text_of(kind, id, own)
   if own and own ~= '' then return own end
-  return try('GET', key(name, owner)) or ''
+  return try('GET', key(kind, id)) or ''
 end
 
 local body = text_of('body', id, known.body)

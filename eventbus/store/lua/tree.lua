@@ -25,6 +25,7 @@ if values[1] then
   local body = try('HGET', job_root .. id, 'body')
   if not body or body == '' then body = try('GET', key('body', id)) or '' end
   fields[#fields + 1], fields[#fields + 2] = 'body', body
+  fields[#fields + 1], fields[#fields + 2] = 'now', whole(read_now(''))
 end
 
 local rows, name = {}, key(list, id)

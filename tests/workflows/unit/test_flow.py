@@ -208,3 +208,25 @@ def test_asking_for_the_nearest_costs_no_walk_to_the_start() -> None:
 def test_a_step_that_is_not_of_the_plan_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         build(_graph(a="")).ancestors("b")
+
+
+def test_who_waited_for_a_step_that_is_done_waits_for_what_that_one_waited_for() -> None:
+    plan = build(_graph(a="", b="a", c="b", d="bc", e="d"))
+    assert plan.without({"b", "c"}).nodes == [Node("a", ()), Node("d", ("a",)), Node("e", ("d",))]
+    assert plan.without({"d", "e"}).last == ("c",)
+    assert plan.without({"a"}).nodes[0] == Node("b", ())
+    assert plan.without({"a", "b", "c", "d", "e"}).nodes == []
+    assert plan.without(()).nodes == plan.nodes
+
+
+@given(_orders(), st.data())
+def test_what_is_left_of_a_plan_keeps_its_order(graph: _Graph, data: st.DataObject) -> None:
+    kept = data.draw(st.sets(st.sampled_from(sorted(graph.steps)))) if graph.steps else set[str]()
+    plan = build(graph).without(kept)
+    assert [node.step for node in plan.nodes] == [n.step for n in build(graph).nodes if n.step not in kept]
+    for node in plan.nodes:
+        before = set(_before(graph, node.step)) - kept
+        assert set(plan.ancestors(node.step)) == before
+        assert not set(node.needs) & kept
+    followed = {need for node in plan.nodes for need in node.needs}
+    assert set(plan.last) == {node.step for node in plan.nodes} - followed

@@ -7,6 +7,7 @@ local ON_HOLD = { waiting = true, delayed = true, parked = true }
 -- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
 local function decide_in_tree(row, record, now)
   local state = row.state
+  if record.tree and (marks[row.id] or '') ~= '' then record.stop = marks[row.id] end -- since it was read
   if record.tree and not record.acked then
     local is_end = state == 'failed' or state == 'cancelled'
     if not record.stop and is_end and record.on == 'wake' and not record.cancel then

@@ -1,0 +1,401 @@
+"""Trees of jobs as promised, small and without a server: what each call must make of every job.
+
+Dicts and sets, no scores and no keys. What is too much for one call of the server is not too much here:
+trees are so small that every call tells, sweeps and opens all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from snapshots import ENDED
+
+from eventbus.store.rows import EdgeRow, MemberRow, SettleRow, TurnAnswer
+from eventbus.store.trees import Chunk
+
+__all__ = ["LEASE", "Forest", "Node"]
+
+LEASE = 10_000
+_PLACED = ("waiting", "delayed", "parked")
+_UNOPENED = 60_000
+
+
+@dataclass
+class Node:
+    """One job of a tree. `due` counts while it is delayed; `deadlines` are of a root: entry -> time."""
+
+    id: str
+    root: str
+    is_root: bool
+    on: str
+    up: str
+    delay: int
+    state: str = "waiting-children"
+    needs: set[str] = field(default_factory=set[str])
+    feeds: list[str] = field(default_factory=list[str])
+    members: list[str] = field(default_factory=list[str])
+    done: list[str] = field(default_factory=list[str])
+    noted: list[str] = field(default_factory=list[str])
+    """What it added and did not open yet."""
+    token: str = ""
+    lease_end: int = 0
+    due: int = 0
+    attempts: int = 0
+    stalls: int = 0
+    stop: str = ""
+    is_acked: bool = False
+    knows: bool = False
+    is_cancelled: bool = False
+    is_pending: bool = False
+    broken: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state not in ENDED
+
+    def is_held(self, token: str) -> bool:
+        return self.state == "active" and self.token == token
+
+
+class Forest:
+    """All trees of one shard."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.nodes: dict[str, Node] = {}
+        self.deadlines: dict[str, int] = {}
+        """`kind:root` -> when."""
+        self._tells: list[Node] = []
+        self._released: list[str] = []
+        self._removed: list[str] = []
+
+    # adding
+
+    def add(self, chunk: Chunk) -> str:
+        head = chunk.head
+        root = self.nodes.get(head.id)
+        is_known = bool(chunk.rows) and chunk.rows[0].id in self.nodes
+        if is_known:
+            return "new"
+        if not head.is_first and (root is None or root.stop or not root.is_pending):
+            return "gone"
+        self._plant(chunk.rows, chunk.edges, adder=head.id)
+        root = self.nodes[head.id]
+        if head.is_first and not head.is_last:
+            root.is_pending = True
+            self.deadlines[f"unopened:{root.id}"] = self.now + _UNOPENED
+        if head.is_last:
+            root.is_pending = False
+            self.deadlines.pop(f"unopened:{root.id}", None)
+            self._open(root)
+            if not root.needs:
+                self._begin(root) if head.is_first else self._release(root.id)
+        self._flush()
+        return "new"
+
+    def _plant(self, rows: Sequence[MemberRow], edges: Sequence[EdgeRow], adder: str) -> None:
+        fresh = [row for row in rows if row.id not in self.nodes]
+        for row in fresh:
+            node = Node(row.id, row.root, row.tree == 1, row.on, row.up, int(row.delay or 0))
+            node.due = self.now + node.delay
+            self.nodes[row.id] = node
+            if row.root:
+                self.nodes[row.root].members.append(row.id)
+                self.nodes[adder].noted.append(row.id)
+            if row.timeout != "":
+                self.deadlines[f"timeout:{row.id}"] = node.due + int(row.timeout)
+        known = {row.id for row in fresh}
+        for place, job, needed in edges:
+            if rows[place - 1].id in known:
+                self.nodes[job].needs.add(needed)
+                if needed in self.nodes:
+                    self.nodes[needed].feeds.append(job)
+
+    def _open(self, adder: Node) -> None:
+        for each in adder.noted:
+            node = self.nodes[each]
+            if node.state == "waiting-children" and not node.needs:
+                self._begin(node)
+        adder.noted = []
+
+    def _begin(self, node: Node) -> None:
+        node.state = "delayed" if node.due > self.now else "waiting"
+
+    def checkpoint(
+        self,
+        job: str,
+        token: str,
+        rows: Sequence[MemberRow],
+        edges: Sequence[EdgeRow],
+        *,
+        acknowledges: bool,
+        opens: bool,
+        waits: bool,
+    ) -> str:
+        node = self.nodes.get(job)
+        if node is None or node.token != token:
+            return "lost"
+        if node.state != "active":
+            return "waiting" if waits else "lost"
+        adds = bool(rows) or waits
+        if adds and (node.stop or self._mark(node.root)):
+            return "stopping"
+        if acknowledges and node.stop:
+            node.is_acked = True
+        if not adds:
+            return "ok"
+        self._plant(rows, edges, adder=job)
+        if opens:
+            self._open(node)
+        if waits:
+            node.state = "waiting-children"
+            if node.broken:
+                child, node.broken = self.nodes[node.broken], ""
+                self._tell_failure(node, child)
+            elif not node.needs:
+                self._release(job)
+        self._flush()
+        return "waiting" if waits else "ok"
+
+    # ends
+
+    def _mark(self, root: str) -> str:
+        while root:
+            node = self.nodes[root]
+            if node.stop:
+                return node.stop
+            root = node.root
+        return ""
+
+    def _finish(self, node: Node, state: str) -> None:
+        assert node.is_open, f"{node.id} ends twice"
+        node.state = state
+        if node.root:
+            if state == "completed":
+                self.nodes[node.root].done.append(node.id)
+            self._tells.append(node)
+        if node.is_root:
+            self.deadlines.pop(f"timeout:{node.id}", None)
+
+    def _release(self, job: str) -> None:
+        node = self.nodes[job]
+        if node.state != "waiting-children":
+            return
+        if node.stop and node.on != "wake":
+            is_removed = node.on == "remove" and node.stop == "failed"
+            self._finish(node, "failed" if node.stop == "failed" and not is_removed else "cancelled")
+            if is_removed:
+                self._removed.append(job)
+            return
+        self._released.append(job)
+
+    def _satisfy(self, job: str, child: str) -> None:
+        node = self.nodes.get(job)
+        if node is None or child not in node.needs:
+            return
+        node.needs.discard(child)
+        if not node.needs:
+            self._release(job)
+
+    def _tell_failure(self, node: Node, child: Node) -> None:
+        if not node.is_open:
+            return
+        policy = child.up or node.on or "fail"
+        top = node if node.is_root else self.nodes[node.root]
+        stops = node.is_root or (policy == "fail" and top.on == "wake")
+        if policy == "ignore":
+            self._satisfy(node.id, child.id)
+        elif not stops and node.state != "waiting-children":
+            node.broken = child.id
+        elif policy == "wake" and not node.is_root:
+            node.needs.clear()
+            self._release(node.id)
+        elif stops:
+            if node.is_root and child.up in ("remove", "wake"):
+                top.on = child.up
+            self._stop(top, "failed")
+        else:
+            node.needs.clear()
+            self._withdraw(node.id)
+            self._finish(node, "cancelled" if policy == "remove" else "failed")
+            if policy == "remove":
+                self._removed.append(node.id)
+
+    def _withdraw(self, job: str) -> None:
+        self._released = [each for each in self._released if each != job]
+
+    def _flush(self) -> None:
+        while self._tells:
+            ended = self._tells.pop(0)
+            if self.nodes[ended.root].stop:
+                self._satisfy(ended.root, ended.id)
+                continue
+            for each in list(ended.feeds):
+                if each not in self.nodes:
+                    continue
+                if ended.state == "completed":
+                    self._satisfy(each, ended.id)
+                else:
+                    self._tell_failure(self.nodes[each], ended)
+        for each in self._released:
+            self.nodes[each].state = "waiting"
+        for each in self._removed:
+            self._forget(each)
+        self._released, self._removed = [], []
+
+    def _forget(self, job: str) -> None:
+        node = self.nodes.pop(job)
+        for each in node.members:
+            if each in self.nodes:
+                self._forget(each)
+
+    # stops
+
+    def _stop(self, top: Node, cause: str) -> bool:
+        if not top.is_open or top.stop:
+            return False
+        top.stop = cause
+        top.is_pending = False
+        self.deadlines.pop(f"unopened:{top.id}", None)
+        if top.state != "active":
+            self._withdraw(top.id)
+            top.state, top.attempts, top.stalls = "waiting-children", 0, 0
+        top.needs = {""}
+        for each in [self.nodes[each] for each in top.members if each in self.nodes]:
+            if not each.is_open:
+                continue
+            if each.is_root:
+                top.needs.add(each.id)
+                self._stop(each, "cancelled")
+            elif each.state != "active":
+                self._withdraw(each.id)
+                each.needs.clear()
+                each.state = "cancelled"
+            else:
+                top.needs.add(each.id)
+                each.is_cancelled = each.is_cancelled or cause != "failed"
+        self._satisfy(top.id, "")
+        return True
+
+    def cancel(self, job: str) -> str:
+        node = self.nodes.get(job)
+        if node is None:
+            return "unknown"
+        if not node.is_open:
+            return "over"
+        if node.is_root:
+            word = "asked" if self._stop(node, "cancelled") else "over"
+            self._flush()
+            return word
+        if node.state == "active":
+            node.is_cancelled = True
+            return "asked"
+        node.needs.clear()
+        node.is_cancelled = True
+        self._finish(node, "cancelled")
+        self._flush()
+        return "ended"
+
+    # workers
+
+    def settle(self, rows: Iterable[SettleRow]) -> list[str]:
+        """The first half of a turn; returns the ids that are lost."""
+        rows = list(rows)
+        lost = [row.id for row in rows if row.id not in self.nodes or self.nodes[row.id].token != row.token]
+        held = [row for row in rows if row.id not in lost and self.nodes[row.id].state == "active"]
+        for row in held:
+            self._settle(self.nodes[row.id], row)
+        for node in self.nodes.values():
+            if node.state == "delayed" and node.due <= self.now:
+                node.state = "waiting"
+        due = [entry for entry, when in self.deadlines.items() if when <= self.now]
+        for entry in sorted(due, key=lambda each: (self.deadlines[each], each)):
+            if self.deadlines.pop(entry, None) is not None:
+                self._fire(*entry.split(":", 1))
+        self._flush()
+        return lost
+
+    def _fire(self, kind: str, job: str) -> None:
+        if kind == "timeout":
+            self._stop(self.nodes[job], "timeout")
+            return
+        root = self.nodes[job]
+        root.needs.clear()
+        self._finish(root, "cancelled")
+        self._removed.append(job)
+
+    def _settle(self, node: Node, row: SettleRow) -> None:
+        state = self._decide(node, row.state)
+        if state is None:
+            return
+        if state in ENDED:
+            if row.attempts != "" and not node.is_cancelled:
+                node.attempts = int(row.attempts)
+            self._finish(node, state)
+            return
+        if state == "delayed":
+            node.attempts = int(row.attempts)
+            node.due = self.now + row.delay
+        node.state = "waiting" if state == "delayed" and row.delay == 0 else state
+
+    def _decide(self, node: Node, state: str) -> str | None:
+        if node.is_root and not node.is_acked:
+            if not node.stop and state in ("failed", "cancelled") and node.on == "wake":
+                self._stop(node, "failed")
+            if node.stop:
+                if node.knows and state in _PLACED:
+                    return state
+                self._go_on(node)
+                return None
+        elif node.root and not node.is_root and self.nodes[node.root].stop:
+            return {"delayed": "failed", "waiting": "failed", "parked": "cancelled"}.get(state, state)
+        if node.is_cancelled and not (node.root and state == "completed"):
+            return "cancelled"
+        return state
+
+    def _go_on(self, node: Node) -> None:
+        node.state, node.attempts, node.stalls = "waiting-children", 0, 0
+        if not node.needs:
+            self._release(node.id)
+
+    def claim(self, answer: TurnAnswer) -> None:
+        """The second half of a turn."""
+        for claim in answer.claims:
+            node = self.nodes[claim.id]
+            node.state, node.token, node.lease_end = "active", answer.token, self.now + LEASE
+            node.knows = node.knows or bool(node.stop)
+
+    def rescue(self, max_stalls: int) -> list[tuple[str, str]]:
+        """Returns what became of whom."""
+        stalled = [
+            each for each in self.nodes.values() if each.state == "active" and each.lease_end <= self.now
+        ]
+        verdicts: list[tuple[str, str]] = []
+        for node in sorted(stalled, key=lambda each: (each.lease_end, each.id)):
+            node.token, node.stalls = "", node.stalls + 1
+            verdicts.append((node.id, self._judge(node, max_stalls)))
+        self._flush()
+        return verdicts
+
+    def _judge(self, node: Node, max_stalls: int) -> str:
+        if node.root and not node.is_root and self.nodes[node.root].stop:
+            self._finish(node, "failed")
+            return "failed"
+        if node.is_root and node.stop and not node.is_acked and not node.knows:
+            self._go_on(node)
+        elif node.is_cancelled:
+            self._finish(node, "cancelled")
+            return "cancelled"
+        elif node.stalls > max_stalls:
+            if not (node.is_root and node.on == "wake" and self._stop(node, "failed")):
+                self._finish(node, "failed")
+                return "failed"
+            self._go_on(node)
+        else:
+            node.state = "waiting"
+        return "rescued"
+
+    def unpark(self) -> None:
+        for node in self.nodes.values():
+            node.state = "waiting" if node.state == "parked" else node.state

@@ -1,0 +1,346 @@
+"""Trees of jobs against a model of them: random graphs, calls and losses, all promises checked after each.
+
+Every call goes through `Store` to the scripts, with times of the test's own. Small by default and
+the same each time; for a long search with new calls: `pytest tests/store/test_tree_model.py
+--hypothesis-profile=long`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+from bench import Bench
+from forest import LEASE, Forest
+from groves import ROOTS, STEPS, make_tree, pieces_of
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from ranger import Ranger
+from servers import Server
+from snapshots import Snapshot
+
+from eventbus.store.rows import AnnounceQueue, CancelRow, SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.trees import Chunk
+from eventbus.tree import Member, Policy, Tree, rows_of
+
+_FAR = 10.0**12
+_DAY = 86_400_000
+_START = 1_800_000_000_000
+_QUEUES = [TurnQueue(name, 1000, 10_000, _DAY, 10_000, _DAY, _DAY) for name in (ROOTS, STEPS)]
+_WORKERS = ["w", "x"]
+_POLICIES: list[Policy] = ["", "", "", "", "fail", "ignore", "remove", "wake"]
+
+_IS_LONG = settings.get_current_profile_name() == "long"
+_SMALL = settings(max_examples=60, stateful_step_count=40, derandomize=True, database=None, deadline=None)
+_SETTINGS = settings(
+    settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    server = Server()
+    server.start()
+    with asyncio.Runner() as runner:
+        bench = Bench(server.url, runner)
+        yield bench
+        bench.close()
+    server.stop()
+
+
+@st.composite
+def _trees(draw: Callable[[Any], Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Members with what they need among those before them, and the rest of the tree."""
+    names = "abcdefg"[: draw(st.integers(0, 7))]
+    needs = {
+        name: " ".join(
+            draw(st.lists(st.sampled_from(names[:place]), max_size=3, unique=True)) if place else []
+        )
+        for place, name in enumerate(names)
+    }
+    given = {
+        "on": draw(st.sampled_from(["wake", "wake", "wake", "fail", "remove", "ignore"])),
+        "timeout": draw(st.sampled_from([0.0, 0.0, 5.0, 70.0])),
+        "ups": {name: draw(st.sampled_from(_POLICIES)) for name in names},
+        "ons": {name: draw(st.sampled_from(_POLICIES)) for name in names},
+        "delays": {name: draw(st.sampled_from([0.0, 0.0, 0.0, 0.5])) for name in names},
+    }
+    return needs, given
+
+
+class Trees(RuleBasedStateMachine):
+    """Calls of emitters, workers and others on a few trees, in any order."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__()
+        self.bench = bench
+        self.store = bench.store
+        bench.client.flushall()
+        self.forest = Forest(_START)
+        self.ranger = Ranger(self.forest)
+        self.count = 0
+        self.steps = 0
+        self.growing: list[list[Chunk]] = []
+        """Of trees that are not whole yet: what is still to be sent."""
+        self.sent: list[Chunk] = []
+        self.leases: list[tuple[str, str]] = []
+        self.calls = dict.fromkeys(_WORKERS, 0)
+        self.last: dict[str, tuple[int, int, list[SettleRow], TurnAnswer]] = {}
+
+    # emitters
+
+    @initialize(tree=_trees(), size=st.sampled_from([1, 2, 3, 100]))
+    def plant_first(self, tree: tuple[dict[str, str], dict[str, Any]], size: int) -> None:
+        self.plant(tree, size)
+
+    @rule(tree=_trees(), size=st.sampled_from([1, 2, 3, 100, 100]))
+    def plant(self, tree: tuple[dict[str, str], dict[str, Any]], size: int) -> None:
+        self.count += 1
+        needs, given = tree
+        made: Tree = make_tree(needs, root=f"t{self.count}", **given)
+        self.growing.append(pieces_of(made, size))
+        self._send(self.growing[-1].pop(0))
+
+    @precondition(lambda self: any(self.growing))
+    @rule(whole=st.booleans())
+    def send(self, whole: bool) -> None:
+        """The next piece of a tree, or all that are left."""
+        chunks = next(each for each in self.growing if each)
+        self._send(chunks.pop(0))
+        while whole and chunks:
+            self._send(chunks.pop(0))
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """A piece whose answer was lost, or a late copy of one."""
+        chunk = data.draw(st.sampled_from(self.sent[-6:]))
+        if chunk.head.id in self.forest.nodes:  # one that was removed is out of reach of late copies
+            self._send(chunk)
+
+    def _send(self, chunk: Chunk) -> None:
+        self.sent.append(chunk)
+        (verdict,) = self.bench.run(self.store.trees.add, "em", [chunk], deadline=_FAR, now=self.forest.now)
+        assert verdict.word == self.forest.add(chunk)
+        self.check()
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        known = list(self.forest.nodes)
+        roots = [each for each in known if self.forest.nodes[each].is_root]
+        job = data.draw(st.sampled_from(["none", *known[-6:], *roots[-3:], *roots[-3:]]))
+        self.count += 1
+        rows = [CancelRow(job, "", f"c{self.count}", '{"type":"JobCancelled"}')]
+        words = self.bench.run(self.store.cancel, rows, key_ttl_ms=_DAY, now=self.forest.now)
+        assert words == [self.forest.cancel(job)]
+        self.check()
+        again = self.bench.run(self.store.cancel, rows, key_ttl_ms=_DAY, now=self.forest.now)
+        assert again == words or (words == ["asked"] and again == ["ended"])
+        self.check()
+
+    # workers
+
+    @rule(data=st.data(), worker=st.sampled_from(_WORKERS), want=st.sampled_from([0, 1, 2, 50]))
+    def turn(self, data: st.DataObject, worker: str, want: int) -> None:
+        self._turn(worker, self._draw_settles(data.draw), want)
+
+    @rule(worker=st.sampled_from(_WORKERS))
+    def claim_all(self, worker: str) -> None:
+        self._turn(worker, [], 1000)
+
+    @precondition(lambda self: self._held())
+    @rule(want=st.sampled_from([0, 1000]))
+    def complete_all(self, want: int) -> None:
+        """Also without a claim, so that roots are found waiting."""
+        self._turn("w", [SettleRow(*lease, "completed", "", "1", 0) for lease in self._held()], want)
+
+    @precondition(lambda self: self.last)
+    @rule(data=st.data())
+    def turn_again(self, data: st.DataObject) -> None:
+        """The last turn of a worker with the same number: its answer was lost."""
+        worker = data.draw(st.sampled_from(sorted(self.last)))
+        call, want, settles, first = self.last[worker]
+        answer = self._call(worker, call, want, settles)
+        held = [each for each in first.claims if self._holds(each.id, first.token)]
+        assert (answer.claims, answer.lost) == (held, first.lost)
+        self.check()
+
+    def _holds(self, job: str, token: str) -> bool:
+        node = self.forest.nodes.get(job)
+        return node is not None and node.is_held(token)
+
+    def _held(self) -> list[tuple[str, str]]:
+        return [each for each in self.leases if self._holds(*each)]
+
+    def _draw_settles(self, draw: Callable[[Any], Any]) -> list[SettleRow]:
+        some = [*self._held(), *self._held(), *self.leases[-3:]]
+        if not some:
+            return []
+        leases = draw(st.lists(st.sampled_from(some), max_size=4, unique_by=lambda each: each[0]))
+        return [self._settle(draw, *lease) for lease in leases]
+
+    def _settle(self, draw: Callable[[Any], Any], job: str, token: str) -> SettleRow:
+        states = [
+            "completed",
+            "completed",
+            "completed",
+            "failed",
+            "failed",
+            "cancelled",
+            "delayed",
+            "waiting",
+            "parked",
+        ]
+        state = draw(st.sampled_from(states))
+        delay = draw(st.sampled_from([0, 500])) if state == "delayed" else 0
+        node = self.forest.nodes.get(job)
+        attempts = (node.attempts if node else 0) + 1 if state in ("delayed", "failed") else ""
+        return SettleRow(
+            job, token, state, attempts, draw(st.sampled_from(["{}", '"' + "x" * 90 + '"'])), delay
+        )
+
+    def _call(self, worker: str, call: int, want: int, settles: Sequence[SettleRow]) -> TurnAnswer:
+        return self.bench.run(
+            self.store.turn, worker=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=True,
+            max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.forest.now,
+        )  # fmt: skip
+
+    def _turn(self, worker: str, settles: list[SettleRow], want: int) -> None:
+        self.calls[worker] += 1
+        answer = self._call(worker, self.calls[worker], want, settles)
+        self.last[worker] = (self.calls[worker], want, settles, answer)
+        self.ranger.note_settles(settles)
+        assert answer.lost == self.forest.settle(settles)
+        self.ranger.check_claims(answer, want)
+        self.forest.claim(answer)
+        self.leases += [(claim.id, answer.token) for claim in answer.claims]
+        self.check()
+
+    # running jobs
+
+    @precondition(lambda self: self._held())
+    @rule(
+        data=st.data(),
+        waits=st.booleans(),
+        nests=st.sampled_from(["", "", "wake", "fail"]),
+        repeats=st.booleans(),
+    )
+    def spawn(self, data: st.DataObject, waits: bool, nests: str, repeats: bool) -> None:
+        """A running job adds children, and waits for them or not."""
+        lease = data.draw(st.sampled_from(self._held()))
+        node = self.forest.nodes[lease[0]]
+        self.count += 1
+        tree = node.id if node.is_root else node.root
+        children = [
+            Member(
+                f"{node.id}.{self.count}.{i}", STEPS,
+                up=data.draw(st.sampled_from(_POLICIES)), delay=data.draw(st.sampled_from([0.0, 0.5])),
+            )
+            for i in range(data.draw(st.integers(0, 3)))
+        ]  # fmt: skip
+        if nests:
+            children.append(Member(f"n{self.count}", ROOTS, body="{}", is_root=True, on=cast("Any", nests)))
+        rows, edges = rows_of(children, root=tree, parent=node.id, awaited=[each.id for each in children])
+        for _ in range(2 if repeats else 1):
+            self._checkpoint(lease, rows, edges, waits=waits)
+        if waits:
+            self.ranger.note_put_off(node.id)
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data(), acknowledges=st.booleans())
+    def save(self, data: st.DataObject, acknowledges: bool) -> None:
+        stopped = [each for each in self._held() if self.forest.nodes[each[0]].stop]
+        lease = data.draw(st.sampled_from([*self._held(), *stopped * 3]))
+        self._checkpoint(lease, [], [], acknowledges=acknowledges)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def save_late(self, data: st.DataObject) -> None:
+        """Under a lease that may be over."""
+        lease = data.draw(st.sampled_from(self.leases[-6:]))
+        self._checkpoint(lease, [], [], waits=data.draw(st.booleans()))
+
+    def _checkpoint(self, lease: tuple[str, str], rows: Any, edges: Any, **given: bool) -> None:
+        flags = {"acknowledges": False, "opens": True, "waits": False, **given}
+        word = self.bench.run(
+            self.store.trees.checkpoint, *lease, rows=rows, edges=edges, **flags, now=self.forest.now
+        )
+        assert word == self.forest.checkpoint(*lease, rows, edges, **flags)
+        self.check()
+
+    # duties of any worker, and time
+
+    @rule(ms=st.sampled_from([1, 500, 5000, LEASE, 61_000]))
+    def pass_time(self, ms: int) -> None:
+        self.forest.now += ms
+
+    @rule(max_stalls=st.sampled_from([0, 1, 3]))
+    def rescue(self, max_stalls: int) -> None:
+        self.bench.client.hset(
+            self.store.keys.shard_key("clock"), mapping={"heard": self.forest.now, "grace": 0}
+        )
+        _, rows = self.bench.run(
+            self.store.rescue,
+            lease_ms=LEASE,
+            limit=100,
+            max_stalls=max_stalls,
+            key_ttl_ms=_DAY,
+            now=self.forest.now,
+        )
+        expected = self.forest.rescue(max_stalls)
+        assert [(row.id, row.verdict) for row in rows] == expected
+        for job, _ in expected:
+            self.ranger.note_put_off(job)
+        self.check()
+
+    @precondition(lambda self: self._held())
+    @rule()
+    def lose_leases(self) -> None:
+        self.forest.now += LEASE
+        self.rescue(3)
+
+    @rule()
+    def unpark(self) -> None:
+        rows = [AnnounceQueue(name, name, "") for name in (ROOTS, STEPS)]
+        self.bench.run(self.store.announce, pool="p", queues=rows, unpark=True, now=self.forest.now)
+        self.forest.unpark()
+        self.check()
+
+    @precondition(lambda self: self.steps > 25)
+    @rule()
+    def finish_all(self) -> None:
+        """Whatever happened, every tree can be run to its end."""
+        self.steps = 0
+        for chunks in self.growing:
+            while chunks:
+                self._send(chunks.pop(0))
+        self.forest.now += 70_001
+        self.rescue(3)
+        self.unpark()
+        for _ in range(40):
+            self._turn("w", [], 1000)
+            held = self._held()
+            for lease in held:
+                if self.forest.nodes[lease[0]].stop:
+                    self._checkpoint(lease, [], [], acknowledges=True)
+            self._turn("w", [SettleRow(*lease, "completed", "", "1", 0) for lease in held], 0)
+        left = [each.id for each in self.forest.nodes.values() if each.is_root and each.is_open]
+        assert left == [], "trees that nothing moves"
+
+    def check(self) -> None:
+        self.steps += 1
+        self.ranger.check(Snapshot(self.bench.client))
+
+
+@pytest.mark.timeout(0 if _IS_LONG else 300)
+def test_the_store_keeps_every_promise_about_trees(bench: Bench) -> None:
+    run_state_machine_as_test(cast("Any", lambda: Trees(bench)), settings=_SETTINGS)

@@ -1,0 +1,131 @@
+"""Retry by hand of flows whose steps were kept in the middle of the graph, or inside a sub-workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventbus import EventProvider, Retry
+from workflows import StepContext, StepError, Workflow, WorkflowProvider
+
+MakeProvider = Callable[..., EventProvider]
+
+_ONCE = Retry(attempts=1)
+
+
+async def test_who_waited_for_a_kept_step_waits_for_what_that_one_waited_for(
+    make_provider: MakeProvider,
+) -> None:
+    # first -> kept -> last: `first` was undone, `kept` was not; `last` needs what `first` does again.
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    chain = Workflow[Any, Any]("chain", retry=_ONCE)
+    did: list[str] = []
+    broken = [True]
+
+    @chain.step()
+    async def first(ctx: StepContext[Any]) -> int:
+        did.append("first")
+        return ctx.run
+
+    @first.rollback
+    async def undo(ctx: StepContext[Any], run: int) -> None:
+        did.append(f"undo {run}")
+
+    @chain.step()
+    async def kept(ctx: StepContext[Any]) -> int:
+        return ctx.run
+
+    @chain.step()
+    async def last(ctx: StepContext[Any]) -> list[int]:
+        if broken[0]:
+            raise ValueError("broken")
+        return [ctx.result(first), ctx.result(kept), ctx.run]
+
+    @chain.completed
+    async def outcome(ctx: StepContext[Any]) -> list[int]:
+        return ctx.result(last)
+
+    flows.register(chain)
+    async with provider, provider.worker():
+        handle = await flows.execute(chain, None)
+        with pytest.raises(StepError):
+            await handle.result()
+        broken[0] = False
+        assert await (await flows.retry(handle.id)).result() == [2, 1, 2]
+    assert did == ["first", "undo 1", "first"]
+
+
+@pytest.mark.parametrize("undone", [False, True])
+async def test_a_sub_workflow_counts_as_long_as_nothing_of_it_was_undone(
+    make_provider: MakeProvider, *, undone: bool
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    outer, inner = Workflow[Any, Any]("outer", retry=_ONCE), Workflow[Any, Any]("inner", retry=_ONCE)
+    did: list[str] = []
+    broken = [True]
+
+    @inner.step()
+    async def pay(ctx: StepContext[Any]) -> str:
+        did.append("pay")
+        return "paid"
+
+    async def refund(ctx: StepContext[Any], paid: str) -> None:
+        did.append("refund")
+
+    if undone:
+        pay.rollback(refund)
+
+    @inner.completed
+    async def paid(ctx: StepContext[Any]) -> str:
+        return ctx.result(pay)
+
+    payment = outer.flow(inner, name="payment")
+
+    @outer.step()
+    async def ship(ctx: StepContext[Any]) -> str:
+        if broken[0]:
+            raise ValueError("broken")
+        return ctx.result(payment)
+
+    @outer.completed
+    async def outcome(ctx: StepContext[Any]) -> str:
+        return ctx.result(ship)
+
+    flows.register(outer)
+    async with provider, provider.worker():
+        handle = await flows.execute(outer, None)
+        with pytest.raises(StepError):
+            await handle.result()
+        broken[0] = False
+        assert await (await flows.retry(handle.id)).result() == "paid"
+    assert did == (["pay", "refund", "pay"] if undone else ["pay"])
+
+
+async def test_steps_that_a_root_adds_itself_have_the_priority_of_their_flow(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    single = Workflow[Any, Any]("single")
+
+    @single.step()
+    async def work(ctx: StepContext[Any]) -> str:
+        return ctx.job_id
+
+    @single.completed
+    async def outcome(ctx: StepContext[Any]) -> str:
+        return ctx.result(work)
+
+    flows.register(single)
+    async with provider, provider.worker():
+        handle = await flows.execute(single, None, priority=-7)
+        ids = [await handle.result(), await (await flows.retry(handle.id)).result()]
+        store = provider.jobs._life.running("look").store  # pyright: ignore[reportPrivateUsage]
+        looks = [await store.inspection.job(each) for each in ids]
+    assert [each.split("/")[1] for each in ids] == ["1", "2"]
+    span = 1 << 40
+    assert [int(each.fields["order"]) // span for each in looks] == [-7, -7]
