@@ -145,6 +145,9 @@ class FlowsChaos:
         self.flaws += [f"{each}: happened, and nobody executed it" for each in ledger.flows - known]
         audit = await asyncio.to_thread(Audit, self.server)
         self.flaws += audit.problems
+        for job, record in audit.jobs.items():
+            if record.state not in ("completed", "failed", "cancelled"):
+                self.flaws.append(f"{job}: {record.state} in {record.queue}, {record.stalls} stalls")
         if audit.left_open():
             self.flaws.append(f"left open: {audit.left_open()}")
         self.counts["lost"] += self.flows - len(self._heard)

@@ -6,56 +6,18 @@ trees are so small that every call tells, sweeps and opens all there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+from nodes import LEASE, Node
 from snapshots import ENDED
 
 from eventbus.store.rows import EdgeRow, MemberRow, SettleRow, TurnAnswer
 from eventbus.store.trees import Chunk
 
-__all__ = ["LEASE", "Forest", "Node"]
+__all__ = ["Forest"]
 
-LEASE = 10_000
 _PLACED = ("waiting", "delayed", "parked")
 _UNOPENED = 60_000
-
-
-@dataclass
-class Node:
-    """One job of a tree. `due` counts while it is delayed; `deadlines` are of a root: entry -> time."""
-
-    id: str
-    root: str
-    is_root: bool
-    on: str
-    up: str
-    delay: int
-    state: str = "waiting-children"
-    needs: set[str] = field(default_factory=set[str])
-    feeds: list[str] = field(default_factory=list[str])
-    members: list[str] = field(default_factory=list[str])
-    done: list[str] = field(default_factory=list[str])
-    noted: list[str] = field(default_factory=list[str])
-    """What it added and did not open yet."""
-    token: str = ""
-    lease_end: int = 0
-    due: int = 0
-    attempts: int = 0
-    stalls: int = 0
-    stop: str = ""
-    is_acked: bool = False
-    knows: bool = False
-    is_cancelled: bool = False
-    is_pending: bool = False
-    broken: str = ""
-
-    @property
-    def is_open(self) -> bool:
-        return self.state not in ENDED
-
-    def is_held(self, token: str) -> bool:
-        return self.state == "active" and self.token == token
 
 
 class Forest:
@@ -109,6 +71,8 @@ class Forest:
         for place, job, needed in edges:
             if rows[place - 1].id in known:
                 self.nodes[job].needs.add(needed)
+                if job == rows[place - 1].id:
+                    self.nodes[job].graph.add(needed)
                 if needed in self.nodes:
                     self.nodes[needed].feeds.append(job)
 
@@ -128,17 +92,17 @@ class Forest:
         token: str,
         rows: Sequence[MemberRow],
         edges: Sequence[EdgeRow],
-        *,
-        acknowledges: bool,
-        opens: bool,
-        waits: bool,
+        **given: bool,
     ) -> str:
+        opens, waits, acknowledges = (given[each] for each in ("opens", "waits", "acknowledges"))
         node = self.nodes.get(job)
         if node is None or node.token != token:
             return "lost"
         if node.state != "active":
             return "waiting" if waits else "lost"
         adds = bool(rows) or waits
+        if acknowledges and node.stop and not node.knows:
+            return "stopping"
         if adds and (node.stop or self._mark(node.root)):
             return "stopping"
         if acknowledges and node.stop:
@@ -299,9 +263,8 @@ class Forest:
 
     # workers
 
-    def settle(self, rows: Iterable[SettleRow]) -> list[str]:
+    def settle(self, rows: Sequence[SettleRow]) -> list[str]:
         """The first half of a turn; returns the ids that are lost."""
-        rows = list(rows)
         lost = [row.id for row in rows if row.id not in self.nodes or self.nodes[row.id].token != row.token]
         held = [row for row in rows if row.id not in lost and self.nodes[row.id].state == "active"]
         for row in held:

@@ -71,6 +71,8 @@ def pieces_of(tree: Tree, size: int = 10_000, *, reply: bool = False) -> list[Ch
 class Grove:
     """The trees of one shard, and the workers that run them."""
 
+    queues = _QUEUES
+
     def __init__(self, shard: Shard, *, repeats: bool) -> None:
         self.shard = shard
         self.repeats = repeats

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forest import Forest, Node
+from forest import Forest
 from groves import ROOTS
+from nodes import Node
 from snapshots import Finals, Snapshot
 
 from eventbus.store.rows import SettleRow, TurnAnswer
@@ -65,7 +66,8 @@ class Ranger:
             self._activated.add(node.id)
 
     def _check_needs(self, node: Node) -> None:
-        feeders = [each for each in self.forest.nodes.values() if node.id in each.feeds]
+        nodes = self.forest.nodes
+        feeders = [nodes[each] for each in node.graph if each in nodes]  # what `remove` took away is no more
         policies = {node.on, *(each.up for each in feeders)}
         for each in feeders:
             may = (

@@ -193,6 +193,23 @@ async def test_what_it_settles_without_is_not(step: Grove, state: str) -> None:
     assert step.held["f"][0].stop == "failed"
 
 
+async def test_a_root_that_does_not_know_of_the_stop_cannot_acknowledge_it(step: Grove) -> None:
+    await step.spawn("f/a", Member("n", ROOTS, body="{}", is_root=True, on="wake"))
+    await step.claim()
+    await step.spawn("n", _child("x"), tree="n", waits=False)
+    assert await step.claim(worker="x") == ["f/x"]
+    first = step.held["n"]
+    assert await step.cancel("n") == "asked"
+    again = await step.shard.turn(call=step.shard.calls("w"), queues=step.queues)
+    assert [each.stop for each in again.claims] in ([], [""])  # its answer was lost: the claim knew of none
+    assert await step.checkpoint("n", acknowledges=True) == "stopping"
+    assert step.held["n"] == first
+    await step.end("completed", "n")
+    assert await step.claim() == []  # `f/x` still runs
+    await step.end("completed", "f/x", worker="x")
+    await step.undo("n", cause="cancelled")
+
+
 async def test_to_acknowledge_where_nothing_stops_changes_nothing(step: Grove) -> None:
     assert await step.checkpoint("f/a", acknowledges=True) == "ok"
     assert "acked" not in await step.shard.record("f/a")

@@ -182,3 +182,15 @@ async def test_a_tree_that_stops_is_undone(shard: Shard, cause: str) -> None:
         await grove.end("cancelled", "f/a", text="{}")
     await grove.undo(cause=cause)
     assert await grove.done() == ["b"]
+
+
+async def test_the_next_run_of_a_tree_is_refused_and_changes_nothing(shard: Shard) -> None:
+    grove = Grove(shard, repeats=False)
+    await grove.add(make_tree({"a": ""}))
+    await grove.run_all()
+    before, names = await shard.record("f"), await _names(shard)
+    await _fill(shard)
+    with pytest.raises(StoreRefused) as caught:
+        await shard.store.trees.restart("f", call="c", run=1, body="x" * 500, now=shard.now)
+    assert caught.value.code == "OOM"
+    assert (await shard.record("f"), await _names(shard)) == (before, names)

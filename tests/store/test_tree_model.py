@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 from bench import Bench
-from forest import LEASE, Forest
+from forest import Forest
 from groves import ROOTS, STEPS, make_tree, pieces_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from nodes import LEASE
 from ranger import Ranger
 from servers import Server
 from snapshots import Snapshot
@@ -40,7 +41,7 @@ _WORKERS = ["w", "x"]
 _POLICIES: list[Policy] = ["", "", "", "", "fail", "ignore", "remove", "wake"]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
-_SMALL = settings(max_examples=60, stateful_step_count=40, derandomize=True, database=None, deadline=None)
+_SMALL = settings(max_examples=40, stateful_step_count=40, derandomize=True, database=None, deadline=None)
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -144,7 +145,7 @@ class Trees(RuleBasedStateMachine):
         assert words == [self.forest.cancel(job)]
         self.check()
         again = self.bench.run(self.store.cancel, rows, key_ttl_ms=_DAY, now=self.forest.now)
-        assert again == words or (words == ["asked"] and again == ["ended"])
+        assert again in (words, ["ended"] if job in self.forest.nodes else ["unknown"])
         self.check()
 
     # workers
@@ -252,8 +253,6 @@ class Trees(RuleBasedStateMachine):
         rows, edges = rows_of(children, root=tree, parent=node.id, awaited=[each.id for each in children])
         for _ in range(2 if repeats else 1):
             self._checkpoint(lease, rows, edges, waits=waits)
-        if waits:
-            self.ranger.note_put_off(node.id)
 
     @precondition(lambda self: self._held())
     @rule(data=st.data(), acknowledges=st.booleans())
@@ -275,6 +274,8 @@ class Trees(RuleBasedStateMachine):
             self.store.trees.checkpoint, *lease, rows=rows, edges=edges, **flags, now=self.forest.now
         )
         assert word == self.forest.checkpoint(*lease, rows, edges, **flags)
+        if word == "waiting":
+            self.ranger.note_put_off(lease[0])
         self.check()
 
     # duties of any worker, and time

@@ -31,6 +31,7 @@ local record = read_lease(id)
 if not record or record.token ~= token then return 'lost' end
 if record.state ~= 'active' then return waits and 'waiting' or 'lost' end -- with its token nobody else has run it since
 local adds = row_count > 0 or waits
+if acknowledges and record.stop and not record.knows then return 'stopping' end -- it is claimed again, to undo
 if adds and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
 
 redis.call('ZREM', root .. ':active', '') -- a full server lets it through

@@ -77,6 +77,7 @@ local function rescue(job)
   redis.call('HDEL', job_root .. job.id, 'token') -- what its holder still sends is refused
   redis.call('HSET', job_root .. job.id, 'stalls', job.stalls)
   local lease = job.lease
+  if lease.tree and (marks[job.id] or '') ~= '' then lease.stop = marks[job.id] end -- since it was read
   if lease.root and not lease.tree and mark_of(lease.root) ~= '' then
     finish(job.id, lease, 'failed', text, now, key_ttl) -- not run again; whether it took effect is not known
     return 'failed'
@@ -91,11 +92,9 @@ local function rescue(job)
       return 'failed'
     end
     settle_stopped_root(job.id, now)
-  elseif job.stalls >= SUSPECT then
-    push(suspects, job.queue, job)
   else
     redis.call('HSET', job_root .. job.id, 'state', 'waiting')
-    push(ready, job.queue, job.order, job.id)
+    if job.stalls >= SUSPECT then push(suspects, job.queue, job) else push(ready, job.queue, job.order, job.id) end
   end
   return 'rescued'
 end

@@ -52,7 +52,7 @@ local function answer_again(lost, woken, ids)
     if body and record.state == 'active' and lease_record.token == token then
       for index, queue in ipairs(queues) do
         if queue.name == record.queue then
-          local stop = lease_record.stop
+          local stop = lease_record.knows and lease_record.stop -- not one that came after the claim
           add_claim(rows, id, index, body, record.created, record.attempts, record.stalls, record.due, stop)
         end
       end
