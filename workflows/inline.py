@@ -84,6 +84,7 @@ class InlineFlow:
         self.records: dict[str, StepRecord] = {}
         self.outcomes: list[Outcome] = []
         self.stop_mark: Stop | None = None
+        self._is_cut = False
         self._input = input
         self._around = surroundings
         self.rollback_errors: list[Outcome] = []
@@ -138,14 +139,15 @@ class InlineFlow:
         )
 
     def stop(self, stop: Stop) -> bool:
-        """Stop the flow early; False if it stops or has ended already.
+        """Stop the flow early; False if that changes nothing, for it stops so or has ended already.
 
         The first stop is the flow's error. A later cancel or timeout still cuts what is active, as
         long as nothing is rolled back: a member that hangs must not keep the flow.
         """
         if self.state in ("rolling_back", "completed", "failed", "cancelled"):
             return False
-        is_first = self.stop_mark is None
+        is_first, was_cut = self.stop_mark is None, self._is_cut
+        self._is_cut = was_cut or stop.is_cut
         self.stop_mark = self.stop_mark or stop
         for pause in self._pauses:
             pause.cancel()
@@ -158,7 +160,7 @@ class InlineFlow:
         if stop.is_cut:
             for attempt in self._attempts:
                 attempt.cut()
-        return is_first
+        return is_first or self._is_cut != was_cut
 
     def report(self) -> FlowReport:
         """Return what became of the flow so far."""

@@ -295,3 +295,16 @@ async def test_a_flow_says_where_it_is(runner: Runner) -> None:
     with pytest.raises(FlowCancelled):
         await handle.result()
     assert (await handle.status()).state == "cancelled"
+
+
+async def test_a_cancel_after_a_failure_does_not_wait_for_a_member_that_hangs(runner: Runner) -> None:
+    stage = Stage()
+    handle = await stage.start(runner)
+    stage.fail_now.set()
+    await wait_states(handle, {"stopper": "failed", "later": "cancelled", "active": "active"})
+    assert await handle.cancel("it hangs")
+    with pytest.raises(StepError) as caught:  # the first cause stays
+        await handle.result()
+    assert caught.value.step == "stopper"
+    assert "active cancelled" in stage.log
+    assert (await states_of(handle))["active"] == "cancelled"

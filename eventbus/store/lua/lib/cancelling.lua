@@ -10,9 +10,9 @@ local function cancel(id, call, text, now, key_ttl)
   local record = read_lease(id)
   if not record then return 'unknown' end
   if record.tree and OPEN[record.state] then
-    if record.stop then return record.stopper == call and 'asked' or 'over' end
-    stop_tree(id, 'cancelled', call, text, now)
-    return 'asked'
+    if stop_tree(id, 'cancelled', call, text, now) then return 'asked' end
+    local is_repeat = record.stopper == call or try('HGET', job_root .. id, 'hardener') == call
+    return is_repeat and 'asked' or 'over'
   end
   if record.state == 'active' then
     if not record.cancel then

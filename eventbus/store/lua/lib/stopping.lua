@@ -72,13 +72,26 @@ local function end_pending(id)
   if redis.call('HDEL', job_root .. id, 'pending') == 1 then redis.call('ZREM', root .. ':deadlines', 'unopened:' .. id) end
 end
 
+-- A gentle stop that somebody asks for again, not so gently, waits for what runs no more: a member that
+-- hangs must not hold a tree that is cancelled or out of time. Its cause stays the first one.
+local function harden(top, record, by, now)
+  if record.knows or record.state ~= 'waiting-children' and record.state ~= 'active' then return false end
+  if redis.call('HDEL', job_root .. top, 'gentle') == 0 then return false end
+  redis.call('HSET', job_root .. top, 'swept', 0, 'hardener', by)
+  if record.state == 'active' then tell_worker(record.token, 'cancel:' .. top, now) end
+  try('SADD', key('needs', top), '')
+  sweep(top, now)
+  return true
+end
+
 -- A gentle stop lets what runs finish its attempt; so do those of a tree whose member failed, and of the
--- trees in it. Returns whether this call made the mark; `text` is the outcome of a root that nobody wakes, or the
+-- trees in it. Returns whether this call changed anything; `text` is the outcome of a root that nobody wakes, or the
 -- error of the root's own activation.
 function stop_tree(top, cause, by, text, now, is_gentle)
   local record = read_lease(top)
-  if not record or not OPEN[record.state] or record.stop then return false end
+  if not record or not OPEN[record.state] then return false end
   is_gentle = is_gentle or cause == 'failed'
+  if record.stop then return not is_gentle and harden(top, record, by, now) end
   redis.call('HSET', job_root .. top, 'stop', cause, 'stopper', by)
   if is_gentle then redis.call('HSET', job_root .. top, 'gentle', 1) end
   redis.call('SET', key('result', top), text)
