@@ -11,7 +11,7 @@ from runners import states_of, wait_states
 from eventbus import DefinitionError, Retry
 from workflows.context import StepContext
 from workflows.definition import Workflow
-from workflows.errors import FlowCancelled, StepError
+from workflows.errors import FlowCancelled
 from workflows.testing import run_inline, start_inline
 
 _ONCE = Retry(attempts=1)
@@ -128,27 +128,6 @@ async def test_a_cancel_before_the_first_step_runs_nothing() -> None:
     with pytest.raises(FlowCancelled):
         await handle.result()
     assert log == []
-
-
-async def test_a_cancel_ends_a_member_that_hangs_after_another_failed() -> None:
-    workflow = Workflow("w", retry=_ONCE)
-    is_active = asyncio.Event()
-
-    async def hang(ctx: StepContext[Any]) -> None:
-        is_active.set()
-        await asyncio.Event().wait()
-
-    async def fall(ctx: StepContext[Any]) -> None:
-        await is_active.wait()
-        raise ValueError("down")
-
-    workflow.parallel(hang, fall)
-    handle = start_inline(workflow, None)
-    await wait_states(handle, {"fall": "failed", "hang": "active"})
-    assert not await handle.cancel("it hangs")
-    with pytest.raises(StepError, match="down"):
-        await handle.result()
-    assert (await handle.report()).steps["hang"].state == "cancelled"
 
 
 async def test_a_member_that_was_given_up_on_is_unknown_and_makes_the_rollback_incomplete() -> None:

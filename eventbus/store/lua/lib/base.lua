@@ -31,6 +31,17 @@ local function whole(n)
   return string.format('%.0f', n)
 end
 
+-- The time of the call is written many times: as text, made once.
+local stamps = {}
+local function stamp(now)
+  local text = stamps[now]
+  if not text then
+    text = whole(now)
+    stamps[now] = text
+  end
+  return text
+end
+
 -- Calls `command` on `name` with many arguments, below the limit of unpack.
 local function call_many(command, name, list)
   for first = 1, #list, 1000 do

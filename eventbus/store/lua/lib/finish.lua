@@ -53,16 +53,16 @@ end
 -- Writes the final state. `text` is the result or the error, JSON.
 local function finish(id, record, state, text, now, key_ttl)
   if #text <= FIELD then
-    redis.call('HSET', job_root .. id, 'state', state, 'ended', now, 'result', text)
+    redis.call('HSET', job_root .. id, 'state', state, 'ended', stamp(now), 'result', text)
   else
-    redis.call('HSET', job_root .. id, 'state', state, 'ended', now)
+    redis.call('HSET', job_root .. id, 'state', state, 'ended', stamp(now))
     redis.call('SET', key('result', id), text)
   end
   if record.root then -- kept and removed with its root, so no finished set lists it
     if state == 'completed' then try('RPUSH', key('done', record.root), id) end
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up }
   elseif not record.is_removed then
-    push(ends, state .. ':' .. record.queue, now, id)
+    push(ends, state .. ':' .. record.queue, stamp(now), id)
   end
   if record.tree then end_root(id, record) end
   if record.key then end_key(id, record, state, text, key_ttl) end

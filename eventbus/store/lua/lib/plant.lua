@@ -38,7 +38,7 @@ local rooted = {}
 -- order: its place in `ready` if it goes there at once, else nil.
 local function write_row(row, order, now)
   row.order = score_of(row.priority, order or 0)
-  local fields = { 'queue', row.queue, 'state', order and 'waiting' or 'waiting-children', 'order', row.order, 'created', now }
+  local fields = { 'queue', row.queue, 'state', order and 'waiting' or 'waiting-children', 'order', row.order, 'created', stamp(now) }
   local n = #fields
   local function set(field, value)
     if value == '' then return end
