@@ -31,7 +31,7 @@ __all__ = ["Planter"]
 
 _log = get_logger("eventbus.emission")
 
-_ROWS = 200
+_ROWS = 100
 
 
 class _Planting(msgspec.Struct, gc=False):

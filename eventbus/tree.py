@@ -20,7 +20,7 @@ __all__ = ["Member", "Policy", "Tree", "chunks_of", "rows_of"]
 Policy: TypeAlias = Literal["", "fail", "ignore", "remove", "wake"]
 """What becomes of a job when one that it needs does not complete; empty for `fail`."""
 
-_ROWS = 200
+_ROWS = 100
 _BYTES = 1 << 20
 
 

@@ -12,7 +12,16 @@ import msgspec
 from eventbus import UsageError
 from workflows.records import StepRecord
 
-__all__ = ["InlineTools", "Surroundings", "in_thread"]
+__all__ = ["InlineTools", "Surroundings", "in_thread", "is_in_loop"]
+
+
+def is_in_loop() -> bool:
+    """Say whether this runs in an event loop; plain functions of users run in threads."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
@@ -58,11 +67,14 @@ class InlineTools:
 
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
         """Emit with the provider."""
-        return (self._provider or _refuse("emit")).emit(event, payload, **options)
+        return self._voice("emit").emit(event, payload, **options)
 
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> Any:
         """Emit many with the provider."""
-        return (self._provider or _refuse("emit_many")).emit_many(event, payloads, **options)
+        voice = self._voice("emit_many")
+        if is_in_loop():
+            return voice.emit_many(event, payloads, **options)
+        return [voice.emit(event, each, **options) for each in payloads]
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return what a lifespan of the provider's worker yielded."""
@@ -71,6 +83,11 @@ class InlineTools:
     async def load_record(self, step: str) -> StepRecord | None:
         """Return the record of a step, None if it did not complete."""
         return self._records.get(step)
+
+    def _voice(self, what: str) -> Any:
+        """What emits here: the provider itself, in a thread the part of it that is for threads."""
+        provider = self._provider or _refuse(what)
+        return provider if is_in_loop() else provider.sync
 
 
 def _refuse(what: str) -> NoReturn:

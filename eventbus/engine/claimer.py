@@ -41,6 +41,7 @@ __all__ = ["Claimer"]
 _log = get_logger("eventbus.worker")
 
 _BATCH = 200
+_FOLLOWED = 3  # what a job that others follow costs the server, in plain jobs
 _BYTES = 1 << 20
 _QUEUES = 64
 _ENOUGH = 16  # settles that are worth a second call beside one under way
@@ -92,6 +93,8 @@ class Claimer:
         self._suspect = ""
         """The job that runs here although it stalled twice or more; one at a time, see `candidate.lua`."""
         self._is_suspect_asked = False
+        self._passed: set[str] = set()
+        """Queues that a call asked which might claim no suspect, because the other lane's might."""
         self._is_due = False
         self._is_draining = False
         self._poked = asyncio.Event()
@@ -213,6 +216,8 @@ class Claimer:
         settles = self._next_settles()
         asked = self._with_followers(asked, settles)
         want = self._want
+        if any(self._consumers[queue].follows for queue in asked):
+            want = min(want, _BATCH // _FOLLOWED)
         queues = [self._queue_row(queue, min(want, self._quota(queue))) for queue in asked]
         reserved = {row.queue: row.quota for row in queues}
         others = {queue for queue, _ in settles}.difference(asked)
@@ -222,6 +227,8 @@ class Claimer:
         self._agenda.ask(asked)
         lane.is_busy = True
         suspects = self._suspect not in self.executor.running and not self._is_suspect_asked
+        if self._is_suspect_asked:
+            self._passed.update(asked)
         self._is_suspect_asked = self._is_suspect_asked or suspects
         self._asked += want
         self._asked_of.update(reserved)
@@ -257,6 +264,15 @@ class Claimer:
             if self._consumers[queue].follows and row.id not in answer.lost:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._apply(answer, asked, queues)
+        if suspects:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """Ask the queues that were passed, unless a suspect runs now: its end makes all be asked."""
+        passed, self._passed = self._passed, set()
+        if self._suspect not in self.executor.running:
+            for queue in passed:
+                self._agenda.look_at(queue)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
         self.answered = time.monotonic()
@@ -308,10 +324,11 @@ class Claimer:
 
     def _next_settles(self) -> list[tuple[str, SettleRow]]:
         chosen: list[tuple[str, SettleRow]] = []
-        size = 0
-        while self._settles and len(chosen) < _BATCH and size < _BYTES:
+        size = cost = 0
+        while self._settles and cost < _BATCH and size < _BYTES:
             each = self._settles.popleft()
             size += len(each[1].text)
+            cost += _FOLLOWED if self._consumers[each[0]].follows else 1
             chosen.append(each)
         return chosen
 

@@ -42,3 +42,26 @@ async def test_suspects_run_one_after_the_other_beside_other_jobs(
             assert [await each for each in emissions] == list(range(60))
     assert max(len(each) for each in together) == 1
     assert len(others) == 30
+
+
+async def test_a_suspect_is_found_among_more_queues_than_one_call_asks(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str
+) -> None:
+    """Two calls at the same time ask them, and only one of the two may claim a suspect."""
+    provider = make_provider(concurrency=100)
+    events = [f"work{n}" for n in range(128)]
+
+    def define(event: str) -> None:
+        @provider.on(event)
+        async def work(n: int) -> int:
+            return n
+
+    for event in events:
+        define(event)
+    async with provider:
+        emissions = [provider.emit(each, 1) for each in (events[10], events[100])]
+        await asyncio.gather(*(each.enqueued() for each in emissions))
+        for each in emissions:
+            admin("HSET", f"{prefix}:{{0}}:job:{each.job_id}", "stalls", 2)
+        async with asyncio.timeout(20), provider.worker():
+            assert [await each for each in emissions] == [1, 1]

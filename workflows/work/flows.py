@@ -90,6 +90,8 @@ class FlowConsumer:
         message = read_message(job)
         page = await self._site.jobs.look(job.id, limit=0) if message.bare or job.stop else None
         version = message.version or (page.saved.get(_GRAPH, "") if page is not None else "")
+        if version and not message.version:
+            self._site.note_version(job.id, message.run, version)
         workflow = self._site.find(self._workflow, version)
         if workflow is None:
             return park(f"not known here: version {version} of workflow {self._workflow}")
@@ -111,7 +113,7 @@ class FlowConsumer:
         What fails while it is undone is no hook's error: it is tried again until it can be read and saved.
         """
         attempts = job.attempts + 1
-        workflow = self._site.find(self._workflow, _version_of(job))
+        workflow = self._site.find(self._workflow, self._version_of(job))
         if job.stop:
             return retry(describe(error, attempts=attempts), min(1000 * 2 ** min(attempts, 6), 60_000))
         if workflow is None:
@@ -119,6 +121,12 @@ class FlowConsumer:
         delay, error = judge(workflow.retry, attempts, error)
         text = describe(error, attempts=attempts, declared=workflow.errors)
         return fail(text) if delay is None else retry(text, round(delay * 1000))
+
+    def _version_of(self, job: Job) -> str:
+        try:
+            return self._site.version_of(job.id, decode_message(job.body))
+        except (msgspec.MsgspecError, UnicodeError):
+            return ""
 
     async def _add_steps(self, job: Job, flow: Flow) -> Settle | None:
         workflow = flow.workflow
@@ -286,13 +294,6 @@ def members_of(
         )
         for node in plan.nodes
     ]
-
-
-def _version_of(job: Job) -> str:
-    try:
-        return decode_message(job.body).version
-    except (msgspec.MsgspecError, UnicodeError):
-        return ""
 
 
 def _reason(text: str) -> str:

@@ -15,9 +15,13 @@ from workflows.definition import Workflow
 from workflows.names import member_id
 from workflows.records import FlowMessage, StepRecord, decode_step
 from workflows.registry import StepRegistry
+from workflows.surroundings import is_in_loop
 from workflows.work.loader import MAX_RESULTS, NEAR_RESULTS, Loader
 
 __all__ = ["Flow", "Site", "StillRuns"]
+
+_CHOSEN = 10_000
+"""Of so many runs of flows that were started bare a worker remembers the version."""
 
 
 class Site:
@@ -29,6 +33,17 @@ class Site:
         self.registry = registry
         self.loader = Loader(jobs)
         self._codecs: dict[int, Codecs] = {}
+        self._chosen: dict[tuple[str, int], str] = {}
+
+    def note_version(self, flow_id: str, run: int, version: str) -> None:
+        """The root of a flow that was started bare has chosen this version."""
+        self._chosen[flow_id, run] = version
+        while len(self._chosen) > _CHOSEN:
+            del self._chosen[next(iter(self._chosen))]
+
+    def version_of(self, flow_id: str, message: FlowMessage) -> str:
+        """Return the version of a flow as far as it is known without asking the server, else empty."""
+        return message.version or self._chosen.get((flow_id, message.run), "")
 
     def find(self, name: str, version: str) -> Workflow[Any, Any] | None:
         """Return a workflow that this process can run; None if it must leave the flow to another one.
@@ -64,14 +79,6 @@ class Site:
                 thread.cancel()
                 raise
             return await _let_end(thread)
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class StillRuns(Exception):
@@ -179,12 +186,15 @@ class Flow:
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
         """As `EventProvider.emit`."""
         host = self.site.host
-        tools = host.tools if _is_in_loop() else host.sync  # plain functions run in threads
+        tools = host.tools if is_in_loop() else host.sync  # plain functions run in threads
         return tools.emit(event, payload, **options)
 
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> Any:
         """As `EventProvider.emit_many`."""
-        return self.site.host.tools.emit_many(event, payloads, **options)
+        host = self.site.host
+        if is_in_loop():
+            return host.tools.emit_many(event, payloads, **options)
+        return [host.sync.emit(event, each, **options) for each in payloads]
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return what a lifespan of this worker yielded."""

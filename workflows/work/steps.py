@@ -72,15 +72,19 @@ class StepConsumer:
             self._site.loader.keep(job_id, text)
 
     def timeout_of(self, job: Job) -> float | None:
-        """The step's own; None where this process does not know the step."""
-        step = self._find_step(job)
-        return None if step is None else step.timeout
+        """The step's own; None where this process does not know the step.
+
+        Where it must ask for the flow's version yet, the longest that the step has in any.
+        """
+        limits = [workflow.steps[step].timeout for workflow, step in self._candidates(job)]
+        known = [each for each in limits if each is not None]
+        return max(known, default=None) if len(known) == len(limits) else None
 
     async def run(self, job: Job) -> Settle | None:
         """Run one attempt of the step that the job stands for."""
         message = read_message(job)
         place = parse_member(job.id)
-        version = message.version or await self._read_version(place.flow_id)
+        version = await self._read_version(place.flow_id, message)
         workflow = self._site.find(self._workflow, version)
         if workflow is None or place.step not in workflow.steps:
             known = ", ".join(self._site.registry.versions(self._workflow))
@@ -117,11 +121,11 @@ class StepConsumer:
     def decide(self, job: Job, error: BaseException) -> Settle:
         """Retry, while attempts are left and the error may pass; else the step failed."""
         attempts = job.attempts + 1
-        step = self._find_step(job)
-        workflow = None if step is None else self._site.find(self._workflow, _version_of(job))
-        if step is None or workflow is None:
+        candidates = self._candidates(job)
+        if not candidates:
             return fail(describe(error, attempts=attempts))
-        delay, error = judge(rule_of(workflow, step), attempts, error)
+        workflow, name = candidates[-1]
+        delay, error = judge(rule_of(workflow, workflow.steps[name]), attempts, error)
         text = _recorded(error) or describe(error, attempts=attempts, declared=workflow.errors)
         return fail(text) if delay is None else retry(text, round(delay * 1000))
 
@@ -163,24 +167,40 @@ class StepConsumer:
             tracestate=flow.message.tracestate,
             timeout=timeout,
             bare=True,
+            priority=flow.message.priority,
         )
         return Member(
             flow_id,
             flow_queue(inner.name),
             body=encode_message(message),
+            priority=message.priority,
             on="wake",
             up="wake",
             is_root=True,
             timeout=timeout or 0.0,
         )
 
-    async def _read_version(self, flow_id: str) -> str:
+    async def _read_version(self, flow_id: str, message: FlowMessage) -> str:
+        """The flow's version; of one that was started bare the one that its root chose."""
+        version = self._site.version_of(flow_id, message)
+        if version:
+            return version
         page = await self._site.jobs.look(flow_id, limit=0)
-        return page.saved.get(_GRAPH, "")
+        if version := page.saved.get(_GRAPH, ""):
+            self._site.note_version(flow_id, message.run, version)
+        return version
 
-    def _find_step(self, job: Job) -> Step[Any, Any] | None:
-        workflow = self._site.find(self._workflow, _version_of(job))
-        return None if workflow is None else workflow.steps.get(parse_member(job.id).step)
+    def _candidates(self, job: Job) -> list[tuple[Workflow[Any, Any], str]]:
+        """The workflow with the job's step, the last one last of several where its version is not known yet."""
+        try:
+            message = decode_message(job.body)
+        except (msgspec.MsgspecError, UnicodeError):
+            message = FlowMessage(input=msgspec.Raw(b"null"))
+        place = parse_member(job.id)
+        version = self._site.version_of(place.flow_id, message)
+        versions = [version] if version else self._site.registry.versions(self._workflow)
+        found = [self._site.find(self._workflow, each) for each in versions]
+        return [(each, place.step) for each in found if each is not None and place.step in each.steps]
 
 
 def _before(workflow: Workflow[Any, Any], step: str) -> tuple[list[str], Collection[str]]:
@@ -217,13 +237,6 @@ def read_message(job: Job) -> FlowMessage:
         return decode_message(job.body)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise StoreCorrupt(f"the message of the flow of job {job.id} cannot be read: {error}") from None
-
-
-def _version_of(job: Job) -> str:
-    try:
-        return decode_message(job.body).version
-    except (msgspec.MsgspecError, UnicodeError):
-        return ""
 
 
 def _tree_of(flow: Flow) -> str:
