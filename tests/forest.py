@@ -29,6 +29,7 @@ class Forest:
         self.deadlines: dict[str, int] = {}
         """`kind:root` -> when."""
         self._tells: list[Node] = []
+        self._broken: list[tuple[Node, Node]] = []
         self._released: list[str] = []
         self._removed: list[str] = []
 
@@ -70,15 +71,20 @@ class Forest:
         known = {row.id for row in fresh}
         for place, job, needed in edges:
             if rows[place - 1].id in known:
-                self.nodes[job].needs.add(needed)
+                self._tie(self.nodes[job], self.nodes[needed])
                 if job == rows[place - 1].id:
                     self.nodes[job].graph.add(needed)
-                if needed in self.nodes:
-                    self.nodes[needed].feeds.append(job)
+
+    def _tie(self, node: Node, needed: Node) -> None:
+        """Also to one that has ended: then it is told what became of it."""
+        if needed.state != "completed":
+            node.needs.add(needed.id)
+        if needed.state in ("failed", "cancelled"):
+            self._broken.append((node, needed))
+        needed.feeds.append(node.id)
 
     def _open(self, adder: Node) -> None:
-        for each in adder.noted:
-            node = self.nodes[each]
+        for node in [self.nodes[each] for each in adder.noted if each in self.nodes]:
             if node.state == "waiting-children" and not node.needs:
                 self._begin(node)
         adder.noted = []
@@ -163,7 +169,7 @@ class Forest:
             self._release(job)
 
     def _tell_failure(self, node: Node, child: Node) -> None:
-        if not node.is_open:
+        if not node.is_open or child.id not in node.needs:
             return
         policy = child.up or node.on or "fail"
         top = node if node.is_root else self.nodes[node.root]
@@ -190,6 +196,9 @@ class Forest:
         self._released = [each for each in self._released if each != job]
 
     def _flush(self) -> None:
+        broken, self._broken = self._broken, []
+        for node, child in broken:
+            self._tell_failure(node, child)
         while self._tells:
             ended = self._tells.pop(0)
             if self.nodes[ended.root].stop:
@@ -252,11 +261,14 @@ class Forest:
             word = "asked" if self._stop(node, "cancelled") else "over"
             self._flush()
             return word
+        node.is_cancelled = True
+        if self.nodes[node.root].is_pending:
+            self._stop(self.nodes[node.root], "failed")
+            self._flush()
+            return "ended"
         if node.state == "active":
-            node.is_cancelled = True
             return "asked"
         node.needs.clear()
-        node.is_cancelled = True
         self._finish(node, "cancelled")
         self._flush()
         return "ended"

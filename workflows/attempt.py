@@ -19,12 +19,16 @@ import msgspec
 
 from eventbus.lowlevel import get_logger
 
-__all__ = ["PATIENCE", "Attempt", "Ended"]
+__all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns"]
 
 PATIENCE = 1.0
 """Seconds after which a function that ignores its cancellation is cancelled again, then given up on."""
 
 _log = get_logger("workflows")
+
+
+class StillRuns(Exception):
+    """A plain function was cancelled and goes on in its thread: nobody knows what it does still."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -92,7 +96,8 @@ class Attempt:
         if ended is None:
             ended = Ended(error=asyncio.CancelledError("it cancelled itself"))
         if self._cut.is_set() and ended.error is not None:
-            return Ended(is_cut=True, is_lost=not task.done())
+            is_lost = not task.done() or isinstance(ended.error, StillRuns)
+            return Ended(is_cut=True, is_lost=is_lost)
         return ended
 
     def _late(self, task: asyncio.Task[Ended]) -> TimeoutError:

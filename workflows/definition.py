@@ -20,7 +20,7 @@ from workflows.flow import FlowPlan
 from workflows.graph import After, StepDecorator, StepGraph
 from workflows.hooks import Hook, HookName, check_hook, check_output, make_hook
 from workflows.names import check_workflow_name
-from workflows.nesting import check_ends
+from workflows.nesting import check_depth, check_ends
 from workflows.step import AsyncStep, Step, SyncStep, check_retry, check_timeout, make_step
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class Workflow(Generic[I, O]):
 
         Raises DefinitionError, naming workflow and step, for unknown steps in `after`, circles, types
         that do not fit or cannot be converted, a missing `completed` hook, and sub-workflows that run
-        each other without end.
+        each other without end or nest too deep.
         """
         for each in (self, *self.nested()):
             each._check_own()  # noqa: SLF001  (of the same class)
@@ -344,6 +344,7 @@ class Workflow(Generic[I, O]):
             return
         _ = self.plan
         check_ends(self)
+        check_depth(self)
         for step in self.steps.values():
             step.check()
         hooks: dict[HookName, Hook | None] = {"completed": self.completed_hook, "failed": self.failed_hook}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from eventbus.lowlevel import get_logger
+from workflows.attempt import Attempt
 from workflows.context import StepContext
 from workflows.definition import Workflow
 from workflows.errors import FlowError
@@ -38,9 +39,13 @@ async def run_failed(
     hook = workflow.failed_hook
     if hook is None:
         return
-    try:
-        await call(hook.function, ctx, error, is_async=hook.is_async, call_sync=call_sync)
-    except Exception as own:  # noqa: BLE001  (the flow's error must reach its caller)
+    attempt = Attempt(
+        lambda: call(hook.function, ctx, error, is_async=hook.is_async, call_sync=call_sync),
+        what=f"the failed hook of workflow {workflow.name!r}",
+        timeout=None,
+    )
+    own = (await attempt.run()).error  # whatever it is: the flow's error must reach its caller
+    if own is not None:
         _log.error(
             "failed hook raised",
             flow_id=ctx.flow_id,

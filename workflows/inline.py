@@ -34,7 +34,8 @@ from workflows.definition import Workflow
 from workflows.ending import run_completed, run_failed
 from workflows.errors import COMPLETED, Rollback
 from workflows.member import Member
-from workflows.names import member_id, nested_flow_id
+from workflows.names import member_id
+from workflows.nesting import start_id
 from workflows.records import (
     Cause,
     StepRecord,
@@ -245,6 +246,7 @@ class InlineFlow:
 
     async def _nested_input(self, member: Member, inner: Workflow[Any, Any]) -> bytes | None:
         """Return the input of a sub-workflow, None if the step is skipped."""
+        start_id(self._job_of(member), inner)  # raises where workflows nest too deep
         context, step = self._step_context(member), member.step
         if not await is_wanted(step, context):
             return None
@@ -254,7 +256,7 @@ class InlineFlow:
         return self._input
 
     async def _run_nested(self, member: Member, inner: Workflow[Any, Any], given: bytes) -> None:
-        flow_id = nested_flow_id(self._job_of(member), inner.name)
+        flow_id = start_id(self._job_of(member), inner)
         facts = msgspec.structs.replace(self.facts, flow_id=flow_id, run=1)
         member.nested = nested = InlineFlow(inner, given, facts, self._around, timeout=inner.timeout)
         await nested.settle()

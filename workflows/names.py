@@ -22,6 +22,7 @@ from eventbus import DefinitionError
 from eventbus.lowlevel import shown
 
 __all__ = [
+    "ID_LENGTH",
     "Member",
     "check_flow_id",
     "check_step_name",
@@ -36,8 +37,10 @@ __all__ = [
     "workflow_of",
 ]
 
+ID_LENGTH = 512
+"""What the engine takes as the id of a job."""
+
 _LENGTH = 128
-_ID_LENGTH = 512  # what the engine takes as the id of a job
 _STEP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
 _WORKFLOW = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _STEPS = ".steps"
@@ -139,7 +142,7 @@ def parse_member(job_id: str) -> Member:
 
 def check_flow_id(flow_id: object) -> str:
     """Return `flow_id` if it is the id of a flow, of a nested one too. Raises DefinitionError otherwise."""
-    if isinstance(flow_id, str) and len(flow_id) <= _ID_LENGTH and _workflow_of(flow_id) is not None:
+    if isinstance(flow_id, str) and len(flow_id) <= ID_LENGTH and _workflow_of(flow_id) is not None:
         return flow_id
     raise DefinitionError(
         f"expected the id of a flow, such as 'checkout~0123456789abcdef0123', got: {shown(flow_id)}"
@@ -169,14 +172,14 @@ def _workflow_of(flow_id: str) -> str | None:
 
 
 def _read_member(job_id: str) -> Member | None:
-    found = _MEMBER.fullmatch(job_id) if len(job_id) <= _ID_LENGTH else None
+    found = _MEMBER.fullmatch(job_id) if len(job_id) <= ID_LENGTH else None
     return None if found is None else Member(found[1], int(found[2]), found[3], int(found[4]))
 
 
 def _fitting(job_id: str) -> str:
-    if len(job_id) > _ID_LENGTH:
+    if len(job_id) > ID_LENGTH:
         raise DefinitionError(
-            f"the id of a job of a flow would have {len(job_id)} characters, more than {_ID_LENGTH}: "
+            f"the id of a job of a flow would have {len(job_id)} characters, more than {ID_LENGTH}: "
             f"{shown(job_id)}; nest workflows less deep, or give them and their steps shorter names"
         )
     return job_id

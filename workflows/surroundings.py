@@ -10,6 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from eventbus import UsageError
+from workflows.attempt import StillRuns
 from workflows.records import StepRecord
 
 __all__ = ["InlineTools", "Surroundings", "in_thread", "is_in_loop"]
@@ -28,7 +29,7 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     """Run a plain function in a thread, in a copy of the caller's context.
 
     A thread cannot be cancelled, and what it does counts: the first cancellation waits for its end, a
-    second one leaves it alone.
+    second one leaves it alone and raises StillRuns.
     """
     running = asyncio.ensure_future(anyio.to_thread.run_sync(call, abandon_on_cancel=True))
     try:
@@ -37,7 +38,12 @@ async def in_thread(call: Callable[[], Any]) -> Any:
         if running.done():
             raise
         running.add_done_callback(_ignore)
+    try:
         return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if running.done():
+            raise
+        raise StillRuns from None
 
 
 def _ignore(running: asyncio.Future[Any]) -> None:
@@ -72,7 +78,7 @@ class InlineTools:
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> Any:
         """Emit many with the provider."""
         voice = self._voice("emit_many")
-        if is_in_loop():
+        if voice is self._provider:
             return voice.emit_many(event, payloads, **options)
         return [voice.emit(event, each, **options) for each in payloads]
 
@@ -85,9 +91,9 @@ class InlineTools:
         return self._records.get(step)
 
     def _voice(self, what: str) -> Any:
-        """What emits here: the provider itself, in a thread the part of it that is for threads."""
+        """What emits here: the provider itself, in a thread the part of it that is for threads, if it has one."""
         provider = self._provider or _refuse(what)
-        return provider if is_in_loop() else provider.sync
+        return provider if is_in_loop() else getattr(provider, "sync", provider)
 
 
 def _refuse(what: str) -> NoReturn:

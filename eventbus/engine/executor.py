@@ -113,7 +113,7 @@ class Executor:
         if run.cause == "cancel":
             return cancelled()
         if run.cause == "timeout":
-            late = TimeoutError(f"the handler ran longer than its timeout of {run.timeout:g} s")
+            late = TimeoutError(f"the handler timed out: it ran longer than its timeout of {run.timeout:g} s")
             late.__cause__ = error  # shows where it was
             error = late
         return run.consumer.decide(run.job, error or asyncio.CancelledError())

@@ -18,7 +18,7 @@ from journal import Journal
 from ledger import Ledger
 from programs import Program
 from proxy import Proxy
-from sites import Site, heard_of, run_caller, wait_state
+from sites import Site, heard_of, let_minutes_pass, run_caller, wait_state
 
 from workflows import FlowCancelled, FlowTimeout, StepError
 
@@ -127,14 +127,17 @@ async def test_a_stopped_flow_is_undone_whose_worker_dies_at_any_point(
         site.set_trap(point.when, point.where)
         site.begin()
         handle = await flows.execute(
-            depot.order, depot.Order(7, fails), timeout="3s" if cause == "timeout" else None
+            depot.order, depot.Order(7, fails), timeout="1h" if cause == "timeout" else None
         )
         async with site.supervised():
             await wait_state(handle, "pick", "completed")
             site.release("wrap")
-            if cause == "cancelled":
+            if not fails:
                 await site.wait_began("ship")
+            if cause == "cancelled":
                 assert await handle.cancel("no more")
+            elif cause == "timeout":
+                assert let_minutes_pass(server, f"timeout:{handle.id}") > 3000
             heard = await heard_of(handle)
             await site.wait_killed()
         assert isinstance(heard, CAUSES[cause])

@@ -170,7 +170,9 @@ async def test_a_timeout_kills_its_process_with_what_it_started_and_no_other(
     late = bench.provider.emit("brief", str(bench.folder), reply_timeout=120)
     await until(lambda: len(bench.held) == 3, "a third runs", within=_PATIENT)
     (third,) = set(bench.held) - set(before)
-    with pytest.raises(HandlerError, match="TimeoutError: the handler ran longer than its timeout of 8 s"):
+    with pytest.raises(
+        HandlerError, match="TimeoutError: the handler timed out: it ran longer than its timeout of 8 s"
+    ):
         await late
     await until(lambda: not any(map(_lives, bench.programs(third))), "they are gone")
     assert all(_lives(pid) for each in before for pid in bench.programs(each))

@@ -29,7 +29,7 @@ class Hand:
     def settled(self, job_id: str, state: str, text: str) -> None:
         pass
 
-    def timeout_of(self, _: Job) -> float | None:
+    def timeout_of(self, job: Job) -> float | None:
         return self._timeout
 
     async def run(self, job: Job) -> Settle:
@@ -50,7 +50,8 @@ class Table:
         self.settled.append((job.id, settle.state, settle.text))
 
     def start(self, work: Callable[[Job], Awaitable[str]], job: str = "j", **options: Any) -> Job:
-        started = Job(job, options.pop("token", "w:1"), "q", "{}", 0, 0, 0, 0, 0)
+        stop = options.pop("stop", "")
+        started = Job(job, options.pop("token", "w:1"), "q", "{}", 0, 0, 0, 0, 0, stop)
         self.executor.start(started, Hand(work, **options))
         return started
 
@@ -98,7 +99,7 @@ async def test_a_run_past_its_timeout_is_a_failed_attempt_also_if_it_returns_aft
     for name, work in (("a", _hangs), ("b", swallows), ("c", turns)):
         table.start(work, name, timeout=0.02)
     await table.wait_ended()
-    late = "TimeoutError: the handler ran longer than its timeout of 0.02 s"
+    late = "TimeoutError: the handler timed out: it ran longer than its timeout of 0.02 s"
     assert sorted(table.settled) == [(name, "failed", late) for name in "abc"]
 
 
@@ -254,3 +255,38 @@ async def test_a_job_cancelled_before_its_first_step_ends_at_once() -> None:
     await asyncio.wait_for(table.wait_ended(), 1)
     assert [(job, state) for job, state, _ in table.settled] == [("c", "cancelled"), ("s", "waiting")]
     assert executor.abandoned == 0
+
+
+async def test_a_cancelled_handler_that_is_given_up_on_is_given_back_for_the_server_to_judge() -> None:
+    end = asyncio.Event()
+
+    async def ignores(_: Job) -> str:
+        while not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    table = Table()
+    table.start(ignores)
+    await asyncio.sleep(0)
+    table.executor.cancel(["j"])
+    await table.wait_ended()
+    assert [(job, state) for job, state, _ in table.settled] == [("j", "waiting")]
+    end.set()
+
+
+async def test_the_root_of_a_stopped_tree_hears_no_cancellation() -> None:
+    table, end = Table(), asyncio.Event()
+
+    async def undoes(_: Job) -> str:
+        await end.wait()
+        return "undone"
+
+    table.start(undoes, stop="cancelled")
+    await asyncio.sleep(0)
+    table.executor.cancel(["j"])  # meant for the run before this one
+    end.set()
+    await table.wait_ended()
+    assert table.settled == [("j", "completed", "undone")]

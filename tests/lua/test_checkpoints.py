@@ -116,6 +116,25 @@ async def test_children_added_in_pieces_start_with_the_last_one(step: Grove) -> 
     assert not [each for each in await step.keys() if each.startswith(("leaves", "needs"))]
 
 
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+async def test_a_child_may_need_what_has_ended_before(step: Grove, state: str) -> None:
+    await step.spawn("f/a", _child("k", up="ignore"), waits=False)
+    await step.claim(worker="x")
+    await step.end(state, "f/k", text="{}", worker="x")
+    await step.spawn("f/a", _child("c", needs=["f/k"]), _child("d", needs=["f/k", "f/c"]))
+    assert await step.run_all() == ["f/c", "f/d", "f/a", "f/b", "f"]
+
+
+async def test_a_child_that_needs_what_has_failed_stops_the_tree(step: Grove) -> None:
+    await step.spawn("f/a", _child("k", up="ignore"), waits=False)
+    await step.claim(worker="x")
+    await step.end("failed", "f/k", text="{}", worker="x")
+    await step.shard.command("HDEL", step.shard.key("job", "f/k"), "up")
+    await step.spawn("f/a", _child("c", needs=["f/k"]))
+    assert (await step.look()).root["stopper"] == "f/k"
+    await step.undo()
+
+
 async def test_children_may_need_each_other_and_be_delayed(step: Grove) -> None:
     await step.spawn("f/a", _child("c", delay=0.5), _child("d", needs=["f/c"]))
     assert await step.claim() == []

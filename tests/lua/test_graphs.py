@@ -101,6 +101,17 @@ async def test_a_tree_that_is_cancelled_before_it_is_whole_takes_no_more_and_is_
     assert await grove.outcome("f") == ("cancelled", "{}")
 
 
+async def test_a_member_that_is_cancelled_before_its_tree_is_whole_stops_it(grove: Grove) -> None:
+    first, second, third = pieces_of(make_tree(_DIAMOND, ons={"b": "ignore", "c": "wake"}), 2)
+    await grove.send(first)
+    assert await grove.cancel("f/a") == "ended"
+    assert [(await grove.send(each)).word for each in (second, third)] == ["gone", "gone"]
+    page = await grove.look()
+    assert (page.root["stop"], page.root["stopper"]) == ("failed", "f/a")
+    assert await grove.states() == {"f": "waiting", "a": "cancelled"}
+    await grove.undo()
+
+
 # keys
 
 

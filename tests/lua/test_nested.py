@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from groves import ROOTS, STEPS, TIMEOUT, Grove, make_tree
-from shards import turn_queue
+from shards import LEASE, turn_queue
 
 from eventbus.tree import Member
 
@@ -95,4 +95,25 @@ async def test_a_nested_root_that_a_claim_meets_before_the_sweep_is_undone(grove
     await grove.do_chores()
     await grove.undo("n", cause="cancelled")
     assert await grove.done("n") == ["x"]
+    await grove.undo()
+
+
+async def test_a_rescue_that_stops_a_tree_lets_the_nested_ones_that_it_rescues_wait_too(grove: Grove) -> None:
+    await grove.add(make_tree({"a": ""}))
+    await grove.claim()
+    await grove.spawn("f/a", Member("n1", ROOTS, body="{}", is_root=True, on="wake"))
+    await grove.claim()
+    await grove.spawn("n1", Member("n2", ROOTS, body="{}", is_root=True, on="wake"), tree="n1", waits=False)
+    await grove.claim()
+    await grove.spawn("n2", Member("n2/x", STEPS), tree="n2", waits=False)
+    grove.shard.now += LEASE // 2
+    assert await grove.claim(worker="x") == ["n2/x"]
+    grove.shard.now += LEASE // 2
+    await grove.shard.rescue(max_stalls=0)
+    assert [f"{each.id} {each.verdict}" for each in grove.shard.stalls] == ["n1 rescued", "n2 rescued"]
+    assert [await grove.shard.state(each) for each in ("n1", "n2")] == ["waiting-children"] * 2
+    assert await grove.claim() == []
+    await grove.end("completed", "n2/x", worker="x")
+    await grove.undo("n2", cause="cancelled")
+    await grove.undo("n1")
     await grove.undo()

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from groves import STEPS, Grove, make_tree
+from groves import ROOTS, STEPS, Grove, make_tree
+from shards import settle
 
 from eventbus.tree import Member
 
@@ -173,3 +174,25 @@ async def test_a_job_that_was_woken_may_wait_for_others(grove: Grove) -> None:
     assert await grove.claim() == ["f/p"]
     assert await grove.spawn("f/p", Member("f/l", STEPS)) == "waiting"
     assert await grove.run_all() == ["f/l", "f/p", "f/z", "f"]
+
+
+async def test_who_waits_hears_of_an_end_that_a_wait_brings(grove: Grove) -> None:
+    await grove.shard.open_replies()
+    await grove.add(make_tree({"p": ""}, on="fail"), reply=True)
+    await grove.claim()
+    await grove.spawn("f/p", Member("f/k", STEPS), waits=False)
+    await grove.claim(worker="x")
+    await _fail(grove, "f/k")
+    await grove.checkpoint("f/p", waits=True)
+    ((told,),) = await grove.shard.replies()
+    assert told[:2] == ("f", "failed")
+    assert await grove.shard.members("failed", ROOTS) == ["f"]
+
+
+async def test_a_job_that_one_child_woke_needs_the_others_no_more(grove: Grove) -> None:
+    await grove.add(make_tree({"a": "", "b": "", "d": "a b"}, on="fail", ups={"a": "wake"}))
+    await grove.claim()
+    rows = [settle(*grove.held[each], "failed", _BAD) for each in ("f/a", "f/b")]
+    assert [each.id for each in (await grove.turn(*rows)).claims] == ["f/d"]
+    await grove.end("completed", "f/d")
+    assert await grove.run_all() == ["f"]

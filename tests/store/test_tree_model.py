@@ -241,9 +241,12 @@ class Trees(RuleBasedStateMachine):
         node = self.forest.nodes[lease[0]]
         self.count += 1
         tree = node.id if node.is_root else node.root
+        ended = [each for each in self.forest.nodes[tree].members if each in self.forest.nodes]
+        others = [each for each in ended if not self.forest.nodes[each].is_open]
         children = [
             Member(
                 f"{node.id}.{self.count}.{i}", STEPS,
+                needs=data.draw(st.lists(st.sampled_from(others), max_size=1)) if others else (),
                 up=data.draw(st.sampled_from(_POLICIES)), delay=data.draw(st.sampled_from([0.0, 0.5])),
             )
             for i in range(data.draw(st.integers(0, 3)))

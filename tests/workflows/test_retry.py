@@ -285,7 +285,7 @@ class _Died(Exception):
 async def test_a_worker_that_dies_while_it_adds_the_steps_leaves_them_to_the_next(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The crash window `worker-dies-adding-steps`: 300 steps take two calls.
+    # The crash window `worker-dies-adding-steps`: 300 steps take several calls.
     provider = make_provider()
     flows = WorkflowProvider(provider)
     wide = Workflow[Any, Any]("wide", retry=Retry(attempts=2, delay=0.01))
@@ -313,7 +313,7 @@ async def test_a_worker_that_dies_while_it_adds_the_steps_leaves_them_to_the_nex
         monkeypatch.setattr(TreeStore, "checkpoint", die_once)
         await (await flows.retry(handle.id)).result()
     assert sorted(did) == sorted(wide.steps)
-    assert len(calls) == 4
+    assert sum(calls[2:]) == 300  # all again: those that are there are none twice
 
 
 async def test_a_retry_while_the_server_is_away_says_so(

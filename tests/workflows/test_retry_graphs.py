@@ -129,3 +129,33 @@ async def test_steps_that_a_root_adds_itself_have_the_priority_of_their_flow(
     assert [each.split("/")[1] for each in ids] == ["1", "2"]
     span = 1 << 40
     assert [int(each.fields["order"]) // span for each in looks] == [-7, -7]
+
+
+async def test_a_sub_workflow_and_its_steps_have_the_priority_of_their_flow(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    inner, outer = Workflow[Any, Any]("inner"), Workflow[Any, Any]("outer")
+
+    @inner.step()
+    async def work(ctx: StepContext[Any]) -> str:
+        return ctx.job_id
+
+    @inner.completed
+    async def outcome(ctx: StepContext[Any]) -> list[str]:
+        return [ctx.flow_id, ctx.result(work)]
+
+    nested = outer.flow(inner)
+
+    @outer.completed
+    async def end(ctx: StepContext[Any]) -> list[str]:
+        return ctx.result(nested)
+
+    flows.register(outer)
+    async with provider, provider.worker():
+        ids = await (await flows.execute(outer, None, priority=-7)).result()
+        store = provider.jobs._life.running("look").store  # pyright: ignore[reportPrivateUsage]
+        looks = [await store.inspection.job(each) for each in ids]
+    span = 1 << 40
+    assert [int(each.fields["order"]) // span for each in looks] == [-7, -7]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from eventbus.lowlevel import Host, Jobs
-from workflows.attempt import PATIENCE
+from workflows.attempt import PATIENCE, StillRuns
 from workflows.codecs import Codecs
 from workflows.context import FlowFacts, StepContext
 from workflows.definition import Workflow
@@ -18,7 +18,7 @@ from workflows.registry import StepRegistry
 from workflows.surroundings import is_in_loop
 from workflows.work.loader import MAX_RESULTS, NEAR_RESULTS, Loader
 
-__all__ = ["Flow", "Site", "StillRuns"]
+__all__ = ["Flow", "Site"]
 
 _CHOSEN = 10_000
 """Of so many runs of flows that were started bare a worker remembers the version."""
@@ -79,10 +79,6 @@ class Site:
                 thread.cancel()
                 raise
             return await _let_end(thread)
-
-
-class StillRuns(Exception):
-    """A plain function was cancelled and goes on in its thread: nobody knows what it does still."""
 
 
 class _Plain:

@@ -29,10 +29,12 @@ from eventbus.lowlevel import (
     park,
     retry,
 )
+from workflows.attempt import StillRuns
 from workflows.context import StepContext
 from workflows.definition import Workflow
 from workflows.flow import Before
-from workflows.names import flow_queue, nested_flow_id, parse_member, steps_queue
+from workflows.names import flow_queue, parse_member, steps_queue
+from workflows.nesting import start_id
 from workflows.records import (
     FlowMessage,
     StepRecord,
@@ -45,7 +47,7 @@ from workflows.step import Step
 from workflows.steps import ask, is_wanted, judge, rule_of, run_step
 from workflows.telemetry import work_span
 from workflows.work.loader import MAX_RESULTS, NEAR_RESULTS
-from workflows.work.site import Flow, Site, StillRuns
+from workflows.work.site import Flow, Site
 
 __all__ = ["StepConsumer", "read_message"]
 
@@ -133,7 +135,7 @@ class StepConsumer:
         self, job: Job, flow: Flow, step: Step[Any, Any], inner: Workflow[Any, Any], ctx: StepContext[Any]
     ) -> Settle | None:
         """Start the inner flow, or take over what became of it."""
-        flow_id = nested_flow_id(job.id, inner.name, job.attempts)
+        flow_id = start_id(job.id, inner, job.attempts)
         (outcome,) = await self._site.jobs.outcomes([flow_id])
         if outcome.state in ("completed", "failed", "cancelled"):
             return _taken_over(outcome, inner, flow_id, ctx)

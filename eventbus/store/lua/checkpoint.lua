@@ -18,6 +18,7 @@
 --include telling
 --include stopping
 --include leaves
+--include rows
 --include plant
 
 local now = read_now(take())
@@ -49,8 +50,10 @@ if waits then
   redis.call('ZREM', root .. ':active', id)
   if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
+tell_broken(now)
 flush_tells(ready, now)
 place_ready(ready, now)
+flush_ends()
 wake_chores(now)
 for queue in pairs(lists.due) do wake(queue, now) end
 for _, row in ipairs(has_deadlines and rows or {}) do wake(row.queue, now) end

@@ -24,6 +24,7 @@
 --include stopping
 --include cancelling
 --include leaves
+--include rows
 --include plant
 --include pointer
 
@@ -109,6 +110,7 @@ for _, tree in ipairs(trees) do
   for _, value in ipairs(verdict) do answer[#answer + 1] = value end
 end
 requeue(lists.leaves, ready)
+tell_broken(now)
 flush_tells(ready, now)
 place_ready(ready, now)
 flush_ends()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -227,8 +228,9 @@ async def test_a_completed_hook_that_succeeds_at_last_undoes_nothing(runner: Run
     assert log == ["a", 1, 2, 3]
 
 
+@pytest.mark.parametrize("own", [KeyError("second"), asyncio.CancelledError("second"), SystemExit("second")])
 async def test_an_error_in_failed_is_logged_and_hides_nothing(
-    runner: Runner, logs: list[dict[str, Any]]
+    runner: Runner, logs: list[dict[str, Any]], own: BaseException
 ) -> None:
     workflow = Workflow("falls-twice", retry=_ONCE)
 
@@ -238,13 +240,13 @@ async def test_an_error_in_failed_is_logged_and_hides_nothing(
 
     @workflow.failed
     async def report(ctx: StepContext[Any], error: FlowError) -> None:
-        raise KeyError("second")
+        raise own
 
     handle = await runner.start(workflow, None)
     with pytest.raises(StepError, match="ValueError: first"):
         await handle.result()
     (entry,) = [each for each in logs if each["event"] == "failed hook raised"]
-    assert (entry["flow_id"], entry["error"]) == (handle.id, "KeyError: 'second'")
+    assert (entry["flow_id"], entry["error"]) == (handle.id, f"{type(own).__name__}: {own}")
 
 
 async def test_a_strategy_that_raises_is_the_final_error(runner: Runner) -> None:

@@ -45,7 +45,7 @@ async def test_a_step_that_is_too_slow_has_failed(runner: Runner) -> None:
             log.append("cancelled")
 
     handle = await runner.start(workflow, None)
-    with pytest.raises(StepError, match=r"timeout of 0\.05 s") as caught:
+    with pytest.raises(StepError, match=r"timed out: it ran longer than its timeout of 0\.05 s") as caught:
         await handle.result()
     assert isinstance(caught.value.error, HandlerError)
     assert (caught.value.step, caught.value.error.type_name) == ("slow", "TimeoutError")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from runners import states_of, wait_states
 from eventbus import DefinitionError, Retry
 from workflows.context import StepContext
 from workflows.definition import Workflow
-from workflows.errors import FlowCancelled
+from workflows.errors import FlowCancelled, StepError
 from workflows.testing import run_inline, start_inline
 
 _ONCE = Retry(attempts=1)
@@ -228,3 +229,34 @@ async def test_a_cancel_ends_a_condition_that_waits() -> None:
     with pytest.raises(FlowCancelled):
         await handle.result()
     assert await states_of(handle) == {"inner": "cancelled"}
+
+
+async def test_a_plain_function_that_goes_on_after_its_cancellation_is_unknown() -> None:
+    is_running, may_end = threading.Event(), threading.Event()
+    workflow = Workflow("w", retry=_ONCE)
+
+    @workflow.step()
+    def hang(ctx: StepContext[Any]) -> None:
+        is_running.set()
+        may_end.wait(30)
+
+    @hang.rollback
+    async def undo(ctx: StepContext[Any], result: None) -> None: ...
+
+    handle = start_inline(workflow, None)
+    running = asyncio.create_task(handle.result())
+    assert await asyncio.to_thread(is_running.wait, 10)
+    assert await handle.cancel("no longer wanted")
+    with pytest.raises(FlowCancelled) as caught:
+        await running
+    may_end.set()
+    assert caught.value.rollback == "incomplete"
+    assert [each.step for each in caught.value.rollback_errors] == ["hang"]
+    assert await states_of(handle) == {"hang": "unknown"}
+
+
+async def test_a_sub_workflow_that_runs_itself_too_deep_fails() -> None:
+    workflow = Workflow("again-and-again", retry=_ONCE)
+    workflow.flow(workflow, name="deeper", when=lambda _: True)
+    with pytest.raises(StepError, match="nest workflows less deep"):
+        await run_inline(workflow, None)

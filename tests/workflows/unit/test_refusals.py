@@ -335,3 +335,22 @@ def test_a_step_after_registration_comes_too_late() -> None:
     _refused(lambda: workflow.then(b), "step 'b' of workflow 'shop' comes too late", "is registered already")
     _refused(lambda: workflow.completed(untyped), "the completed hook of workflow 'shop' comes too late")
     _refused(lambda: workflow.failed(two), "the failed hook of workflow 'shop' comes too late")
+
+
+def test_workflows_that_nest_so_deep_that_ids_become_too_long() -> None:
+    workflow = Workflow("w" * 80).then(a)
+    for level in range(5):
+        outer = Workflow(f"{level}" * 80)
+        outer.flow(workflow, name=f"step-{level}")
+        workflow = outer
+        if level < 4:
+            workflow.check()
+    _refused(
+        workflow.check,
+        f"workflow '{'4' * 80}' nests too deep",
+        "step 'step-4' / 'step-3' / 'step-2' / 'step-1' / 'step-0' / 'a'",
+        "more than 512",
+    )
+    outer = Workflow("outer")
+    outer.flow(workflow, when=lambda _: False)
+    outer._check_own()  # pyright: ignore[reportPrivateUsage]  (it may be skipped)

@@ -14,7 +14,7 @@ from workflows.codecs import Codecs
 from workflows.context import FlowFacts, StepContext
 from workflows.definition import Workflow
 from workflows.records import StepRecord
-from workflows.rollback import Saga, Undo, failures_of, verdict_on
+from workflows.rollback import Saga, Undo, failures_of, read_undone, undone_name, verdict_on
 from workflows.surroundings import InlineTools, in_thread
 
 
@@ -147,3 +147,10 @@ async def test_nothing_to_undo_is_told_apart(logs: list[dict[str, Any]]) -> None
     assert logs == []
     await story.saga().run()
     assert [(each["event"], each["succeeded"], each["failed"]) for each in logs] == [("rollback ended", 3, 0)]
+
+
+def test_checkpoints_tell_the_order_of_rollbacks_however_they_come() -> None:
+    paths = [f"s{n}" for n in range(12)] + ["part/s1"]
+    saved = {undone_name(number, path): f"error of {path}" for number, path in enumerate(paths, start=1)}
+    shuffled = {name: saved[name] for name in sorted(saved)} | {"graph": "v1", "hook:failed": ""}
+    assert list(read_undone(shuffled).items()) == [(path, f"error of {path}") for path in paths]

@@ -14,6 +14,11 @@ local function cancel(id, call, text, now, key_ttl)
     local is_repeat = record.stopper == call or try('HGET', job_root .. id, 'hardener') == call
     return is_repeat and 'asked' or 'over'
   end
+  if record.root and OPEN[record.state] and try('HGET', job_root .. record.root, 'pending') then
+    redis.call('HSET', job_root .. id, 'cancel', call)
+    stop_tree(record.root, 'failed', id, text, now) -- it is not whole yet, and nobody may begin it
+    return 'ended'
+  end
   if record.state == 'active' then
     if not record.cancel then
       redis.call('HSET', job_root .. id, 'cancel', call)

@@ -2,37 +2,6 @@
 -- An id that exists is a repeat: its row and its edges change nothing.
 local has_deadlines = false -- one that became the earliest: a worker must hear of it
 
-local is_fed = {} -- jobs that need something by an edge of this call
-
--- Which of the rows exist already: mostly none, and one question tells.
-local function note_known(rows)
-  local names = {}
-  for i, row in ipairs(rows) do names[i] = job_root .. row.id end
-  if #names == 0 or #names <= 1000 and redis.call('EXISTS', unpack(names)) == 0 then return end
-  for i, row in ipairs(rows) do row.is_known = redis.call('EXISTS', names[i]) == 1 end
-end
-
--- Reads the rows and edges of a call, before its first write.
-local function read_rows(row_count, edge_count)
-  local rows = {}
-  for i = 1, row_count do
-    rows[i] = {
-      id = take(), root = take(), queue = take(), body = take(), priority = take(), delay = take(),
-      on = take(), up = take(), tree = take(), timeout = take(), needs = {}, feeds = {},
-    }
-  end
-  note_known(rows)
-  for _ = 1, edge_count do
-    local row, job, needs = rows[take()], take(), take()
-    if not row.is_known then
-      is_fed[job] = true
-      if job == row.id then row.needs[#row.needs + 1] = needs end
-      row.feeds[#row.feeds + 1] = { job, needs }
-    end
-  end
-  return rows
-end
-
 local rooted = {}
 
 -- order: its place in `ready` if it goes there at once, else nil.
@@ -99,7 +68,7 @@ local function plant(rows, adder, is_open, lists, now)
         redis.call('RPUSH', key('leaves', adder), row.id)
       end
       for _, edge in ipairs(row.feeds) do
-        if edge[1] ~= row.id then redis.call('SADD', key('needs', edge[1]), edge[2]) end
+        if edge[1] ~= row.id and not edge[3] then redis.call('SADD', key('needs', edge[1]), edge[2]) end
         push(feeds, edge[2], edge[1])
       end
     end

@@ -34,7 +34,6 @@ local function tell_failure(dependent, each, now)
   else
     local record = { queue = v[2], reply = v[5], joined = v[6], key = v[7], root = v[8], up = v[9] }
     redis.call('DEL', key('needs', dependent))
-    gone[dependent] = true -- it may have been released in this call
     finish(dependent, record, policy == 'remove' and 'cancelled' or 'failed', describe_failure(each.id, each.state), now, KEY_TTL)
     if policy == 'remove' then removed[#removed + 1] = dependent end
   end

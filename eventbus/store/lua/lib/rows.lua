@@ -1,0 +1,48 @@
+-- Reading the rows and edges of members, before the first write of a call.
+-- An id that exists is a repeat: its row and its edges change nothing.
+local is_fed = {} -- jobs that need something by an edge of this call
+local broken = {} -- job, and what it needs and will not get: that had failed or was cancelled before
+
+-- Which of the rows exist already: mostly none, and one question tells.
+local function note_known(rows)
+  local names = {}
+  for i, row in ipairs(rows) do names[i] = job_root .. row.id end
+  if #names == 0 or #names <= 1000 and redis.call('EXISTS', unpack(names)) == 0 then return end
+  for i, row in ipairs(rows) do row.is_known = redis.call('EXISTS', names[i]) == 1 end
+end
+
+-- Reads the rows and edges of a call, before its first write.
+local function read_rows(row_count, edge_count)
+  local rows = {}
+  for i = 1, row_count do
+    rows[i] = {
+      id = take(), root = take(), queue = take(), body = take(), priority = take(), delay = take(),
+      on = take(), up = take(), tree = take(), timeout = take(), needs = {}, feeds = {},
+    }
+  end
+  note_known(rows)
+  local fresh = {}
+  for _, row in ipairs(rows) do fresh[row.id] = not row.is_known end
+  for _ = 1, edge_count do
+    local row, job, needs = rows[take()], take(), take()
+    if not row.is_known then
+      local state = not fresh[needs] and try('HGET', job_root .. needs, 'state') -- it may have ended before
+      if state == 'failed' or state == 'cancelled' then broken[#broken + 1] = { job, needs } end
+      local is_over = state == 'completed'
+      if not is_over then
+        is_fed[job] = true
+        if job == row.id then row.needs[#row.needs + 1] = needs end
+      end
+      row.feeds[#row.feeds + 1] = { job, needs, is_over }
+    end
+  end
+  return rows
+end
+
+-- Tells those whose needs had ended before.
+local function tell_broken(now)
+  for _, each in ipairs(broken) do
+    local record = read_lease(each[2])
+    if record then tell_failure(each[1], { id = each[2], state = record.state, up = record.up }, now) end
+  end
+end
