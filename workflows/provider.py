@@ -251,6 +251,10 @@ class WorkflowProvider:
     ) -> FlowMessage:
         ambient = current()
         traceparent, tracestate = start_context(workflow.name, flow_id, ambient)
+        if meta is not None and not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                f"expected meta of workflow {workflow.name!r} to be a dict, got: {shown(meta)}"
+            )
         merged = {**(ambient.meta or {}), **(meta or {})}
         if merged:
             limit = int(self.provider.settings.max_payload)

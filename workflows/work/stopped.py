@@ -58,10 +58,21 @@ async def read_stopped(site: Site, flow: Flow, prefix: str = "") -> Stopped:
     records = {each.step: decode_step(each.text) for each in done if each.step and each.text}
     unloaded = [each.step for each in done if each.step and not each.text]
     found = Stopped([], records, [], unloaded, is_doubtful=False)
-    merged = sorted([*done, *ended], key=lambda each: each.member.ended)
-    for each in reversed(merged):
+    for each in reversed(_merged(done, ended)):
         await _add(site, flow, each, found, prefix)
     return found
+
+
+def _merged(done: list[_Done], ended: list[_Done]) -> list[_Done]:
+    """What completed, in its recorded order, with the others where their times belong.
+
+    The times alone would not do: they tie, and a clock may go back after a failover.
+    """
+    merged = list(done)
+    for each in sorted(ended, key=lambda one: one.member.ended):
+        later = (place for place, other in enumerate(merged) if other.member.ended > each.member.ended)
+        merged.insert(next(later, len(merged)), each)
+    return merged
 
 
 async def _add(site: Site, flow: Flow, each: _Done, found: Stopped, prefix: str) -> None:
