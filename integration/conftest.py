@@ -26,6 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "servers(which): all, both (the default) or one of the kinds of server"
     )
+    config.addinivalue_line(
+        "markers",
+        "long: the same at more points; `tox -e faults` runs these too, `tox -e integration` does not",
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -79,6 +79,7 @@ async def sweep(backend: Backend) -> None:
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.servers("one")
 async def test_every_one_of_100_000_lines_is_answered_in_order(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
@@ -109,6 +110,7 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.servers("one")
 def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
@@ -126,7 +128,7 @@ def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.servers("all")
+@pytest.mark.servers("both")
 def test_workers_killed_in_turn_cost_no_line(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
