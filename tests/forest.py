@@ -26,6 +26,8 @@ class Forest:
     def __init__(self, now: int) -> None:
         self.now = now
         self.nodes: dict[str, Node] = {}
+        self.ups: dict[str, str] = {}
+        """What each one's failure does, also of those that `remove` took away."""
         self.deadlines: dict[str, int] = {}
         """`kind:root` -> when."""
         self._tells: list[Node] = []
@@ -63,6 +65,7 @@ class Forest:
             node = Node(row.id, row.root, row.tree == 1, row.on, row.up, int(row.delay or 0))
             node.due = self.now + node.delay
             self.nodes[row.id] = node
+            self.ups[row.id] = row.up
             if row.root:
                 self.nodes[row.root].members.append(row.id)
                 self.nodes[adder].noted.append(row.id)
@@ -225,31 +228,46 @@ class Forest:
 
     # stops
 
-    def _stop(self, top: Node, cause: str) -> bool:
-        if not top.is_open or top.stop:
+    def _stop(self, top: Node, cause: str, *, is_gentle: bool = False) -> bool:
+        is_gentle = is_gentle or cause == "failed"
+        if not top.is_open:
             return False
-        top.stop = cause
+        if top.stop:
+            return not is_gentle and self._harden(top)
+        top.stop, top.is_gentle = cause, is_gentle
         top.is_pending = False
         self.deadlines.pop(f"unopened:{top.id}", None)
         if top.state != "active":
             self._withdraw(top.id)
             top.state, top.attempts, top.stalls = "waiting-children", 0, 0
         top.needs = {""}
+        self._sweep(top)
+        return True
+
+    def _harden(self, top: Node) -> bool:
+        """A gentle stop that is asked for again, not so gently."""
+        if top.knows or top.state not in ("waiting-children", "active") or not top.is_gentle:
+            return False
+        top.is_gentle = False
+        top.needs.add("")
+        self._sweep(top)
+        return True
+
+    def _sweep(self, top: Node) -> None:
         for each in [self.nodes[each] for each in top.members if each in self.nodes]:
             if not each.is_open:
                 continue
             if each.is_root:
                 top.needs.add(each.id)
-                self._stop(each, "cancelled")
+                self._stop(each, "cancelled", is_gentle=top.is_gentle)
             elif each.state != "active":
                 self._withdraw(each.id)
                 each.needs.clear()
                 each.state = "cancelled"
             else:
                 top.needs.add(each.id)
-                each.is_cancelled = each.is_cancelled or cause != "failed"
+                each.is_cancelled = each.is_cancelled or not top.is_gentle
         self._satisfy(top.id, "")
-        return True
 
     def cancel(self, job: str) -> str:
         node = self.nodes.get(job)

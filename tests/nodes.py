@@ -36,6 +36,8 @@ class Node:
     attempts: int = 0
     stalls: int = 0
     stop: str = ""
+    is_gentle: bool = False
+    """What runs may finish its attempt though the tree stops."""
     is_acked: bool = False
     knows: bool = False
     is_cancelled: bool = False

@@ -68,7 +68,7 @@ class Ranger:
     def _check_needs(self, node: Node) -> None:
         nodes = self.forest.nodes
         feeders = [nodes[each] for each in node.graph if each in nodes]  # what `remove` took away is no more
-        policies = {node.on, *(each.up for each in feeders)}
+        policies = {node.on, *(self.forest.ups[each] for each in node.graph)}
         for each in feeders:
             may = (
                 each.state == "completed" or "wake" in policies or ("ignore" in policies and not each.is_open)
