@@ -111,6 +111,7 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
 
 @pytest.mark.timeout(150)
 @pytest.mark.servers("one")
+@pytest.mark.long
 def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
