@@ -80,6 +80,7 @@ async def sweep(backend: Backend) -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.servers("one")
+@pytest.mark.long
 async def test_every_one_of_100_000_lines_is_answered_in_order(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
