@@ -28,7 +28,6 @@
 --include plant
 --include pointer
 
-local SUPERSEDED = 2
 local now = read_now(take())
 local emitter, tree_count = take(), take()
 local answer, trees = { now }, {}
@@ -45,7 +44,7 @@ local function decide(tree)
   if first.is_known or tree.key == '' then return end
   tree.pointer = key('key', first.queue .. ':' .. tree.key)
   local job, print, state, text = follow(tree.pointer, tree.id, tree.meeting)
-  if job and tree.meeting == SUPERSEDED then
+  if job and tree.meeting == SUPERSEDE then
     tree.superseded = job
   elseif job then
     tree.word, tree.is_idle = print == tree.print and 'joined' or 'other', true
