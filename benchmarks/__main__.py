@@ -11,12 +11,12 @@ from typing import Annotated, TypeVar
 import typer
 from rich.console import Console
 
-from benchmarks import machine, page, table
 from benchmarks.own.lab import SMALL_COUNT
 from benchmarks.own.rows import ROWS
-from benchmarks.programs import ROOT
+from benchmarks.processes.programs import ROOT
+from benchmarks.processes.server import MODES
+from benchmarks.report import machine, page, table
 from benchmarks.rounds import Plan, run
-from benchmarks.server import MODES
 from benchmarks.sides import SIDES, Side
 from benchmarks.works import WORKS
 

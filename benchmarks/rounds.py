@@ -13,12 +13,12 @@ from statistics import median
 import msgspec
 
 from benchmarks.app import SERVES_VARIABLE
-from benchmarks.draining import drain
 from benchmarks.measure import Line
 from benchmarks.own.lab import Lab
 from benchmarks.own.row import Row
-from benchmarks.programs import ProgramError, measured, started
-from benchmarks.server import Server, running
+from benchmarks.processes.draining import drain
+from benchmarks.processes.programs import ProgramError, measured, started
+from benchmarks.processes.server import Server, running
 from benchmarks.sides import Side
 from benchmarks.works import Work
 

@@ -15,8 +15,8 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from benchmarks.programs import ProgramError
-from benchmarks.venvs import Environment
+from benchmarks.processes.programs import ProgramError
+from benchmarks.processes.venvs import Environment
 from benchmarks.works import SHAPES, Step
 
 PEERS = Path(__file__).resolve().parent / "peers"

@@ -1,40 +1,51 @@
 """Typed events with awaited results on Redis or Valkey.
 
-The front door. Behind it, each layer importing only what stands to its right:
-cli -> provider, emitter, subscriber ... -> engine (jobs, queues, workers) -> store (the only
-code that knows Redis) -> words (errors, config, codec: values without I/O).
+This package is the public API. Behind it, in short, each layer imports only the layers to its right:
+cli -> provider -> handlers -> emit -> engine (jobs, queues, workers) -> store (the only code that
+knows Redis) -> settings, model, errors (values without I/O).
+
+Each public name is imported when a program first asks for it. Python runs this file before the first
+line of the command line. A fast import lets `eventbus worker` handle signals before the rest is loaded.
 """
 
-from eventbus.config import Keep
-from eventbus.context import EventContext, JobFacts, SyncContext
-from eventbus.emission import Emission
-from eventbus.errors import (
-    ConfigError,
-    DefinitionError,
-    EmissionExpired,
-    EmitError,
-    EventBusError,
-    HandlerError,
-    JobCancelled,
-    JobError,
-    PayloadError,
-    ProcessDied,
-    ProviderStopped,
-    QueueFull,
-    ResponseTimeout,
-    StalledError,
-    StoreCorrupt,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-    UnknownJob,
-    Unrecoverable,
-    UsageError,
+TYPE_CHECKING = (
+    False  # type checkers assume True; importing it from typing would take longer than this whole file
 )
-from eventbus.event import Event
-from eventbus.middleware import CallNext
-from eventbus.provider import EventProvider
-from eventbus.retry import Retry
+if TYPE_CHECKING:
+    from eventbus.emit.emission import Emission
+    from eventbus.emit.sync_emission import SyncEmission
+    from eventbus.errors import (
+        ConfigError,
+        DefinitionError,
+        EmissionExpired,
+        EmitError,
+        EventBusError,
+        HandlerError,
+        JobCancelled,
+        JobError,
+        PayloadError,
+        ProcessDied,
+        ProviderStopped,
+        QueueFull,
+        ResponseTimeout,
+        StalledError,
+        StoreCorrupt,
+        StoreError,
+        StoreRefused,
+        StoreUnavailable,
+        UnknownJob,
+        Unrecoverable,
+        UsageError,
+    )
+    from eventbus.handlers.context import EventContext, JobFacts, SyncContext
+    from eventbus.handlers.middleware import CallNext
+    from eventbus.handlers.worker import EventWorker
+    from eventbus.model.event import Event
+    from eventbus.model.retry import Retry
+    from eventbus.provider import EventProvider
+    from eventbus.settings.keep import Keep
+    from eventbus.settings.keywords import EmitKeywords
+
 
 __all__ = [
     "CallNext",
@@ -43,10 +54,12 @@ __all__ = [
     "Emission",
     "EmissionExpired",
     "EmitError",
+    "EmitKeywords",
     "Event",
     "EventBusError",
     "EventContext",
     "EventProvider",
+    "EventWorker",
     "HandlerError",
     "JobCancelled",
     "JobError",
@@ -64,7 +77,44 @@ __all__ = [
     "StoreRefused",
     "StoreUnavailable",
     "SyncContext",
+    "SyncEmission",
     "UnknownJob",
     "Unrecoverable",
     "UsageError",
 ]
+
+_PLACES = (
+    "errors",
+    "settings.keep",
+    "model.retry",
+    "settings.keywords",
+    "model.event",
+    "handlers.middleware",
+    "handlers.context",
+    "emit.emission",
+    "emit.sync_emission",
+    "handlers.worker",
+    "provider",
+)
+"""The modules that hold the public names. The modules that import least come first."""
+
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+
+    def __getattr__(name):  # noqa: ANN001, ANN202
+        """Import the public object of this name."""
+        from importlib import import_module  # noqa: PLC0415  (as late as the rest)
+
+        for path in _PLACES if name in __all__ else ():
+            module = import_module(f"eventbus.{path}")
+            if name in module.__all__:
+                # Kept as a global, so that Python asks this function once for each name.
+                found = globals()[name] = getattr(module, name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+del TYPE_CHECKING
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

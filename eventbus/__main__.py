@@ -1,18 +1,39 @@
-"""The command line's way in: `eventbus` and `python -m eventbus`."""
+"""The entry point of the command line: `eventbus` and `python -m eventbus`.
+
+A worker may be asked to end at any moment, also while Python still imports its code. Therefore `eventbus
+worker` handles SIGTERM and SIGINT from the first line of `main` until the process has ended:
+
+    starting   (here, until the worker's event loop runs)   no work has begun: it ends at once, exit code 0
+    running    (`cli.signals.Interrupts`)                    it ends in order
+    ended      (here again, to the last step)                no work is left: it ends at once, exit code 0
+
+What must always hold: each signal handler replaces the one before in one step, so that a signal always meets
+one of them. The interpreter's own exit would first give the signals back to the system, so a worker leaves
+without it. Other commands keep Python's default signal handling.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 __all__ = ["main"]
 
-_OURS = frozenset({"rich", "typer"})
+_OURS = frozenset({"rich", "typer"})  # the packages of the `cli` extra
 
 
 def main() -> None:
-    """Run the command line; never returns. Exit code 2 when the `cli` extra is not installed."""
+    """Run the command line and end the process. The exit code is 2 when the `cli` extra is not installed."""
+    is_worker = next((word for word in sys.argv[1:] if not word.startswith("-")), "") == "worker"
+    if is_worker:
+        signal.signal(signal.SIGTERM, _end)
+        signal.signal(signal.SIGINT, _end)
     try:
         from eventbus.cli.app import app  # noqa: PLC0415  (an extra)
+        from eventbus.cli.loop import leave  # noqa: PLC0415  (it takes a while)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OURS:
             raise
@@ -20,7 +41,16 @@ def main() -> None:
             f"eventbus: the command line needs {error.name}; pip install 'eventbus-workflows[cli]'\n"
         )
         sys.exit(2)
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if is_worker:
+            leave(end.code if isinstance(end.code, int) else 0)
+        raise
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(0)
 
 
 if __name__ == "__main__":

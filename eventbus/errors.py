@@ -1,4 +1,4 @@
-"""Every error that leaves the package, in one tree.
+"""Every error that the package raises, in one tree.
 
     EventBusError
     ├── UsageError                  the program is wrong; nothing was sent
@@ -8,10 +8,10 @@
     ├── StoreError                  the server answered with an error, or not at all
     │   ├── StoreUnavailable        not reachable, or the connection broke before the answer
     │   ├── StoreRefused            reachable, and it said no (password, rights, read-only, memory)
-    │   └── StoreCorrupt            what lies in the server is not what this package wrote
+    │   └── StoreCorrupt            a record in the server is not one that this package wrote
     ├── EmitError                   an emission was not accepted, or it is not known whether it was
     │   └── QueueFull               the queue is at its `max_waiting`
-    ├── UnknownJob                  never existed, or its retention is over
+    ├── UnknownJob                  the server has no record of the job (any more), or the id is not a job's
     ├── ResponseTimeout             no outcome within `reply_timeout`; the job goes on
     ├── ProviderStopped             the provider stopped while the caller waited
     ├── ProcessDied                 the process that ran a handler ended before its handler did
@@ -21,8 +21,8 @@
         ├── JobCancelled            cancelled on request
         └── StalledError            its workers died more often than `max_stalls`
 
-`Unrecoverable` stands outside: handlers raise it, the package never does.
-A class exists only where a caller would act differently on it, and carries its
+`Unrecoverable` is not in the tree: handlers raise it, the package never does.
+A class exists only where a caller would act differently on it. It carries its
 facts as attributes. No error of the Redis client leaves `eventbus.store`.
 """
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class EventBusError(Exception):
-    """The root of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class UsageError(EventBusError):
@@ -64,7 +64,7 @@ class UsageError(EventBusError):
 
 
 class ConfigError(UsageError):
-    """A setting or a URL cannot be used. `setting` names it."""
+    """A setting or a URL cannot be used. `setting` is its name, or None."""
 
     def __init__(self, message: str, *, setting: str | None = None) -> None:
         super().__init__(message)
@@ -72,14 +72,14 @@ class ConfigError(UsageError):
 
 
 class DefinitionError(UsageError):
-    """An event, a handler, a name or an option is not usable as given."""
+    """An event, a handler, a name or an option cannot be used as given."""
 
 
 class PayloadError(EventBusError):
     """A payload or a result does not fit its event, or is too large or too deep.
 
-    `event` is the event's name where it is known, `path` the place inside the value
-    (JSON path, `$` the root), `role` says which of the two values it was.
+    `event` is the event's name, or None. `path` is the place inside the value as a JSON path
+    (`$` is the root), or None. `role` says which value it was.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class PayloadError(EventBusError):
 
 
 class StoreError(EventBusError):
-    """The server answered with an error that has no class of its own, or not at all.
+    """The server answered with an error that has no class of its own, or did not answer.
 
-    `sent` is True when a command may have been carried out all the same.
+    `sent` is True when the server may have carried the command out all the same.
     """
 
     sent = False
@@ -109,7 +109,7 @@ class StoreUnavailable(StoreError):
     """The server cannot be reached, or the connection broke before an answer came.
 
     `sent` is False when the command certainly did not reach the server, True when it
-    may have. `address` is where it was tried, without a password.
+    may have. `address` is the server's address, without a password.
     """
 
     def __init__(self, message: str, *, address: str = "", sent: bool = False) -> None:
@@ -119,9 +119,9 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The server is there and said no; repeating alone will not help.
+    """The server is reachable and refused the command; repeating it alone will not help.
 
-    `code` is the first word of its answer, such as `NOAUTH`, `READONLY` or `OOM`.
+    `code` is the first word of the server's answer, such as `NOAUTH`, `READONLY` or `OOM`.
     """
 
     def __init__(self, message: str, *, code: str = "") -> None:
@@ -130,14 +130,14 @@ class StoreRefused(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """A record in the server cannot be read as what this package wrote there."""
+    """A record in the server is damaged, or this package did not write it."""
 
 
 class EmitError(EventBusError):
     """An emission was not accepted, or it is unknown whether it was.
 
-    `enqueued` is `False` when it certainly was not. It is `None` when the answer was
-    lost: then `provider.result(job_id)` tells, with this error's `job_id`.
+    `enqueued` is False when the job is certainly not in the server. It is None when the
+    server's answer was lost: then ask with `provider.result(error.job_id)`.
     """
 
     def __init__(
@@ -155,7 +155,10 @@ class EmitError(EventBusError):
 
 
 class QueueFull(EmitError):
-    """The queue holds `max_waiting` jobs already; nothing was enqueued."""
+    """A queue already holds `max_waiting` jobs; the emission was enqueued for no group.
+
+    `queue` is the full queue: that of the event, or of one of its groups, `event.<name>@<group>`.
+    """
 
     def __init__(self, message: str, *, event: str, job_id: str, queue: str) -> None:
         super().__init__(message, event=event, job_id=job_id, enqueued=False)
@@ -163,22 +166,28 @@ class QueueFull(EmitError):
 
 
 class UnknownJob(EventBusError):
-    """No record of this job: it never existed, or its retention is over."""
+    """The server has no record of this job.
 
-    def __init__(self, job_id: str) -> None:
+    It never existed, its retention is over, the server lost it, or `job_id` is not the id of a job.
+    `why` replaces the message where another reason is known.
+    """
+
+    def __init__(self, job_id: str, why: str = "") -> None:
         super().__init__(
-            f"no record of job {job_id!r}: it never existed, or its retention is over; "
+            why
+            or f"no record of job {job_id!r}: it never existed, its retention is over, or the server lost it; "
             "raise keep_completed or keep_failed to ask for outcomes later"
         )
         self.job_id = job_id
 
 
 class ResponseTimeout(EventBusError):
-    """No outcome within `reply_timeout` seconds after the job became due.
+    """No outcome came within `reply_timeout` seconds after the job became due.
 
-    The job is not cancelled: `provider.result(job_id)` waits for it again.
-    `state` is the job's state at that moment (`"waiting"`, `"active"`, `"delayed"`, ...),
-    or `"unknown"` if the server could not be asked.
+    The job is not cancelled: `provider.result(error.job_id)` waits for it again.
+    `timeout` is in seconds. `state` is the job's state at that moment (`"waiting"`, `"active"`,
+    `"delayed"`, ...), or `"unknown"` if the server did not answer. If the server has no record
+    of the job, UnknownJob is raised instead.
     """
 
     def __init__(self, *, event: str, job_id: str, timeout: float, state: str) -> None:
@@ -200,7 +209,7 @@ _TIMEOUT_HINTS = {
 
 
 class ProviderStopped(EventBusError):
-    """The provider stopped, or was not started. An enqueued job goes on without it."""
+    """The provider stopped, or was not started. A job that is enqueued goes on without it."""
 
     def __init__(self, message: str, *, job_id: str = "") -> None:
         super().__init__(message)
@@ -210,8 +219,10 @@ class ProviderStopped(EventBusError):
 class ProcessDied(EventBusError):
     """The process that ran a handler with `pool="process"` ended before its handler did.
 
-    It counts as a failed attempt; an emitter sees a HandlerError with this name. `exit_code` is
-    negative for the signal that ended it (-9: perhaps the system had no memory left).
+    Or the worker killed it, because the handler wrote into the process's channel to the worker or
+    closed it. This counts as a failed attempt. Emitters get a HandlerError whose `type_name` is this
+    class. `exit_code` is negative for the signal that ended the process (-9: perhaps the system ran
+    out of memory), or None.
     """
 
     def __init__(self, message: str, *, exit_code: int | None = None) -> None:
@@ -229,10 +240,15 @@ class JobError(EventBusError):
 
 
 class HandlerError(JobError):
-    """The handler raised and no attempt is left.
+    """The handler raised, and no attempt is left.
 
-    `type_name` is the remote exception's class (with module unless built in),
-    `remote_message` its text, `remote_traceback` the traceback as text (may be cut),
+        try:
+            await provider.emit(OrderPlaced, order)
+        except HandlerError as error:
+            print(error.type_name, error.remote_message)
+
+    `type_name` is the remote exception's class (with its module unless built in),
+    `remote_message` its text, `remote_traceback` its traceback as text (may be cut),
     `attempts` the number of attempts that ended in an error, `causes` the chain of
     causes, nearest first, each as `(type_name, message)`.
     """
@@ -263,7 +279,7 @@ class EmissionExpired(JobError):
 
 
 class JobCancelled(JobError):
-    """The job was cancelled. `reason` is what the canceller said, or empty."""
+    """The job was cancelled. `reason` is the text that the caller of `cancel` gave, or empty."""
 
     def __init__(self, message: str, *, event: str = "", job_id: str = "", reason: str = "") -> None:
         super().__init__(message, event=event, job_id=job_id)
@@ -271,7 +287,7 @@ class JobCancelled(JobError):
 
 
 class StalledError(JobError):
-    """The job's workers died or lost their leases more often than `max_stalls`. `stalls` counts them."""
+    """The job's workers died or lost their leases more than `max_stalls` times. `stalls` is the count."""
 
     def __init__(self, message: str, *, event: str = "", job_id: str = "", stalls: int = 0) -> None:
         super().__init__(message, event=event, job_id=job_id)
@@ -279,4 +295,7 @@ class StalledError(JobError):
 
 
 class Unrecoverable(Exception):
-    """Raised by a handler: fail now, whatever attempts are left."""
+    """Raised by a handler to fail its job at once, without the attempts that are left.
+
+    Example: `raise Unrecoverable(f"no such customer: {order.customer}")`.
+    """

@@ -1,36 +1,46 @@
-"""The life of a provider: what is started, by whom, and in which event loop.
+"""The lifecycle of a provider: it starts and stops the store, the emitter and the worker in one event loop.
 
     stopped -> starting -> started -> stopping -> stopped (may be started again)
 
-Not here: events and handlers; `provider` is the front of this and documents it to users.
-What must hold: start and stop may be called in any order, twice and at the same time; the
-last word wins and each returns when its state is reached. A stop that has begun goes on to its
-end, whoever stops waiting for it, and waits for no server. What was emitted or awaited before
-a stop hears an outcome or ProviderStopped.
+Not here: events and handlers. `provider` is the public API of this module and documents it to users.
+
+What must always hold:
+- start and stop may be called in any order, twice and at the same time; the last call wins, and each
+  call returns when its state is reached;
+- a stop that has begun goes on to its end even if its callers stop waiting, and it waits for no server;
+- each emission and each waiter from before a stop gets an outcome or ProviderStopped;
+- in a process forked from this one the provider is not started: nothing that the parent started is
+  used or ended there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fnmatch
+import os
+import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
 import anyio
 
-from eventbus.config import Settings
-from eventbus.context import SyncTools, Tools
-from eventbus.emitter import Emitter
-from eventbus.engine.processes import is_child
-from eventbus.errors import DefinitionError, ProviderStopped, UsageError
-from eventbus.guest import Guest
-from eventbus.lifespan import Lifespan
-from eventbus.middleware import Middleware
-from eventbus.registry import Subscription
-from eventbus.runner import Runner
-from eventbus.store.connection import Connector
+from eventbus.emit.emitter import Emitter
+from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
+from eventbus.handlers.context import SyncTools, Tools
+from eventbus.handlers.extension import Extension
+from eventbus.handlers.lifespan import Lifespan
+from eventbus.handlers.middleware import Middleware
+from eventbus.handlers.subscriptions import Subscription, Subscriptions
+from eventbus.handlers.worker import EventWorker
+from eventbus.model.names import DEFAULT_GROUP
+from eventbus.runtime.blocking_call import running_loop
+from eventbus.runtime.loop_ownership import LifecycleLock, LoopOwnership
+from eventbus.runtime.process_pool import is_child
+from eventbus.settings.settings import Settings
+from eventbus.store.connection.connector import Connector
 from eventbus.store.store import Store
-from eventbus.sync import running_loop
+from eventbus.sync import LoopThread
 
 __all__ = ["Lifecycle"]
 
@@ -38,41 +48,49 @@ __all__ = ["Lifecycle"]
 class Lifecycle:
     """Starts and stops the store, the emitter and the one worker of a provider."""
 
-    def __init__(self, *, tools: Tools, sync: SyncTools) -> None:
+    def __init__(
+        self, ownership: LoopOwnership, thread: LoopThread, *, tools: Tools, sync: SyncTools
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop it is started in, or None."""
+        """The event loop in which the provider is started, or None."""
         self.store: Store | None = None
         self.emitter: Emitter | None = None
-        self.runner: Runner | None = None
+        self.worker: EventWorker | None = None
         self.middleware: list[Middleware] = []
         self.lifespans: list[Lifespan] = []
-        """What the next worker has around its handlers, and around itself."""
-        self.guests: list[Guest] = []
-        """Who else has jobs for the workers."""
-        self._tools = tools
+        """The next worker puts these lifespans around its run, and the middleware around its handlers."""
+        self.extensions: list[Extension] = []
+        """The systems whose consumers run in the workers, beside the handlers."""
+        self.tools = tools
+        """The calls of the provider that handler contexts use."""
+        self._ownership = ownership
+        self._thread = thread
         self._sync = sync
         self._stops = 0
-        """Stops that wait for their turn: no worker starts before them."""
+        """How many stops wait for the lock. No worker starts before they are done."""
         self._endings: set[asyncio.Task[None]] = set()
-        """Stops under way; the loop alone would not keep them."""
-        self._lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        """The tasks of stops under way. An event loop holds tasks by weak references only."""
+        _lives.add(self)
 
     def running(self, verb: str) -> Emitter:
-        """Return the emitter, for a call in the loop of a started provider; `verb` is what was asked.
+        """Return the emitter. `verb` names the caller's action in error messages.
 
-        Raises ProviderStopped when it is not started, UsageError in another thread.
+        Raises ProviderStopped when the provider is not started, UsageError in another thread or a forked
+        process.
         """
         if self.emitter is None:
-            raise ProviderStopped(f"cannot {verb}: the provider is not started; use `async with provider:`")
+            raise self._ownership.not_started(verb)
         if running_loop() is not self.loop:
             raise UsageError(f"cannot {verb}: the provider runs in another thread; use provider.sync there")
         return self.emitter
 
     async def start(self, settings: Settings) -> None:
         """Connect. Does nothing when started. Raises StoreRefused."""
-        async with self._turn():
+        async with self._make_lock():
             if self.emitter is not None:
                 return
+            loop = asyncio.get_running_loop()
+            self._ownership.is_led = loop is not self._ownership.thread_loop
             store = Store(
                 Connector(settings.url),
                 prefix=settings.prefix,
@@ -83,92 +101,117 @@ class Lifecycle:
             try:
                 await emitter.start()
             except BaseException:
+                # Shielded, so that a cancelled start does not leave open connections behind.
                 await asyncio.shield(self._keep(store.aclose()))
                 raise
-            self.store, self.emitter = store, emitter
-            self.loop = asyncio.get_running_loop()
+            self.store, self.emitter, self.loop = store, emitter, loop
+            self._ownership.is_forked = False
 
     async def stop(self, *, is_patient: bool = False) -> None:
         """End the worker, then the emitter, then the connections. Does nothing when stopped.
 
-        At most the grace and 5 s for a worker, and 6 s for the rest, without a server. When the
-        caller is cancelled the stop goes on, and the next start or stop waits for its end; if
-        `is_patient` a first cancellation does too.
+        Without a server it takes at most the grace and 5 s for a worker, and 6 s for the rest. When
+        the caller is cancelled the stop goes on, and the next start or stop waits for its end. With
+        `is_patient` the caller too waits for the end before it raises its first cancellation.
         """
-        turn = self._turn()  # raises in the caller's own loop
+        lock = self._make_lock()  # raises UsageError to the caller if its loop is another one
         self._stops += 1
-        if self.runner is not None:
-            self.runner.request_stop()  # one that is still starting holds the turn
-        await self._to_its_end(turn, self._stop, is_patient=is_patient)
+        if self.worker is not None:
+            self.worker.request_stop()  # now: a worker that is still starting holds the lock until it ends
+        await self._to_its_end(lock, self._stop, is_patient=is_patient)
 
     async def _stop(self) -> None:
         self._stops -= 1
-        if self.runner is not None:
-            await self.runner.stop()
-            self.runner = None  # not before: handlers that finish still use their contexts
+        if self.worker is not None:
+            await self.worker.stop()
+            # Only now, because handlers that were finishing used the worker through their contexts.
+            self.worker = None
         emitter, store = self.emitter, self.store
         if emitter is not None and store is not None:
             await emitter.stop()
             await store.aclose()
         self.emitter = self.store = self.loop = None
 
+    def choose(
+        self, registry: Subscriptions, globs: list[str]
+    ) -> tuple[list[Subscription], list[tuple[Extension, str]]]:
+        """Return the subscriptions and the queues of extensions that match `globs`.
+
+        Each queue of an extension comes with its extension. Raises ConfigError if nothing matches.
+        """
+        offered = [(extension, queue) for extension in self.extensions for queue in extension.queues]
+        if not len(registry) and not offered:
+            raise ConfigError("this provider has no handlers; register them with @provider.on(...)")
+        chosen = [candidate for candidate in registry if _matches(_label(candidate), globs)]
+        extensions = [candidate for candidate in offered if _matches(candidate[1], globs)]
+        if not chosen and not extensions:
+            known = ", ".join([*map(_label, registry), *(queue for _, queue in offered)])
+            raise ConfigError(
+                f"no handler matches queues {', '.join(globs)}; there are: {known}", setting="queues"
+            )
+        return chosen, extensions
+
     async def start_worker(
         self,
         settings: Settings,
         subscriptions: Iterable[Subscription],
-        guests: Iterable[tuple[Guest, str]] = (),
-    ) -> Runner:
-        """Start the worker of a started provider; returns when it is ready. `guests` are with the queue to serve.
+        extensions: Iterable[tuple[Extension, str]] = (),
+    ) -> EventWorker:
+        """Start the worker of a started provider; return when it is ready.
 
-        Raises DefinitionError if one runs already, and what its start raised.
+        Each extension comes with the queue to serve. Raises DefinitionError if a worker runs already, and
+        the errors of the worker's start.
         """
-        async with self._turn():
-            if self.runner is not None:
+        async with self._make_lock():
+            if self.worker is not None:
                 raise DefinitionError("a worker of this provider runs in this process already")
-            return await self._start_runner(settings, subscriptions, guests)
+            return await self._begin_worker(settings, subscriptions, extensions)
 
-    async def end_worker(self, runner: Runner) -> None:
-        """Stop a worker, unless a stop of the provider has; a patient stop."""
-        runner.request_stop()
-        await self._to_its_end(self._turn(), partial(self._end_worker, runner), is_patient=True)
+    async def end_worker(self, worker: EventWorker) -> None:
+        """Stop a worker, unless a stop of the provider has stopped it. Waits as a patient `stop` does."""
+        worker.request_stop()
+        await self._to_its_end(self._make_lock(), partial(self._end_worker, worker), is_patient=True)
 
-    async def _end_worker(self, runner: Runner) -> None:
-        if self.runner is runner:
-            await runner.stop()
-            self.runner = None
+    async def _end_worker(self, worker: EventWorker) -> None:
+        if self.worker is worker:
+            await worker.stop()
+            self.worker = None
 
     async def serve(self, settings: Settings, subscription: Subscription) -> None:
-        """Serve one more subscription here, by the worker that runs or a new one."""
-        async with self._turn():
-            if self.runner is not None:
+        """Serve one more subscription in this process: add it to the running worker, or start one."""
+        async with self._make_lock():
+            if self.worker is not None:
                 self._check_not_stopping()
-                await self.runner.add(subscription)
+                await self.worker.add(subscription)
             else:
-                await self._start_runner(settings, [subscription])
+                await self._begin_worker(settings, [subscription])
 
-    async def _start_runner(
+    async def _begin_worker(
         self,
         settings: Settings,
         subscriptions: Iterable[Subscription],
-        guests: Iterable[tuple[Guest, str]] = (),
-    ) -> Runner:
+        extensions: Iterable[tuple[Extension, str]] = (),
+    ) -> EventWorker:
         self._check_not_stopping()
         self._check_not_child()
-        self.runner = runner = Runner(
-            self.running("run a worker").store,
+        emitter = self.running("run a worker")
+        self.worker = worker = EventWorker(
+            emitter.store,
             settings,
-            tools=self._tools,
+            tools=self.tools,
             sync=self._sync,
             middleware=tuple(self.middleware),
             lifespans=tuple(self.lifespans),
+            find_waits=emitter.find_waits,
         )
         try:
-            await runner.start(subscriptions, guests)
+            await worker.start(subscriptions, extensions)
         except BaseException:
-            self.runner = None
-            await asyncio.shield(self._keep(runner.stop(at_once=True)))
+            self.worker = None
+            # Shielded, so that a cancelled start does not leave half a worker behind.
+            await asyncio.shield(self._keep(worker.stop(at_once=True)))
             raise
-        return runner
+        return worker
 
     def _check_not_stopping(self) -> None:
         if self._stops:
@@ -182,20 +225,22 @@ class Lifecycle:
             )
 
     async def _to_its_end(
-        self, turn: asyncio.Lock, end: Callable[[], Coroutine[Any, Any, None]], *, is_patient: bool
+        self, lock: LifecycleLock, end: Callable[[], Coroutine[Any, Any, None]], *, is_patient: bool
     ) -> None:
-        """Do in its turn what must not be cut short; cancelling ends the waiting only.
+        """Run `end` under the lock to its end. A cancellation ends only the caller's waiting.
 
-        anyio cancels again and again until the scope is left, hence the shield of its own kind.
+        anyio repeats a cancellation until its scope is left, so a patient wait needs anyio's own shield.
         """
         with anyio.CancelScope(shield=is_patient):
             task: asyncio.Task[None] | None = None
             try:
-                await turn.acquire()  # here and not in the task: turns go in the order of the calls
-                task = self._keep(_end_and_release(turn, end))
+                # Acquired here, not in the task, so that callers get the lock in the order of their calls.
+                await lock.acquire()
+                task = self._keep(_end_and_release(lock, end))
                 await asyncio.shield(task)
             except asyncio.CancelledError:
-                task = task or self._keep(_acquire_and_end(turn, end))
+                # Cancelled while it waited for the lock: no task exists yet, but the stop must happen.
+                task = task or self._keep(_acquire_and_end(lock, end))
                 if is_patient:
                     await asyncio.wait([task])
                 raise
@@ -206,30 +251,64 @@ class Lifecycle:
         task.add_done_callback(self._endings.discard)
         return task
 
-    def _turn(self) -> asyncio.Lock:
-        """One start or stop at a time, in one event loop.
+    def _make_lock(self) -> LifecycleLock:
+        """Return the lock that allows one start or stop at a time, in one event loop.
 
-        Raises UsageError while the provider runs in another loop. A loop that was closed
-        without a stop has taken everything with it.
+        Raises UsageError while the provider runs in another loop.
         """
-        loop = asyncio.get_running_loop()
+        # Nothing can be stopped in a loop that was closed without a stop: its tasks and connections are gone.
         if self.loop is not None and self.loop.is_closed():
-            self.emitter = self.store = self.runner = self.loop = None
-            self._stops = 0
-        if self.loop not in (None, loop):
-            raise UsageError("the provider runs in another event loop; stop it there first")
-        if self._lock is None or self._lock[0] is not loop:
-            self._lock = (loop, asyncio.Lock())
-        return self._lock[1]
+            self._forget()
+        return self._ownership.make_lock(self.loop)
+
+    def _forget(self) -> None:
+        self.emitter = self.store = self.worker = self.loop = None
+        self._stops = 0
+
+    def forget_parent(self) -> None:
+        """Become a provider that is not started, in a process that was just forked.
+
+        The parent's objects are kept, because an object that is thrown away may close itself. A closing
+        transport would remove its socket from the epoll that both processes share, and the parent would
+        receive nothing more on that socket.
+        """
+        if self.loop is not None or self.worker is not None or self._endings:
+            _parents.append((self.emitter, self.store, self.worker, self.loop, self._endings))
+        self._thread.forget_parent(self.loop)
+        self._forget()
+        self._endings = set()
+        self._ownership.forget_parent()
 
 
-async def _acquire_and_end(turn: asyncio.Lock, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    await turn.acquire()
-    await _end_and_release(turn, end)
+_lives: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+_parents: list[Any] = []
+"""The objects of the processes from which this one was forked; kept so that none of them closes itself."""
 
 
-async def _end_and_release(turn: asyncio.Lock, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def _forget_parent() -> None:
+    for lifecycle in list(_lives):
+        lifecycle.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _label(subscription: Subscription) -> str:
+    group = subscription.handler.group
+    return subscription.route.name + ("" if group == DEFAULT_GROUP else f"@{group}")
+
+
+def _matches(label: str, globs: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(label, glob) for glob in globs)
+
+
+async def _acquire_and_end(lock: LifecycleLock, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    await lock.acquire()
+    await _end_and_release(lock, end)
+
+
+async def _end_and_release(lock: LifecycleLock, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         await end()
     finally:
-        turn.release()
+        lock.release()

@@ -1,31 +1,59 @@
-"""The second door: the parts that systems built on top of the event bus stand on.
+"""The low-level API: the parts that systems built on top of the event bus use.
 
-Jobs, trees of jobs, checkpoints and consumers in the engine's own words, and the words that
-go with them: codecs, records of errors, durations, ambient facts, spans. The package `workflows` uses
-only this door and the first. Nothing here knows events or workflows.
+These are the job client, trees of jobs, checkpoints and consumers, and the values that go with them: codecs,
+records of errors and their log events, durations, ambient facts, spans. The package `workflows` uses only
+this API and the public one (`eventbus`). Nothing here knows workflows.
 """
 
-from eventbus.ambient import Ambient, current, enter
-from eventbus.annotations import hints_of, is_untyped, types_agree
-from eventbus.codec import Codec
-from eventbus.durations import LONGEST, Duration, milliseconds, seconds
-from eventbus.emission import Emission, Reading
+from eventbus.admin.inspector import FailureReport, Inspector, JobReport
+from eventbus.emit.emission import Emission, OutcomeDecoder
+from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
-from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, park, retry
-from eventbus.failure import Failure, describe, describe_cancelled, is_final, revive
-from eventbus.guest import Guest, Host
-from eventbus.inspector import Inspector
-from eventbus.jobs import Jobs
-from eventbus.logs import Logger, get_logger
-from eventbus.names import check_job_id, check_key, shown
-from eventbus.store.rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
-from eventbus.store.trees import TreePage
-from eventbus.telemetry import trace_id_of, tracer
-from eventbus.tree import Member, Policy, Tree
+from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry
+from eventbus.handlers.extension import Extension, WorkerServices
+from eventbus.job_client import JobClient
+from eventbus.model import clock
+from eventbus.model.codec.codec import Codec
+from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
+from eventbus.model.emits import Emits
+from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
+from eventbus.model.states import FINAL_STATES
+from eventbus.model.type_matching import hints_of, is_untyped, types_agree
+from eventbus.settings.keywords import check_priority
+from eventbus.store.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
+from eventbus.store.tree_store import PAGE_BYTES, TreePage
+from eventbus.telemetry.failure import (
+    Failure,
+    describe,
+    describe_cancelled,
+    is_answer,
+    is_final,
+    log_failure,
+    mark_own,
+    read_failure,
+    revive,
+)
+from eventbus.telemetry.log_context import fact, trace_facts, with_facts
+from eventbus.telemetry.logging import Logger, get_logger
+from eventbus.telemetry.propagation import Ambient, current, enter
+from eventbus.telemetry.spans import (
+    attach_baggage,
+    baggage_around,
+    begin_apart,
+    message_attributes,
+    receive_span,
+    trace_id_of,
+    traceparent_of,
+    tracer,
+)
+from eventbus.telemetry.tracebacks import hide_frames
 
 __all__ = [
+    "FINAL_STATES",
+    "JOB_ID_LENGTH",
     "JOIN",
     "LONGEST",
+    "PAGE_BYTES",
     "REUSE",
     "SUPERSEDE",
     "Ambient",
@@ -33,43 +61,64 @@ __all__ = [
     "Consumer",
     "Duration",
     "Emission",
+    "Emits",
+    "Extension",
     "Failure",
-    "Guest",
-    "Host",
+    "FailureReport",
     "Inspector",
     "Job",
-    "Jobs",
+    "JobClient",
+    "JobReport",
     "Logger",
     "Member",
     "Outcome",
+    "OutcomeDecoder",
     "Policy",
-    "Reading",
     "Retention",
     "Settle",
     "Tree",
     "TreeMember",
     "TreePage",
+    "WorkerServices",
+    "attach_baggage",
+    "baggage_around",
+    "begin_apart",
     "cancel",
+    "check_correlation_id",
     "check_job_id",
     "check_key",
+    "check_priority",
+    "clock",
     "complete",
     "current",
     "describe",
     "describe_cancelled",
     "enter",
+    "fact",
     "fail",
     "get_logger",
     "give_back",
+    "hide_frames",
     "hints_of",
+    "is_answer",
     "is_final",
     "is_untyped",
+    "later",
+    "log_failure",
+    "mark_own",
+    "message_attributes",
     "milliseconds",
     "park",
+    "read_failure",
+    "receive_span",
     "retry",
     "revive",
     "seconds",
     "shown",
+    "trace_facts",
     "trace_id_of",
+    "traceparent_of",
     "tracer",
     "types_agree",
+    "with_facts",
 ]

@@ -1,41 +1,41 @@
-"""The provider: the front of everything that a program does with events.
+"""The provider: the object through which a program defines handlers, emits events and runs workers.
 
-Not here: how it is started and stopped (`lifecycle`), how an emission travels (`emitter`), how a
-worker runs its jobs (`runner`).
+Not here: how it starts and stops (`lifecycle`), how an emission travels (`emit.emitter`), how a worker
+runs its jobs (`handlers.worker`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import fnmatch
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from eventbus.ambient import with_meta
-from eventbus.config import Settings
-from eventbus.durations import Duration, seconds
-from eventbus.emission import Emission
-from eventbus.emitter import EmitOptions
-from eventbus.errors import ConfigError, DefinitionError, UsageError
-from eventbus.event import Event
-from eventbus.guest import Guest
-from eventbus.handler import Pool, make_handler
-from eventbus.inspector import Inspector
-from eventbus.jobs import Jobs
+from eventbus.admin.groups import remove_group
+from eventbus.admin.inspector import Inspector
+from eventbus.emit.emission import Emission
+from eventbus.emit.route import Routes
+from eventbus.errors import DefinitionError
+from eventbus.handlers.handler import Pool, check_event, make_handler
+from eventbus.handlers.lifespan import Lifespan, check_lifespan
+from eventbus.handlers.middleware import Middleware, check_middleware
+from eventbus.handlers.subscriptions import Subscription, Subscriptions
+from eventbus.handlers.worker import EventWorker
+from eventbus.job_client import JobClient
 from eventbus.lifecycle import Lifecycle
-from eventbus.lifespan import Lifespan, check_lifespan
-from eventbus.middleware import Middleware, check_middleware
-from eventbus.names import DEFAULT_GROUP, check_group, check_job_id, shown
-from eventbus.options import EmitKeywords, ProviderKeywords
-from eventbus.registry import Registry, Subscription
-from eventbus.retry import Retry
-from eventbus.route import Routes
-from eventbus.runner import Runner
-from eventbus.store.connection import Connector
-from eventbus.sync import SyncProvider
+from eventbus.model.durations import Duration, seconds
+from eventbus.model.event import Event
+from eventbus.model.names import DEFAULT_GROUP, check_correlation_id, check_group, check_job_id
+from eventbus.model.retry import Retry
+from eventbus.runtime.loop_ownership import LoopOwnership
+from eventbus.settings.keywords import EmitKeywords, ProviderKeywords, emit_options
+from eventbus.settings.settings import Settings
+from eventbus.store.connection.connector import Connector
+from eventbus.sync import LoopThread, SyncProvider, ThreadTools
+from eventbus.telemetry.propagation import with_meta
+from eventbus.toolbox import Toolbox
 
-__all__ = ["EventProvider"]
+__all__ = ["EventProvider", "known_event"]
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -43,55 +43,49 @@ F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Middleware)
 L = TypeVar("L", bound=Lifespan)
 
-_NO_OPTIONS, _NO_REPLY = EmitOptions(), EmitOptions(reply=False)
-
-#: Options that are checked here; the others are where they are converted.
-_OPTION_KINDS: dict[str, tuple[type, ...]] = {
-    "lifo": (bool,),
-    "meta": (dict, type(None)),
-    "reply": (bool, type(None)),
-    "retry": (Retry, type(None)),
-    "reuse_failure": (bool,),
-    "supersede": (bool,),
-}
+_NOTHING: Any = None  # `@provider.use()` passes no function; the check then raises a DefinitionError
 
 
 class EventProvider:
     """An event bus on one Redis or Valkey server.
 
-    Making one connects to nothing. `async with provider:` starts and stops it; it may be
-    started again.
+        provider = EventProvider("redis://localhost:6379")
+        async with provider:
+            receipt = await provider.emit(OrderPlaced, Order(id=7))
+
+    The constructor does not connect. `async with provider:` starts and stops the provider, as often as
+    needed.
     """
 
     def __init__(self, url: str | None = None, **settings: Unpack[ProviderKeywords]) -> None:
-        """`url` or `EVENTBUS_URL`, else an embedded server with its data in `./.eventbus`.
+        """Make a provider for the server at `url`.
 
-        Each setting may also come from `EVENTBUS_<NAME>`; see `Settings` for all of them.
+        Without `url`, the variable `EVENTBUS_URL` names the server. Without both, an embedded server
+        keeps its data in `./.eventbus`. Each setting may also come from `EVENTBUS_<NAME>`; see `Settings`.
         Raises ConfigError for a setting or URL that cannot be used.
         """
-        self.settings = Settings.resolve(url=url, **settings)
-        Connector(self.settings.url)  # refuses a URL now, not at the first use
-        self.sync = SyncProvider(self)
+        self.settings: Settings = Settings.resolve(url=url, **settings)
+        Connector(self.settings.url)  # raises for a bad URL here, not at the first use
+        ownership = LoopOwnership()
+        thread = LoopThread(self, ownership, self._find_loop)
+        self.sync: SyncProvider = SyncProvider(self, thread)
+        """The same calls for threads and scripts; they block until they are done."""
         self._routes = Routes(self.settings)
-        self._registry = Registry()
-        self._life = Lifecycle(tools=self, sync=self.sync)
+        self._registry = Subscriptions()
+        tools = Toolbox(self, lambda: self._life.worker)
+        self._life = Lifecycle(ownership, thread, tools=tools, sync=ThreadTools(self.sync, thread, tools))
         self._running = self._life.running
-        self.jobs = Jobs(self._life, self.settings)
-        """The lower side, for systems built on top; see `eventbus.lowlevel`."""
-        self.inspector = Inspector(self._life)
-        """The jobs in the server, to look at and to cancel."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop it is started in, or None."""
-        return self._life.loop
+        self.jobs: JobClient = JobClient(self._life, self.settings)
+        """The low-level API, for systems built on top; see `eventbus.lowlevel`."""
+        self.inspector: Inspector = Inspector(self._life, self.settings)
+        """Reads the jobs in the server, and cancels them."""
 
     @property
     def queues(self) -> list[str]:
-        """The queues that its workers serve: one for each event and group, and those of its guests."""
+        """The queues that the workers serve: one for each event and group, and those of the extensions."""
         return [
-            *(each.queue for each in self._registry),
-            *(queue for guest in self._life.guests for queue in guest.queues),
+            *(subscription.queue for subscription in self._registry),
+            *(queue for extension in self._life.extensions for queue in extension.queues),
         ]
 
     # Defining handlers.
@@ -108,12 +102,19 @@ class EventProvider:
     ) -> Callable[[F], F]:
         """Register the decorated function as the handler of an event for a group.
 
-        `concurrency` bounds its jobs in one worker, `timeout` one attempt. Async functions run in
-        the event loop, others in threads, or with `pool="process"` each job in a process of its
-        own, which is killed when the job times out, is cancelled or loses its lease. Raises
-        DefinitionError for a function that does not fit the event or that another process could
-        not find by name, and for a second handler of one event and group.
+            @provider.on(OrderPlaced, concurrency=5, timeout="30s")
+            async def charge(order: Order) -> Receipt: ...
+
+        `concurrency` is the most jobs of the handler that one worker runs at a time, by default the
+        provider's setting. `timeout` limits one attempt; by default nothing does. `retry` goes before
+        the rules of the event and the provider. Async functions run in the event loop, other functions
+        in threads. With `pool="process"` each job runs in a process of its own. That process is killed
+        when the job times out, is cancelled or loses its lease.
+
+        Raises DefinitionError for a function that does not fit the event, for a function that another
+        process could not find by its name, and for a second handler of one event and group.
         """
+        check_event(event)
 
         def register(function: F) -> F:
             self._register(
@@ -134,11 +135,11 @@ class EventProvider:
         timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
         pool: Pool | None = None,
     ) -> None:
-        """Register a handler at run time; returns when a worker of this process serves it.
+        """Register a handler at run time; return when a worker of this process serves it.
 
-        Starts a worker if none runs here. Raises as `on`, and ProviderStopped when the
-        provider is not started. A call that is cancelled may have taken effect for the worker
-        that runs; it may be made again.
+        Starts a worker if none runs in this process. Options and errors are those of `on`; raises
+        ProviderStopped too when the provider is not started. A call that is cancelled may still
+        have taken effect in the running worker. It is safe to call it again.
         """
         self._running(f"subscribe to {event}")
         subscription = self._register(
@@ -150,41 +151,75 @@ class EventProvider:
             self._registry.discard(subscription)
             raise
 
-    def use(self, middleware: M) -> M:
+    def use(self, middleware: M = _NOTHING) -> M:
         """Put an async function around every handler of the workers that start from now on.
 
-        It is called as `await middleware(payload, ctx, call)` in the event loop, for handlers in
-        threads and processes too, and goes on with `await call(payload)`. It may change what it
-        passes on and what it returns, which is checked against the event, raise, or not call.
-        Context variables that it sets are seen by the handler, but not in another process. The
-        first one used is the outermost. Returns it, so that it may stand as a decorator. Raises
-        DefinitionError for another kind of function.
+            @provider.use
+            async def timed(payload, ctx, call):
+                return await call(payload)
+
+        The middleware runs in the event loop, also for handlers in threads and processes. It may change
+        the payload and the result, raise, or return without `call`. Both values are checked against the
+        event. Handlers see the context variables that it sets, but not in another process. The first
+        middleware registered is the outermost. Returns the function. Raises DefinitionError for another kind
+        of function.
         """
         check_middleware(middleware)
         self._life.middleware.append(middleware)
         return middleware
 
-    def lifespan(self, function: L) -> L:
-        """Register an async function that yields once what the handlers of a worker share.
+    def lifespan(self, function: L = _NOTHING) -> L:
+        """Register an async generator function that yields once: an object for all handlers of a worker.
 
-        Its code before the `yield` runs in each worker that starts from now on, before its first
-        claim; the code after it when the last job is settled, within the grace. Handlers get what
-        it yields from `ctx.shared(function)`. It may take the provider. Several nest in order.
-        What it raises at the start is raised by the start of the worker.
-        Raises DefinitionError for another kind of function.
+            @provider.lifespan
+            async def database():
+                async with connect(DSN) as pool:
+                    yield pool
+
+        The code before the `yield` runs in each worker that starts from now on, before its first claim.
+        The code after it runs when the last job is settled, within the grace. Handlers get the yielded
+        object from `ctx.shared(database)`. The function may take the provider as its one argument.
+        Lifespans nest in the order of registration. An error before the `yield` is raised by the start of
+        the worker. Raises DefinitionError for another kind of function.
         """
         check_lifespan(function)
         self._life.lifespans.append(function)
         return function
 
-    def find_event(self, name: str) -> Event[Any, Any] | None:
-        """Return the event of a name that this provider has handled or emitted, if there is one."""
-        return self._routes.known(name)
+    async def add_group(
+        self, event: Event[Any, Any] | str, group: str, *, call_timeout: Duration | None = None
+    ) -> None:
+        """Create a group before its first worker starts. The group gets every emission from now on.
 
-    async def add_group(self, event: Event[Any, Any] | str, group: str) -> None:
-        """Make a group exist before its first worker starts: it gets every emission from now on."""
-        emitter = self._running("add a group")
-        await emitter.store.add_group(self._routes.find(event).queue, check_group(group))
+        `call_timeout` is how long the server may take to answer, by default the setting `reply_timeout`.
+        Raises StoreUnavailable after that. The call is idempotent.
+        """
+        emitter, deadline = self._running("add a group"), self.settings.deadline(call_timeout)
+        if check_group(group) != DEFAULT_GROUP:  # the default group exists with its event
+            await emitter.store.groups.add(self._routes.find(event).queue, group, deadline=deadline)
+
+    async def remove_group(
+        self,
+        event: Event[Any, Any] | str,
+        group: str,
+        *,
+        force: bool = False,
+        call_timeout: Duration | None = None,
+    ) -> int:
+        """Remove a group that nobody serves any more; return how many of its jobs this call cancelled.
+
+        From now on no emission makes a job for the group. Its waiting, delayed and parked jobs end as
+        cancelled, with a reason. Running jobs go on to their own end; a job that is given back or retried
+        after that stays until the group is removed again. Ended jobs are no longer listed, but their ids work
+        for their retention, a week at most. Returns 0 if the group does not exist. An interrupted call may be
+        repeated; it then does the rest.
+
+        Raises UsageError while live workers serve the group, because they would create it again; `force=True`
+        removes the group all the same. `call_timeout` limits each call to the server. Raises StoreError,
+        ProviderStopped.
+        """
+        store, queue = self._running("remove a group").store, self._routes.find(event).queue
+        return await remove_group(store, self.settings, queue, group, force=force, call_timeout=call_timeout)
 
     # Emitting.
 
@@ -195,19 +230,23 @@ class EventProvider:
     def emit(
         self, event: Event[Any, Any] | str, payload: Any = None, **options: Unpack[EmitKeywords]
     ) -> Emission[Any]:
-        """Emit an event; returns at once, the emission is on its way whether awaited or not.
+        """Emit an event and return its emission at once; the event is sent whether or not you await it.
 
-        Options: `reply_timeout` (from when the job is due; 0 or None: none), `delay` or `at`
-        (an aware datetime), `priority` (-4000..4000, lower first), `lifo`,
-        `idempotency_key`, `reuse_failure` (a key whose job failed answers with that failure
-        instead of running again), `supersede` (an open job of the key is cancelled, and this one
-        takes its place; so it does after a completed one), `meta`, `retry`, `reply=False` (fire-and-forget).
+            receipt = await provider.emit(OrderPlaced, order, reply_timeout="5s")
 
-        Raises PayloadError, DefinitionError for an option, ProviderStopped, and EmitError
-        when too much is unsent. What happens later is raised when the emission is awaited.
+        Options: `reply_timeout` (counts from when the job is due; 0 or None: no limit), `delay` or `at` (an
+        aware datetime), `priority` (-4000..4000, lower first), `lifo` (before others of its priority),
+        `idempotency_key` (emissions with one key are one job), `reuse_failure` (if that job failed, answer
+        with its failure instead of running it again), `supersede` (cancel the key's open job and take its
+        place, also the place of a completed job), `correlation_id` (1 to 512 printable characters; by
+        default that of the surrounding handler or `context`, otherwise the job's own id), `meta` (a dict of
+        JSON values that handlers see), `retry` (the rule for this job), `reply=False` (fire and forget).
+
+        Raises PayloadError, DefinitionError for a bad option, ProviderStopped, and EmitError when too many
+        emissions are unsent. Later errors are raised where the emission is awaited.
         """
         emitter = self._running("emit")
-        return emitter.emit(self._routes.find(event), payload, _options(options))
+        return emitter.emit(self._routes.find(event), payload, emit_options(options))
 
     @overload
     def emit_many(
@@ -222,18 +261,18 @@ class EventProvider:
     ) -> list[Emission[Any]]:
         """Emit one event for each payload, in order, in batches on the wire.
 
-        Waits in the outbox instead of refusing when much is unsent. Raises as `emit`, at the
-        first payload that is refused; those before it are on their way. An
-        `idempotency_key` would be the same for all and is refused; use `Event(key=...)`.
+        Never refuses because of unsent emissions; they wait in the send buffer. Raises as `emit`, at the
+        first payload that is refused; the payloads before it are on their way. Takes no `idempotency_key`,
+        because all emissions would share it; use `Event(key=...)` instead.
         """
         emitter = self._running("emit")
-        route, chosen = self._routes.find(event), _options(options)
+        route, chosen = self._routes.find(event), emit_options(options)
         if chosen.idempotency_key is not None:
             raise DefinitionError("emit_many takes no idempotency_key; give the event a key function")
         return [emitter.emit(route, payload, chosen, is_bounded=False) for payload in payloads]
 
     async def flush(self) -> None:
-        """Wait until everything emitted so far is in the server, or was given up at its deadline."""
+        """Wait until each emission so far is in the server, or was given up at its deadline."""
         await self._running("flush").flush()
 
     @overload
@@ -253,48 +292,60 @@ class EventProvider:
     ) -> Any:
         """Wait for the outcome of a job by its id, from any process, also after its emitter died.
 
-        With `event` the result has its type, and declared errors are raised as themselves.
-        Waits as long as it takes unless `reply_timeout` says otherwise. Raises as awaiting
-        the emission does, and UnknownJob.
+        With `event` the result has the event's result type, and declared errors are raised as themselves.
+        Waits without limit unless `reply_timeout` is given. The server's first answer must come within that,
+        or within the setting `reply_timeout`; otherwise raises StoreUnavailable. Raises the errors of
+        awaiting the emission, and UnknownJob, also for text that is not a job id.
         """
         emitter = self._running("wait for a result")
         timeout = None if reply_timeout is None else seconds(reply_timeout, setting="reply_timeout") or None
         return await emitter.result(self._routes.find(event or "unknown"), check_job_id(job_id), timeout)
 
     async def cancel(
-        self, job_id: str, reason: str = "", *, event: Event[Any, Any] | str | None = None
+        self,
+        job_id: str,
+        reason: str = "",
+        *,
+        event: Event[Any, Any] | str | None = None,
+        call_timeout: Duration | None = None,
     ) -> bool:
-        """Cancel a job by its id, from any process, and those of its groups; `<id>@<group>` names one.
+        """Cancel a job by its id, with those of its groups, from any process; `<id>@<group>` is one of them.
 
-        As `Emission.cancel`. An event without a default group has no job of that id itself:
-        name it with `event`. Raises UnknownJob, StoreError, ProviderStopped.
+        Returns as `Emission.cancel`. An event with `default=False` has no job of the plain id: name the
+        event with `event` then. Raises UnknownJob, StoreError, ProviderStopped.
         """
         emitter = self._running("cancel a job")
         queue = "" if event is None else self._routes.find(event).queue
-        return await emitter.cancel(check_job_id(job_id), reason, queue=queue)
+        return await emitter.cancel(check_job_id(job_id), reason, queue=queue, call_timeout=call_timeout)
 
-    def context(self, **meta: Any) -> AbstractContextManager[None]:
-        """Add `meta` to every emission inside the block; handlers see it and pass it on."""
-        return with_meta(meta)
+    def context(self, *, correlation_id: str | None = None, **meta: Any) -> AbstractContextManager[None]:
+        """Add `meta` to every emission and flow inside the block; handlers see it and pass it on.
+
+        All of them have the given `correlation_id` instead of one of their own. Raises DefinitionError
+        for one that is not 1 to 512 printable characters.
+        """
+        return with_meta(
+            meta, correlation_id="" if correlation_id is None else check_correlation_id(correlation_id)
+        )
 
     # Running.
 
     async def start(self) -> None:
-        """Connect; consumes nothing. Does nothing when started.
+        """Connect to the server, without claiming jobs. Does nothing when started.
 
         Raises StoreRefused when the server cannot be used (password, version, read-only
-        replica, eviction). A server that is not there is waited for in the background.
+        replica, eviction). If the server is not reachable, `start` returns and keeps trying in the
+        background.
         """
         await self._life.start(self.settings)
 
     async def stop(self) -> None:
-        """End the worker, tell every waiter, flush emissions, disconnect. Does nothing when stopped.
+        """End the worker, notify every waiter, flush emissions, disconnect. Does nothing when stopped.
 
-        The worker claims no more, lets handlers finish within the grace and gives the rest back
-        without an attempt; handlers that finish may emit and await. In all it takes at most the
-        grace and 11 s, also without a server (6 s when no worker runs), and what lifespans take to
-        leave: the grace and 2 s at most. A stop goes on when its caller is cancelled; the next
-        start or stop waits for its end.
+        The worker stops claiming, lets handlers finish within the grace, and gives the other jobs back
+        without counting an attempt. Handlers that finish may emit and await. A stop takes at most the grace
+        and 11 s (6 s when no worker runs), also without a server. Lifespans may add the grace and 4 s.
+        When its caller is cancelled the stop goes on; the next start or stop waits for its end.
         """
         await self._life.stop()
 
@@ -306,37 +357,27 @@ class EventProvider:
         await self._life.stop(is_patient=True)
 
     @asynccontextmanager
-    async def worker(self, *, queues: Iterable[str] = ("*",)) -> AsyncGenerator[Runner]:
-        """Run a worker in this process for the block; starts the provider if need be.
+    async def worker(self, *, queues: Iterable[str] = ("*",)) -> AsyncGenerator[EventWorker]:
+        """Run a worker in this process for the length of the block; start the provider if it is not started.
 
-        `queues` are globs over event names and `name@group`. The block begins when the
+        `queues` are globs over event names and `name@group`, such as `["order.*"]`. The block begins when the
         worker is ready. Raises ConfigError when no handler matches.
         """
-        subscriptions, guests = self._matching(list(queues))
-        was_started = self.loop is asyncio.get_running_loop()
+        subscriptions, extensions = self._life.choose(self._registry, list(queues))
+        was_started = self._life.loop is asyncio.get_running_loop()
         await self.start()
         try:
-            runner = await self._life.start_worker(self.settings, subscriptions, guests)
+            worker = await self._life.start_worker(self.settings, subscriptions, extensions)
             try:
-                yield runner
+                yield worker
             finally:
-                await self._life.end_worker(runner)
+                await self._life.end_worker(worker)
         finally:
-            if not was_started:
+            if not was_started:  # the block stops only what it started itself
                 await self._life.stop(is_patient=True)
 
-    def _matching(self, globs: list[str]) -> tuple[list[Subscription], list[tuple[Guest, str]]]:
-        offered = [(guest, queue) for guest in self._life.guests for queue in guest.queues]
-        if not len(self._registry) and not offered:
-            raise ConfigError("this provider has no handlers; register them with @provider.on(...)")
-        chosen = [each for each in self._registry if _matches(_label(each), globs)]
-        guests = [each for each in offered if _matches(each[1], globs)]
-        if not chosen and not guests:
-            known = ", ".join([*map(_label, self._registry), *(queue for _, queue in offered)])
-            raise ConfigError(
-                f"no handler matches queues {', '.join(globs)}; there are: {known}", setting="queues"
-            )
-        return chosen, guests
+    def _find_loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._life.loop
 
     def _register(
         self, event: Event[Any, Any] | str, function: Callable[..., Any], **options: Any
@@ -349,45 +390,7 @@ class EventProvider:
         self._registry.add(subscription)
         return subscription
 
-    # What contexts of handlers use.
 
-    async def note_progress(self, job_id: str, token: str, progress: str) -> None:
-        """Record a job's progress under its lease."""
-        if self._life.runner is not None:
-            await self._life.runner.note_progress(job_id, token, progress)
-
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return what a lifespan of the worker that runs here yielded. Raises UsageError."""
-        if self._life.runner is None:
-            raise UsageError("nothing is shared here: no worker of this provider runs in this process")
-        return self._life.runner.shared.find(lifespan)
-
-
-def _options(given: Mapping[str, Any]) -> EmitOptions:
-    if not given:
-        return _NO_OPTIONS
-    if len(given) == 1 and given.get("reply") is False:
-        return _NO_REPLY  # the emitter knows it again, and need not work it out each time
-    for name, value in given.items():
-        kinds = _OPTION_KINDS.get(name)
-        if kinds is not None and not isinstance(value, kinds):
-            raise DefinitionError(f"expected {name} to be {_kinds_shown(kinds)}, got: {shown(value)}")
-    try:
-        return EmitOptions(**given)
-    except TypeError:
-        known = EmitOptions.__struct_fields__
-        wrong = ", ".join(repr(name) for name in given if name not in known)
-        raise DefinitionError(f"unknown emit option {wrong}; there are: {', '.join(known)}") from None
-
-
-def _kinds_shown(kinds: tuple[type, ...]) -> str:
-    return " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-
-
-def _label(subscription: Subscription) -> str:
-    group = subscription.handler.group
-    return subscription.route.name + ("" if group == DEFAULT_GROUP else f"@{group}")
-
-
-def _matches(label: str, globs: list[str]) -> bool:
-    return any(fnmatch.fnmatchcase(label, glob) for glob in globs)
+def known_event(provider: EventProvider, name: str) -> Event[Any, Any] | None:
+    """Return the event of this name, if the provider has handled or emitted it; for the command line."""
+    return provider._routes.known(name)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -1,6 +1,6 @@
-"""Many emissions, each with a key: run it twice, and the second run does no work again.
+"""Many emissions, each with an idempotency key: run it twice, and the second run does not repeat any work.
 
-EVENTBUS_URL names the server; without it an embedded one keeps its data in ./.eventbus, so a second
+EVENTBUS_URL names the server. Without it an embedded server keeps its data in ./.eventbus, so that a second
 run finds the outcomes of the first.
 """
 

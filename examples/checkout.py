@@ -1,4 +1,4 @@
-"""An order in steps: stock, payment, parcel and mail; what was done is undone if one fails for good.
+"""An order in steps: stock, payment, parcel and mail. If one fails for good, the completed ones are undone.
 
 python checkout.py                     one process, two orders
 eventbus worker checkout:provider      in as many processes as you like
@@ -55,7 +55,7 @@ async def release(ctx: StepContext[Order], pieces: int) -> None:
 async def charge(ctx: StepContext[Order]) -> Payment:
     order = ctx.input
     say(f"{order.order_id}: charging {order.total}")
-    # A step whose process dies runs again. So the bank is given a key: the job's id, the same in each attempt.
+    # A step whose process dies runs again. So the bank gets a key: the job's id, which is the same in each attempt.
     await asyncio.sleep(0.5)  # pay(order.total, key=ctx.job_id)
     say(f"{order.order_id}: charged")
     return Payment(f"p-{order.order_id}", order.total)
@@ -69,12 +69,12 @@ async def refund(ctx: StepContext[Order], payment: Payment) -> None:
 @checkout.step(after=charge)
 async def ship(ctx: StepContext[Order]) -> str:
     if ctx.input.country == "Atlantis":
-        raise Unrecoverable("no delivery to Atlantis")  # else there would be 3 attempts
+        raise Unrecoverable("no delivery to Atlantis")  # any other error has 3 attempts
     say(f"{ctx.input.order_id}: parcel sent")
     return f"parcel-{ctx.result(charge).number}"
 
 
-@checkout.step(after=charge, when=lambda ctx: ctx.input.email != "")  # beside `ship`
+@checkout.step(after=charge, when=lambda ctx: ctx.input.email != "")  # in parallel with `ship`
 def mail(ctx: StepContext[Order]) -> None:  # a plain function runs in a thread
     say(f"{ctx.input.order_id}: mail to {ctx.input.email}")
 

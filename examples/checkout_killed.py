@@ -1,4 +1,4 @@
-"""Three workers run the orders of checkout.py; the first that charges somebody is killed with -9."""
+"""Three workers run the orders of checkout.py. The first one that charges a customer is killed with -9."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ WORKER = (sys.executable, "-m", "eventbus", "worker", "checkout:provider")
 SETTINGS = {
     **os.environ,
     "PYTHONPATH": str(Path(__file__).resolve().parent),
-    "EVENTBUS_LEASE": "2s",  # 10 s by default: so long a dead worker's jobs wait for another one
+    "EVENTBUS_LEASE": "2s",  # 10 s by default: how long the jobs of a dead worker wait
 }
 
 
@@ -28,7 +28,7 @@ class Fleet:
             self.workers.append(await asyncio.create_subprocess_exec(*WORKER, env=SETTINGS, stdout=PIPE))
 
     async def watch(self, number: int, worker: Process) -> None:
-        """Print what a worker does; kill it if it is the first in the payment step."""
+        """Print what a worker prints; kill it if it is the first in the payment step."""
         assert worker.stdout is not None
         async for line in worker.stdout:
             say(f"worker {number}  {line.decode().rstrip()}")
@@ -38,16 +38,16 @@ class Fleet:
                 say(f"worker {number}  killed with -9")
 
     def stop(self) -> None:
-        for each in self.workers:
-            if each.returncode is None:
-                each.terminate()
+        for worker in self.workers:
+            if worker.returncode is None:
+                worker.terminate()
 
 
 async def main() -> None:
     fleet = Fleet()
     await fleet.start()
     watching = asyncio.gather(
-        *(fleet.watch(number, each) for number, each in enumerate(fleet.workers, start=1))
+        *(fleet.watch(number, worker) for number, worker in enumerate(fleet.workers, start=1))
     )
     try:
         async with provider:  # it executes the flows; their steps run in the workers

@@ -1,4 +1,4 @@
-"""A small shop: what the README and the guide run.
+"""A small shop: the commands below emit its events, one by one and from a file.
 
 eventbus worker orders:provider
 eventbus emit price '{"order_id": "o-1", "total": 990}' --await
@@ -53,7 +53,7 @@ async def bill(order: Order, ctx: EventContext) -> None:
 
 
 async def main() -> None:
-    """Emit and run in one process; with `eventbus worker orders:provider` it may be two."""
+    """Emit and handle in one process; `eventbus worker orders:provider` handles in another one."""
     async with provider, provider.worker():
         print(await provider.emit(order_placed, Order("o-1", 990)))
 

@@ -1,4 +1,4 @@
-"""Work for the processor, in processes of its own; what handlers share; and timing around all of them."""
+"""CPU-bound handlers in processes of their own, a lifespan that handlers share, and middleware that times them."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ provider = EventProvider()
 
 @provider.lifespan
 async def ledger() -> AsyncIterator[list[str]]:
-    """Runs around each worker; a pool of database connections would be made here."""
+    """Run around each worker; a program would open its database connections here."""
     lines: list[str] = []
     yield lines
     print(*lines, sep="\n")

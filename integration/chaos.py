@@ -1,13 +1,13 @@
-"""Chaos: jobs under way while everything around them is hurt; then the reckoning.
+"""Chaos: jobs run while faults hit everything around them; then comes the reconciliation.
 
     python integration/chaos.py --jobs 20000 --seed 7        (or: tox -e chaos -- --jobs 20000)
 
-One worker is killed each second with `kill -9`. Every few seconds another fault comes, chosen by
-the seed: connections cut or gone silent, scripts flushed, clients killed or paused, the server
-stopped or killed and started again, a worker stopped past its lease. The seed decides the faults
-and the jobs; when a fault meets which job is up to the machine.
+One worker is killed each second with `kill -9`. Every few seconds another fault comes: connections
+are cut or go silent, scripts are flushed, clients are killed or paused, the server is stopped or
+killed and started again, or a worker is paused for longer than its lease. The seed decides the faults
+and the jobs; which job a fault hits depends on the machine.
 
-Ends with status 1 unless the reckoning is clean.
+Ends with status 1 unless the reconciliation is clean.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from backends import KINDS, Backend
-from conditions import last
-from fleet import Fleet
-from journal import Journal
-from load import Answer
-from proxy import Proxy
-from reckoning import Reckoning, Tellings
+from checks.reconciliation import Deliveries, Reconciliation
+from harness.backends import KINDS, Backend
+from harness.conditions import last
+from harness.fleet import Fleet
+from harness.journal import Journal
+from harness.load import Answer
+from harness.proxy import Proxy
 
 from eventbus import EventProvider
 
@@ -40,12 +40,12 @@ __all__ = ["Chaos"]
 LEASE = 2.0
 TIMEOUT = 90.0
 _LATE = 3.0
-"""Seconds past its timeout that an emission may take on a busy machine to say so."""
+"""Seconds that an emission may report its timeout late on a busy machine."""
 _DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Chaos:
-    """One run of it: a server, a fleet, an emitter, and what is done to them."""
+    """One run: a server, a fleet of workers, an emitter, and the faults."""
 
     def __init__(
         self, folder: Path, *, kind: str, jobs: int, seed: int, workers: int = 3, loops: int = 150
@@ -59,12 +59,12 @@ class Chaos:
         self._rng = random.Random(seed)
         self._next = 0
         self._loops = loops
-        self._tellings = Tellings()
+        self._deliveries = Deliveries()
         self._journal = Journal(folder / "journal")
         self.server = Backend(kind, *_DURABLE)
         self.server.start()
         self._proxy = Proxy(folder / "proxy", self.server.socket)
-        self._proxy.listener = self._tellings.listen
+        self._proxy.listener = self._deliveries.listen
         self._proxy.start()
         keep = f"{2 * jobs + 1000},1 day"
         self.fleet = Fleet(
@@ -77,31 +77,31 @@ class Chaos:
             keep_failed=keep,
         )
 
-    async def run(self) -> Reckoning:
-        """Emit all jobs, hurt everything meanwhile, and compare when the last emission has ended."""
+    async def run(self) -> Reconciliation:
+        """Emit all jobs while faults happen; compare when the last emission has ended."""
         began = time.monotonic()
         async with EventProvider(self._proxy.url, lease=LEASE, reply_timeout=TIMEOUT) as provider:
             harm = [asyncio.create_task(each) for each in (self._kill_each_second(), self._do_faults())]
             await asyncio.gather(*(self._emit_in_turn(provider) for _ in range(self._loops)))
             self._is_over = True
-            await asyncio.gather(*harm)  # no fault is left half done
+            await asyncio.gather(*harm)  # let the last fault end
         self.seconds = time.monotonic() - began
         assert set(await asyncio.to_thread(self.fleet.end)) == {0}
-        return Reckoning(self.answers, self._late, self._tellings, self.server, self._journal)
+        return Reconciliation(self.answers, self._late, self._deliveries, self.server, self._journal)
 
     def close(self) -> None:
-        """End all that was started."""
+        """End all processes and connections of the run."""
         self.fleet.close()
         self._proxy.close()
         self.server.close()
         self._journal.close()
 
-    def lines(self, reckoning: Reckoning) -> list[str]:
-        """What there is to tell."""
+    def lines(self, reconciliation: Reconciliation) -> list[str]:
+        """Return the summary that is printed."""
         complaints = self.fleet.complaints()
         return [
             f"seed {self.seed}, {self.server.kind}, {self.jobs} jobs",
-            *reckoning.lines(),
+            *reconciliation.lines(),
             f"{'kills':<26} {self.fleet.kills}, left out for want of a second worker: {self.fleet.spared}",
             f"{'other faults':<26} {', '.join(f'{name}: {n}' for name, n in sorted(self.faults.items()))}",
             f"{'errors in workers logs':<26} {len(complaints)}",
@@ -126,7 +126,7 @@ class Chaos:
             await emission.enqueued()
             was_enqueued = True
             result = await emission
-        except Exception as caught:  # noqa: BLE001  (judged by the reckoning)
+        except Exception as caught:  # noqa: BLE001  (the reconciliation checks it)
             error = caught
         if time.monotonic() - began > TIMEOUT + _LATE:
             self._late.append(emission.job_id)
@@ -203,18 +203,18 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--server", choices=list(KINDS), default=next(iter(KINDS)))
     asked = parser.parse_args()
-    # The provider says what it goes through; here that is no news.
+    # The provider logs each fault that it notices; here that is no news.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     seed = random.randrange(1 << 32) if asked.seed is None else asked.seed
     print(f"seed {seed}", flush=True)  # noqa: T201
     with tempfile.TemporaryDirectory(prefix="eventbus-chaos-") as folder:
         chaos = Chaos(Path(folder), kind=asked.server, jobs=asked.jobs, seed=seed, workers=asked.workers)
         try:
-            reckoning = asyncio.run(chaos.run())
-            print("\n".join(chaos.lines(reckoning)))  # noqa: T201
+            reconciliation = asyncio.run(chaos.run())
+            print("\n".join(chaos.lines(reconciliation)))  # noqa: T201
         finally:
             chaos.close()
-    return 0 if reckoning.is_clean() else 1
+    return 0 if reconciliation.is_clean() else 1
 
 
 if __name__ == "__main__":

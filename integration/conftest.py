@@ -1,4 +1,4 @@
-"""Real servers, real processes. Each test has servers of its own and ends what it started."""
+"""Fixtures for real servers and processes. Each test has its own servers and ends what it started."""
 
 from __future__ import annotations
 
@@ -9,28 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from backends import KINDS, MISSING, Backend
-from journal import Journal
-from leftovers import Leftovers
-from programs import Program, clean_environment
-from proxy import Proxy
+from harness.backends import KINDS, MISSING, Backend
+from harness.journal import Journal
+from harness.leftovers import Leftovers
+from harness.programs import Program, clean_environment
+from harness.proxy import Proxy
 
 _SETS = {
-    # Which kinds of server a test meets, as far as this machine has them.
+    # The kinds of server that a test runs on, if this machine has them.
     "all": ("valkey", "redis7", "redis6"),
     "both": ("valkey", "redis7"),
     "one": ("redis7", "valkey"),  # the first of them
+    "valkey": ("valkey",),  # what no Redis of ours can do
 }
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "servers(which): all, both (the default) or one of the kinds of server"
-    )
-    config.addinivalue_line(
-        "markers",
-        "long: the same at more points; `tox -e faults` runs these too, `tox -e integration` does not",
-    )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -41,7 +32,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A kind of server that is not here is no parameter."""
+    """Parametrize tests with the kinds of server that this machine has."""
     if "kind" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("servers")
@@ -50,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if which == "one":
         kinds = kinds[:1]
     elif which == "both" and os.environ.get("EVENTBUS_TEST_SERVERS") != "every" and kinds:
-        # Each test meets one of them, the same each time; `tox -e faults` has them meet both.
+        # Each test runs on one kind, always the same; `tox -e faults` runs it on both.
         kinds = [kinds[zlib.crc32(metafunc.function.__name__.encode()) % len(kinds)]]
     metafunc.parametrize("kind", kinds)
 
@@ -62,7 +53,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def leftovers() -> Iterator[Leftovers]:
-    """Everything that the test starts; gone after it, or the test fails."""
+    """All that the test starts. The test fails if anything of it is left."""
     leftovers = Leftovers()
     yield leftovers
     leftovers.end()
@@ -70,7 +61,7 @@ def leftovers() -> Iterator[Leftovers]:
 
 @pytest.fixture
 def make_server(kind: str, leftovers: Leftovers) -> Callable[..., Backend]:
-    """Start a server of the test's own, with options of its command line."""
+    """Start a server for this test, with options of its command line."""
 
     def make(*options: str, **more: Any) -> Backend:
         backend = Backend(kind, *options, **more)
@@ -83,13 +74,13 @@ def make_server(kind: str, leftovers: Leftovers) -> Callable[..., Backend]:
 
 @pytest.fixture
 def server(make_server: Callable[..., Backend]) -> Backend:
-    """A server of the test's own, as it comes."""
+    """A server for this test, with default options."""
     return make_server()
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    """What the handlers of `shop` did."""
+    """The journal in which the handlers of `event_app` write what they do."""
     journal = Journal(tmp_path / "journal")
     yield journal
     journal.close()
@@ -97,7 +88,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @pytest.fixture
 def gates(tmp_path: Path) -> Callable[[str], None]:
-    """Open a gate that handlers of `shop` wait for."""
+    """Open a gate, for which handlers of `event_app` wait."""
     return lambda name: (tmp_path / name).touch()
 
 
@@ -109,7 +100,7 @@ def run(tmp_path: Path, leftovers: Leftovers) -> Callable[..., Program]:
     def run_program(
         *words: str, url: str = "", module: str = "eventbus", release: Path | None = None, **settings: object
     ) -> Program:
-        """`release`: a folder with another release of the package."""
+        """`release` is a folder with another release of the package."""
         named = {f"EVENTBUS_{name.upper()}": str(value) for name, value in settings.items()}
         environment = clean_environment() | named | {"EVENTBUS_TEST_FOLDER": str(tmp_path)}
         if url:
@@ -126,10 +117,10 @@ def run(tmp_path: Path, leftovers: Leftovers) -> Callable[..., Program]:
 
 @pytest.fixture
 def start_worker(run: Callable[..., Program]) -> Callable[..., Program]:
-    """Start `eventbus worker shop:provider`; returns when it is ready."""
+    """Start `eventbus worker apps.event_app:provider`; returns when it is ready."""
 
     def start(backend: Backend, *words: str, **settings: object) -> Program:
-        program = run("worker", "shop:provider", *words, url=backend.url, **settings)
+        program = run("worker", "apps.event_app:provider", *words, url=backend.url, **settings)
         program.wait_logged("worker ready")
         return program
 
@@ -149,7 +140,7 @@ def start_behind(run: Callable[..., Program], proxy: Proxy) -> Callable[..., Pro
     """Start a worker whose connections lead through the proxy."""
 
     def start(**settings: object) -> Program:
-        worker = run("worker", "shop:provider", url=proxy.url, **settings)
+        worker = run("worker", "apps.event_app:provider", url=proxy.url, **settings)
         worker.wait_logged("worker ready")
         return worker
 
@@ -158,5 +149,5 @@ def start_behind(run: Callable[..., Program], proxy: Proxy) -> Callable[..., Pro
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`: one more than there are processors, for much of the time here is waiting for faults to pass."""
+    """`-n auto` means one worker more than processors, because most tests here wait for faults to pass."""
     return (os.cpu_count() or 1) + 1

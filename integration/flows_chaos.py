@@ -1,10 +1,10 @@
-"""Flows of random shape, run by workers that are killed; then each is compared with what really happened.
+"""Random flows, run by workers that are killed; then each flow is compared with what really happened.
 
     python integration/flows_chaos.py --flows 1000 --seed 7      (or: tox -e chaos-flows -- --flows 1000)
 
-One worker is killed each second with `kill -9`, and started again. The seed decides the shapes, how each
-flow goes and which worker is killed; what a kill meets is up to the machine. What must hold of each flow
-is told in `ledger`. Ends with status 1 unless it does of all.
+One worker is killed each second with `kill -9`, and started again. The seed decides the shapes, the
+course of each flow and which worker is killed; what a kill hits depends on the machine. `ledger` says
+what must hold for each flow. Ends with status 1 unless that holds for all of them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from audit import Audit
-from backends import KINDS, Backend
-from conditions import last
-from fleet import Fleet
-from journal import Journal
-from ledger import Account, Ledger
-from shapes import Course, make_course, make_shapes
+from apps.shapes import Course, make_course, make_shapes
+from checks.audit import Audit
+from checks.ledger import Account, Ledger
+from harness.backends import KINDS, Backend
+from harness.conditions import last
+from harness.fleet import Fleet
+from harness.journal import Journal
 
 from eventbus import EventProvider
-from workflows import FlowHandle, Workflow, WorkflowProvider
-from workflows.names import member_id, nested_flow_id
+from workflows import FlowCancelled, FlowHandle, Workflow, WorkflowProvider
+from workflows.records.ids import member_id, nested_flow_id
 
 __all__ = ["FlowsChaos"]
 
@@ -41,7 +41,7 @@ _PATIENCE = 120.0
 
 
 class FlowsChaos:
-    """One run of it."""
+    """One run: a server, a fleet of workers, and random flows."""
 
     def __init__(
         self, folder: Path, *, kind: str, flows: int, seed: int, workers: int = 3, at_once: int = _AT_ONCE
@@ -63,7 +63,7 @@ class FlowsChaos:
             self.server.url,
             folder,
             size=workers,
-            app="shaped:provider",
+            app="apps.shaped:provider",
             lease=LEASE,
             max_stalls=50,
             keep_completed=f"{flows + 1000},1 day",
@@ -72,7 +72,7 @@ class FlowsChaos:
         )
 
     async def run(self) -> None:
-        """Execute all flows while workers die, then judge each."""
+        """Execute all flows while workers die, then check each flow."""
         began = time.monotonic()
         async with EventProvider(self.server.url, lease=LEASE) as provider:
             flows = WorkflowProvider(provider)
@@ -87,13 +87,13 @@ class FlowsChaos:
             await self._judge(flows)
 
     def close(self) -> None:
-        """End all that was started."""
+        """End all processes and connections of the run."""
         self.fleet.close()
         self.server.close()
         self.journal.close()
 
     def lines(self) -> list[str]:
-        """What there is to tell."""
+        """Return the summary that is printed."""
         complaints = [each for each in self.fleet.complaints() if "rollback failed" not in each]
         rows = [
             ("flows", f"{self.flows} of {len(self.shapes)} shapes, {self.server.kind}, seed {self.seed}"),
@@ -121,10 +121,12 @@ class FlowsChaos:
         except TimeoutError:
             heard = None
             self.flaws.append(f"{handle.id}: nothing heard in {_PATIENCE:g} s, it is {await handle.status()}")
-        except Exception as error:  # noqa: BLE001  (judged by the ledger)
+        except Exception as error:  # noqa: BLE001  (the ledger checks it)
             heard = error
-        if cancelling is not None:
-            await cancelling
+        if cancelling is not None and await cancelling != isinstance(heard, FlowCancelled):
+            self.flaws.append(
+                f"{handle.id}: its cancel said {cancelling.result()}, and its caller heard {heard!r}"
+            )
         self._heard[handle.id] = (shape, heard)
 
     async def _kill_each_second(self) -> None:
@@ -167,15 +169,15 @@ class FlowsChaos:
         self.counts["rollbacks that failed"] += sum(bool(each.error) for each in report.rollbacks)
 
 
-async def _cancel_after(handle: FlowHandle[Any], seconds: float) -> None:
+async def _cancel_after(handle: FlowHandle[Any], seconds: float) -> bool:
     await last(seconds)
-    await handle.cancel("no more")
+    return await handle.cancel("no more")
 
 
 async def _read(
     flows: WorkflowProvider, ledger: Ledger, shape: Workflow[Course, Any], flow_id: str, heard: Any
 ) -> Account:
-    """A flow's account, with those of its sub-workflows that began."""
+    """Read the account of a flow, with those of its sub-workflows that have started."""
     report = await flows.report(flow_id)
     inner: dict[str, Account] = {}
     for name, step in shape.steps.items():

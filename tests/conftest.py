@@ -15,19 +15,40 @@ from typing import Any
 import leaks
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from eventbus import EventProvider
-from eventbus.store.connection import Connector
-from eventbus.store.embedded import EmbeddedServer
+from eventbus.store.connection.connector import Connector
+from eventbus.store.embedded.server import EmbeddedServer
 from eventbus.store.store import Store
 
 _numbers = itertools.count(1)
 
-# What CI runs is small, and the same each time. `--hypothesis-profile=long`: a search of minutes, new each time.
-settings.register_profile("same", derandomize=True)
+# CI runs a small search, the same each time. `--hypothesis-profile=long` searches for minutes, each time anew.
+# How long an example takes says nothing here: the machine has other things to do.
+_UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, **_UNTIMED)
 settings.load_profile("same")
-settings.register_profile("long", max_examples=1000, stateful_step_count=80, deadline=None, derandomize=False)
+settings.register_profile("long", max_examples=1000, stateful_step_count=80, derandomize=False, **_UNTIMED)
+
+
+_SLOW = 5.0
+"""Seconds from which on a test without the mark `slow` is listed; more than the 2 s that the mark stands for."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that miss the mark `slow`. A busy machine makes any test slow, so none fails for it."""
+    reports = [
+        report
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+    ]
+    unmarked = [report for report in reports if report.duration > _SLOW and "slow" not in report.keywords]
+    if unmarked:
+        terminalreporter.section(f"took more than {_SLOW:g} s without the mark `slow`")
+        for report in sorted(unmarked, key=lambda report: -report.duration):
+            terminalreporter.line(f"{report.duration:6.1f} s  {report.nodeid}")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +58,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
-    """The URL of a throw-away server that the whole run shares."""
+    """The URL of a temporary server that the whole run shares."""
     server = EmbeddedServer(None)
     path = server.start()
     yield f"unix://{path}"
@@ -61,7 +82,7 @@ async def store(server_url: str, prefix: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def make_provider(server_url: str, prefix: str) -> Callable[..., EventProvider]:
-    """Make a provider on the shared server, not started; all of one test share its keys."""
+    """Make a provider on the shared server, not yet started. All providers of one test share a key prefix."""
 
     def make(**settings: Any) -> EventProvider:
         settings.setdefault("prefix", prefix)
@@ -72,7 +93,7 @@ def make_provider(server_url: str, prefix: str) -> Callable[..., EventProvider]:
 
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
-    """Contexts that the test enters and that end with it."""
+    """Contexts that the test enters; they are left when the test ends."""
     async with AsyncExitStack() as stack:
         yield stack
 
@@ -87,14 +108,14 @@ def unused_tcp_port() -> int:
 
 @pytest.fixture
 def logs() -> Iterator[list[MutableMapping[str, Any]]]:
-    """What is logged during the test, entries of structlog."""
+    """The structlog entries that are logged during the test."""
     with structlog.testing.capture_logs() as entries:
         yield entries
 
 
 @pytest.fixture
 def admin(server_url: str) -> Iterator[Callable[..., Any]]:
-    """Commands to the shared server over a connection of the test's own; answers are text."""
+    """Send commands to the shared server over a separate connection; answers are text."""
     connection: Any = Connector(server_url).open_blocking(name="admin", timeout=10)
 
     def call(*command: Any) -> Any:
@@ -120,7 +141,7 @@ def until() -> Callable[..., Awaitable[None]]:
 
 @pytest.fixture
 def planted() -> set[str]:
-    """Names of keys that the test itself wrote; the leak check does not judge them."""
+    """Names of keys that the test itself wrote; the leak check ignores them."""
     return set()
 
 
@@ -135,7 +156,7 @@ def watchers() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest, watchers: dict[str, Any]) -> Iterator[None]:
-    """Fail a test that leaves something behind (see `leaks`). Set up first, and so looks last."""
+    """Fail a test that leaves something behind (see `leaks`). It is set up first, so it checks last."""
     client: Any = None
     if "server_url" in request.fixturenames:
         url = request.getfixturevalue("server_url")

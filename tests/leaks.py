@@ -3,8 +3,8 @@
 `KINDS` says for each kind of key when it goes. What goes "after" something has an expiry;
 what goes "with" its record has a record; a key pointer has an expiry once its job ended.
 
-Every test is looked at (`nothing_is_left` in the outermost conftest); connections and keys are,
-where it uses the shared server.
+`nothing_is_left` in the outermost conftest checks every test. Connections and keys are checked
+if the test uses the shared server.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PACKAGE = str(Path(eventbus.__file__).parent)
 
 
 class Watch:
-    """What a test found, and what it left behind."""
+    """Compares what was there before a test with what is there after it."""
 
     def __init__(self, client: Any) -> None:
         """`client` is connected to the shared server; None for a test without it."""
@@ -58,7 +58,7 @@ class Watch:
         return self._find() - self._before
 
     def forget_keys(self, prefix: str, planted: Iterable[str]) -> list[str]:
-        """The keys of a test that nothing would ever remove. All of its keys are gone then."""
+        """Remove all keys of a test; return those that nothing else would ever have removed."""
         names = sorted(self._client.scan_iter(match=f"{prefix}:*", count=1000))
         leaks = _judge(self._client, set(names).difference(planted))
         if names:
@@ -67,7 +67,7 @@ class Watch:
 
 
 def wait_gone(find: Callable[[], set[str]]) -> set[str]:
-    """What is still found after 3 seconds; what ends meanwhile is no leak."""
+    """Return what is still found after 3 seconds; whatever ends before that is no leak."""
     end = time.monotonic() + _WITHIN
     while (left := find()) and time.monotonic() < end:
         time.sleep(0.002)  # threads, other processes and the server: nothing to await
@@ -75,12 +75,12 @@ def wait_gone(find: Callable[[], set[str]]) -> set[str]:
 
 
 def find_tasks() -> set[str]:
-    """Our tasks that run in this event loop."""
+    """Return the tasks of our packages that run in this event loop."""
     return {f"task {each}" for each in asyncio.all_tasks() if _runs_our_code(each)}
 
 
 def _may_be_ours(client: str) -> bool:
-    """By default a connection is named after host and process: those of other processes do not count."""
+    """By default a connection is named after host and process; those of other processes do not count."""
     other = re.match(r".*-(\d+)(-[a-z]+)?$", client)
     return client not in _OWN and (other is None or int(other[1]) == os.getpid())
 
@@ -95,9 +95,9 @@ def _runs_our_code(task: asyncio.Task[Any]) -> bool:
 
 
 def _find_children() -> set[str]:
-    """The child processes, also those that ended and were not waited for."""
+    """Return the child processes, including those that ended and were not yet waited for."""
     lists = list(Path("/proc/self/task").glob("*/children"))
-    if not lists:  # not Linux: those that `multiprocessing` knows
+    if not lists:  # not Linux: only the processes that `multiprocessing` started
         return {f"process {each.pid} {each.name}" for each in multiprocessing.active_children()}
     pids: set[str] = set()
     for each in lists:
@@ -105,7 +105,7 @@ def _find_children() -> set[str]:
             pids.update(each.read_text().split())
         except OSError:
             continue  # the thread has ended
-    # Python's own, started once for the whole process with the first spawned child.
+    # Python's own resource tracker, started once with the first spawned child.
     pids.discard(str(getattr(resource_tracker._resource_tracker, "_pid", None)))
     return {f"process {pid} {_command_of(pid)}" for pid in pids}
 
@@ -144,5 +144,5 @@ def _is_leak(client: Any, name: str) -> bool:
 
 
 def connect(url: str) -> Any:
-    """A connection of the check's own."""
+    """Open a connection for the leak check alone."""
     return redis.Redis.from_url(url, decode_responses=True, encoding_errors="replace", client_name=_OWN[0])

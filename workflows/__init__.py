@@ -1,13 +1,16 @@
-"""Durable distributed workflows on top of `eventbus`: the front door.
+"""Durable distributed workflows on top of `eventbus`: the public API.
 
-Behind it: definition (what a workflow is), flow (in which order its steps run), provider and handle
-(executing it), work (running it in workers), inline (running it here, see `workflows.testing`).
-It stands on the doors `eventbus` and `eventbus.lowlevel` alone; the import contract in `pyproject.toml`
-holds it to that.
+The packages behind it: `definition` (a workflow and its steps), `records` (the data of a flow in the server),
+`execution` (calling the functions of a workflow), `distributed` (running flows in workers) and `inline`
+(running a flow in this process, see `workflows.testing`).
+This package imports only `eventbus`, the public API, and `eventbus.lowlevel`, the low-level API; the import
+contract in `pyproject.toml` enforces it. The exception is `cli`, which also imports `eventbus.cli.toolkit`.
 """
 
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.step import Step, step
+from workflows.definition.workflow import Workflow
+from workflows.distributed.handle import FlowHandle
 from workflows.errors import (
     FlowCancelled,
     FlowError,
@@ -20,11 +23,9 @@ from workflows.errors import (
     StepSkipped,
     WorkflowError,
 )
-from workflows.handle import FlowHandle
 from workflows.provider import WorkflowProvider
+from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
 from workflows.registry import StepRegistry
-from workflows.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
-from workflows.step import Step, step
 
 __all__ = [
     "FlowCancelled",

@@ -1,18 +1,18 @@
-"""Every error that workflows add, under the one tree of `eventbus`.
+"""Every error that workflows add to the error tree of `eventbus`.
 
     EventBusError
-    └── WorkflowError               what the package `workflows` raises, definitions apart
+    └── WorkflowError               every error that only `workflows` raises
         ├── FlowError               the recorded outcome of a flow that did not complete
         │   ├── StepError           a step failed for good, or the `completed` hook
         │   ├── FlowTimeout         not done within the flow's timeout
         │   └── FlowCancelled       cancelled on request
         ├── RollbackError           one rollback that failed for good
-        ├── StepSkipped             the result of a step that was skipped was asked for
-        ├── FlowNotEnded            only a flow that has ended can be run again
-        ├── ResultNotLoaded         a result that was not loaded before the step began
+        ├── StepSkipped             a function asked for the result of a skipped step
+        ├── FlowNotEnded            the flow cannot be retried before it has ended
+        ├── ResultNotLoaded         the result was not loaded before the step began
         └── StepNotFound            no such workflow or step is registered in this process
 
-What is wrong with a definition is `eventbus.DefinitionError`, which names the workflow and the step.
+A wrong definition raises `eventbus.DefinitionError`, which names the workflow and the step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Rollback: TypeAlias = Literal["none", "complete", "incomplete"]
-"""What became of the rollbacks of a stopped flow: none was needed, all ran, or one failed for good."""
+"""The outcome of a stopped flow's rollbacks: none was needed, all succeeded, or one failed for good."""
 
 COMPLETED = "__completed__"
 """The step that a StepError names when the `completed` hook failed; no step can have this name."""
@@ -51,8 +51,8 @@ class WorkflowError(EventBusError):
 class RollbackError(WorkflowError):
     """The rollback of `step` failed for good; its last error is `error`, and the cause of this one.
 
-    `step` of a sub-workflow's step is a path, such as `"payment/charge"`. With a StalledError there was no
-    rollback: the step's worker died in the middle of it, and nobody knows what it did.
+    For a step of a sub-workflow, `step` is a path such as `"payment/charge"`. If `error` is a StalledError,
+    there was no rollback: the step was interrupted while running, so its effect is unknown.
     """
 
     def __init__(self, *, step: str, error: BaseException) -> None:
@@ -61,15 +61,15 @@ class RollbackError(WorkflowError):
         super().__init__(f"{what}: {_text(error)}")
         self.step = step
         self.error = error
-        self.__cause__ = error
+        self.__cause__: BaseException | None = error
 
 
 class FlowError(WorkflowError):
     """The recorded outcome of a flow that did not complete.
 
-    `rollback` is `"none"` when there was nothing to undo, `"complete"` when every rollback ran,
-    and `"incomplete"` when one failed for good or what a step had done is unknown;
-    `rollback_errors` are those failures, in the order in which they happened.
+    `rollback` is `"none"` if there was nothing to undo, `"complete"` if every rollback succeeded, and
+    `"incomplete"` if one failed for good or the effect of a step is unknown; `rollback_errors` are those
+    failures, in the order in which they happened.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class FlowError(WorkflowError):
         self.flow_id = flow_id
         self.workflow = workflow
         self.rollback: Rollback = rollback
-        self.rollback_errors = tuple(rollback_errors)
+        self.rollback_errors: tuple[RollbackError, ...] = tuple(rollback_errors)
 
 
 class StepError(FlowError):
-    """The step `step` failed after its last attempt with `error`, which is the cause of this one.
+    """The step `step` failed after its last attempt with `error`, which is the cause of this error.
 
-    `error` is what its recorded failure stands for: a HandlerError, one of the workflow's
-    declared `errors`, a StalledError. `step` is `"__completed__"` for the `completed` hook.
+    `error` is made from the recorded failure: a HandlerError, one of the workflow's declared `errors`, or a
+    StalledError. `step` is `"__completed__"` for the `completed` hook.
     """
 
     def __init__(
@@ -115,13 +115,14 @@ class StepError(FlowError):
         )
         self.step = step
         self.error = error
-        self.__cause__ = error
+        self.__cause__: BaseException | None = error
 
 
 class FlowTimeout(FlowError):
     """The flow was not done within `timeout` seconds and was stopped.
 
-    `timeout` is the effective one: what was asked for and the lease time that a stalled worker may take.
+    `timeout` is the effective timeout: the requested one plus the lease time, which a stalled worker may
+    waste.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class FlowTimeout(FlowError):
 
 
 class FlowCancelled(FlowError):
-    """The flow was cancelled. `reason` is what the canceller said, or empty."""
+    """The flow was cancelled. `reason` is the text that the canceller gave, or empty."""
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class FlowCancelled(FlowError):
 
 
 class StepSkipped(WorkflowError):
-    """`step` of `workflow` has no result: its `when` was false, or it did not complete before the flow stopped."""
+    """`step` of `workflow` has no result: its `when` was false, or the flow stopped before it completed."""
 
     def __init__(self, *, step: str, workflow: str, reason: str = "was skipped") -> None:
         super().__init__(
@@ -178,7 +179,7 @@ class StepSkipped(WorkflowError):
 
 
 class FlowNotEnded(WorkflowError):
-    """The flow `flow_id` is `state`, so it cannot be run again; somebody else may just have retried it."""
+    """The flow `flow_id` has not ended, it is `state`; another caller may just have retried it."""
 
     def __init__(self, *, flow_id: str, state: str) -> None:
         super().__init__(
@@ -189,13 +190,17 @@ class FlowNotEnded(WorkflowError):
 
 
 class ResultNotLoaded(WorkflowError, UsageError):
-    """The result of `step` was not loaded before this step began; `await ctx.load(step)` asks for it."""
+    """The result of `step` was not loaded before this step began; use `await ctx.load(step)`.
+
+    Only an async function can do that: a plain function runs in a thread and cannot await.
+    """
 
     def __init__(self, *, step: str, workflow: str = "") -> None:
         owner = f" of workflow {workflow!r}" if workflow else ""
         super().__init__(
             f"the result of step {step!r}{owner} was not loaded beforehand, because many or large results "
-            f"precede this step; use `await ctx.load({step!r})`"
+            f"precede this step; use `await ctx.load({step!r})` in an async function: a plain one cannot, "
+            "so make it `async def`"
         )
         self.step = step
         self.workflow = workflow
@@ -204,7 +209,7 @@ class ResultNotLoaded(WorkflowError, UsageError):
 class StepNotFound(WorkflowError):
     """`workflow`, or its `step`, is not registered in this process.
 
-    `step` is empty if a workflow was asked for; `known` says what is registered instead.
+    `step` is empty if a workflow was not found; `known` lists what is registered instead.
     """
 
     def __init__(self, *, workflow: str, step: str = "", version: str | None = None, known: str = "") -> None:
@@ -221,7 +226,7 @@ class StepNotFound(WorkflowError):
 
 
 def _text(error: BaseException) -> str:
-    """Return the error's text; where it has none, or is a foreign one, its type too."""
+    """Return the error's text, with its type if it has no text or is not an error of these packages."""
     if isinstance(error, EventBusError) and str(error):
         return str(error)
     name = type(error).__name__

@@ -1,77 +1,74 @@
-"""The provider of workflows: the front of everything that a program does with them.
+"""The provider of workflows: a program registers, executes, inspects and retries workflows with it.
 
-It belongs to an EventProvider, starts and stops with it, and its flows run in that one's workers.
-Not here: how a flow is put together (`flow`, `work.flows`), how it runs (`work`), how it is looked at (`inspection`).
+It belongs to an EventProvider: it starts and stops with that provider, and the workers of that provider run
+its flows.
+Not here: the order of the steps (`definition.plan`), running flows (`distributed`, `inline`), and reading
+their reports (`distributed.inspection`).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar, overload
 
 import msgspec
 
-from eventbus import DefinitionError, EventProvider, PayloadError, UsageError
+from eventbus import DefinitionError, EmitError, EventProvider, PayloadError, UnknownJob, UsageError
 from eventbus.lowlevel import (
     JOIN,
     REUSE,
     SUPERSEDE,
     Codec,
-    Consumer,
     Duration,
-    Host,
-    Tree,
+    baggage_around,
+    check_correlation_id,
     check_key,
+    check_priority,
     current,
     seconds,
     shown,
 )
-from workflows.codecs import Codecs
-from workflows.definition import Workflow
-from workflows.handle import FlowHandle, FlowReading
-from workflows.inspection import Inspection
-from workflows.names import check_flow_id, flow_queue, member_id, new_flow_id, steps_queue, workflow_of
-from workflows.records import FlowMessage, encode_message
+from workflows.definition.codecs import Codecs
+from workflows.definition.job_tree import tree_of
+from workflows.definition.workflow import Workflow
+from workflows.distributed.extension import FlowExtension
+from workflows.distributed.flow_retry import retry_flow
+from workflows.distributed.handle import FlowHandle, FlowOutcomeDecoder
+from workflows.distributed.inspection import FlowInspector
+from workflows.execution.spans import start_context
+from workflows.records.ids import check_flow_id, new_flow_id, workflow_of
+from workflows.records.records import FlowMessage
+from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree
 from workflows.registry import StepRegistry
-from workflows.report import FlowReport, FlowSummary, FlowTree
-from workflows.restart import restart_flow
-from workflows.telemetry import start_context
 from workflows.testing import run_inline
-from workflows.work.flows import FlowConsumer, members_of
-from workflows.work.site import Site
-from workflows.work.steps import StepConsumer
 
 __all__ = ["WorkflowProvider"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 
-_LOWEST, _HIGHEST = -4000, 4000
-
 
 class WorkflowProvider:
     """Workflows on the server of an event provider."""
 
     def __init__(self, provider: EventProvider) -> None:
-        """The workers of `provider` run the flows of what is registered here before they start."""
+        """Use `provider` for all flows: its workers run the workflows registered here before they start."""
         self.provider = provider
         self._jobs = provider.jobs
         self._registry = StepRegistry()
-        self._inspection = Inspection(provider.jobs, provider.inspector)
+        self._inspection = FlowInspector(provider.jobs, provider.inspector)
         self._codecs: dict[int, Codecs] = {}
-        self._site: Site | None = None
-        provider.jobs.attach(self)
+        provider.jobs.attach(FlowExtension(provider.jobs, self._registry))
 
-    # Defining.
+    # Registering.
 
     def register(self, workflow: Workflow[Any, Any]) -> None:
-        """Have flows of this workflow, and of its sub-workflows, executed and run here.
+        """Register a workflow and its sub-workflows, so that this process can execute and run their flows.
 
-        Several versions of one name may be registered: new flows take the last one, and the workers here
-        run those of all. One without steps and hooks is only executed from here: workers elsewhere, which
-        have its steps, run it. Raises DefinitionError for a definition that cannot work, UsageError
-        while a worker of the provider runs in this process.
+        Several versions of one name may be registered: new flows use the version registered last, and the
+        workers of this process run flows of every version. A workflow without steps and hooks can only be
+        executed here: workers elsewhere, which have its steps, run it. Raises DefinitionError for a
+        definition that cannot work, and UsageError while a worker of the provider runs in this process.
         """
         if self._jobs.has_worker:
             raise UsageError(
@@ -91,18 +88,22 @@ class WorkflowProvider:
         delay: Duration | None = None,
         priority: int = 0,
         meta: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
         reuse_failure: bool = False,
         supersede: bool = False,
+        call_timeout: Duration | None = None,
     ) -> FlowHandle[O]:
-        """Start a flow; returns once the server has all of it.
+        """Start a flow; return its handle once the server has recorded the whole flow.
 
-        With an `idempotency_key` that stands for an open or completed flow, the handle is on that one; a
-        failed one is started anew unless `reuse_failure`; `supersede` cancels an open one. `timeout`
-        overrides the workflow's (0: none); it counts from when the flow is due and is kept in the server, with
-        the lease time added. `delay`, `priority` (-4000..4000, lower first) and `meta` are for all its steps.
+        If the `idempotency_key` belongs to an open or completed flow, the handle refers to that flow. A
+        failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. `timeout`
+        overrides the workflow's timeout (0: none). The server keeps it with the lease time added, and counts
+        it from the moment when the flow is due. `delay`, `priority` (-4000..4000, lower first), `meta` and
+        `correlation_id` apply to every step. A `correlation_id` has 1 to 512 printable characters; by default
+        it is that of the caller's job or context, and without one the flow's id.
 
-        Raises DefinitionError for a workflow that is not registered here and for options, PayloadError for
-        an input that is not of the workflow's type, EmitError, ProviderStopped: before anything runs.
+        Raises, before anything runs: DefinitionError for a workflow that is not registered here and for wrong
+        options, PayloadError for an input that does not fit the workflow's type, EmitError, ProviderStopped.
         """
         known = self._check_registered(workflow)
         codecs = self._codecs_of(known)
@@ -110,25 +111,30 @@ class WorkflowProvider:
         flow_id = new_flow_id(known.name)
         limit = known.timeout if timeout is None else seconds(timeout, setting="timeout") or None
         effective = None if limit is None else limit + self.provider.settings.lease
-        message = self._message(known, flow_id, given, meta, idempotency_key, effective)
+        chain = "" if correlation_id is None else check_correlation_id(correlation_id)
+        message = self._message(known, flow_id, given, meta, chain, idempotency_key, effective)
         wait = 0.0 if delay is None else seconds(delay, setting="delay")
-        message.priority = rank = _check_priority(priority)
-        tree = Tree(
+        message.priority = check_priority(priority)
+        is_keyed = idempotency_key is not None
+        tree = tree_of(
+            known,
             flow_id,
-            flow_queue(known.name),
-            encode_message(message),
-            members_of(known, flow_id, message, priority=rank, delay=wait),
-            [member_id(flow_id, message.run, each) for each in known.plan.last],
-            priority=rank,
+            message,
             delay=wait,
-            timeout=effective or 0.0,
-            key="" if idempotency_key is None else self._jobs.digest(check_key(idempotency_key)),
-            print="" if idempotency_key is None else _print_of(given),
+            key=self._jobs.digest(check_key(idempotency_key)) if is_keyed else "",
+            # The fingerprint lets the server notice a key that is used again with another input.
+            print=self._jobs.payload_digest(given) if is_keyed else "",
             meeting=_meeting(idempotency_key, reuse_failure=reuse_failure, supersede=supersede),
         )
         reading = self._reading(known.name)
-        emission = self._jobs.add(tree, reading, correlation_id=message.correlation_id)
-        await emission.enqueued()
+        emission = self._jobs.add(
+            tree, reading, correlation_id=message.correlation_id, call_timeout=call_timeout
+        )
+        try:
+            await emission.enqueued()
+        except EmitError as error:
+            raise _not_started(error, flow_id, is_keyed=is_keyed) from error.__cause__
+        # Not `flow_id`: an idempotency key may have led to a flow that exists already.
         return FlowHandle(emission.job_id, self._jobs, reading, self, emission)
 
     async def run_inline(
@@ -139,85 +145,128 @@ class WorkflowProvider:
         meta: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  (of the flow, with rollback)
     ) -> O:
-        """Run a flow here and now, without jobs: the same rules and errors, nothing is durable.
+        """Run a flow in this process, without jobs: the same rules and errors, but nothing is durable.
 
-        For dry runs and tests; see `workflows.testing`. `ctx.emit` uses this provider, which need not be
-        started otherwise. Raises as a handle's `result` does.
+        This is for dry runs and tests; see `workflows.testing`. Only `ctx.emit` needs this provider to be
+        started. Raises the errors of a handle's `result`.
         """
         return await run_inline(workflow, input, meta=meta, timeout=timeout, provider=self.provider)
 
-    def handle(self, flow_id: str) -> FlowHandle[Any]:
-        """Return a handle on any flow by its id; whether there is one is found when it is asked.
+    @overload
+    def handle(self, flow_id: str, workflow: None = None) -> FlowHandle[Any]: ...
+    @overload
+    def handle(self, flow_id: str, workflow: Workflow[Any, O]) -> FlowHandle[O]: ...
+    def handle(self, flow_id: str, workflow: Workflow[Any, Any] | None = None) -> FlowHandle[Any]:
+        """Return a handle for any flow by its id; the handle's calls find out whether the flow exists.
 
-        Its output has the workflow's type if that is registered here. Raises DefinitionError for what is no
-        flow's id.
+        `workflow` gives the handle the types of its output and declared errors; it need not be registered
+        here. Without `workflow` the handle uses the workflow of that name that is registered here, if there
+        is one. Raises UnknownJob for text that is not the id of a flow, or of a flow of another workflow, and
+        DefinitionError for an id that is not a str.
         """
-        return FlowHandle(check_flow_id(flow_id), self._jobs, self._reading(workflow_of(flow_id)), self)
+        name = workflow_of(flow_id)
+        if workflow is None:
+            return FlowHandle(flow_id, self._jobs, self._reading(name), self)
+        _check_workflow(workflow, "the workflow of a flow")
+        if workflow.name != name:
+            raise UnknownJob(
+                flow_id,
+                f"{shown(flow_id)} is the id of a flow of workflow {name!r}, not of {workflow.name!r}",
+            )
+        return FlowHandle(flow_id, self._jobs, self._reading_of(workflow), self)
 
-    # Looking at flows, and managing them.
+    # Inspecting flows, and managing them. `call_timeout` is how long the server may take to answer the whole
+    # call, by default the provider's `reply_timeout`; a call that takes longer raises StoreUnavailable.
 
-    async def retry(self, flow_id: str, resume: bool | None = None) -> FlowHandle[Any]:
-        """Run a flow that has ended once more, under its id; returns when that is recorded.
+    @overload
+    async def retry(
+        self,
+        flow_id: str,
+        resume: bool | None = ...,
+        *,
+        workflow: None = None,
+        call_timeout: Duration | None = ...,
+    ) -> FlowHandle[Any]: ...
+    @overload
+    async def retry(
+        self,
+        flow_id: str,
+        resume: bool | None = ...,
+        *,
+        workflow: Workflow[Any, O],
+        call_timeout: Duration | None = ...,
+    ) -> FlowHandle[O]: ...
+    async def retry(
+        self,
+        flow_id: str,
+        resume: bool | None = None,
+        *,
+        workflow: Workflow[Any, Any] | None = None,
+        call_timeout: Duration | None = None,
+    ) -> FlowHandle[Any]:
+        """Run a flow that has ended again, under the same id; return its handle once the retry is recorded.
 
-        With `resume` steps that completed and were not rolled back keep their results and are not run again;
-        without it all are. None: a failed or cancelled flow is resumed, a completed one runs from the start. Input,
-        meta, version, key and timeout stay; the time counts anew. Handles of the earlier run have heard its
-        outcome; the one that is returned, and later ones, hear the new one. Any process can do this; a worker that has
-        the workflow runs it. Raises FlowNotEnded (also where two retry at once: one of them does), UnknownJob,
-        UsageError for a sub-workflow's flow, StoreError.
+        If `resume` is true, steps that completed and were not rolled back keep their results and do not run
+        again; if it is false, all steps run. None resumes a failed or cancelled flow, and runs a completed
+        one from the start. Input, meta, version, key and timeout stay the same; the timeout starts again.
+        Handles of the earlier run keep its outcome; the returned handle, and later ones, get the new outcome.
+        Any process can ask for a retry; a worker that has the workflow runs it. Raises FlowNotEnded (also if
+        another caller retries the flow at the same time), UnknownJob and DefinitionError as `handle` does,
+        UsageError for the flow of a sub-workflow, StoreError.
         """
-        await restart_flow(self._jobs, check_flow_id(flow_id), resume=resume)
-        return self.handle(flow_id)
+        handle = self.handle(flow_id) if workflow is None else self.handle(flow_id, workflow)
+        deadline = self._jobs.settings.deadline(call_timeout)
+        await retry_flow(self._jobs, flow_id, resume=resume, deadline=deadline)
+        return handle
 
-    async def report(self, flow_id: str) -> FlowReport:
-        """Return what is recorded of a flow's steps and rollbacks now. Raises UnknownJob, StoreError.
+    async def status(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowStatus:
+        """Return the state of a flow and of its rollbacks. Raises UnknownJob, StoreError."""
+        return await self._inspection.status(check_flow_id(flow_id), call_timeout=call_timeout)
 
-        Results have their types where the workflow is registered here, in the flow's version.
+    async def report(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowReport:
+        """Return the report of a flow: the recorded state of its steps and rollbacks.
+
+        Results have their types if the workflow is registered here in the flow's version. A step whose record
+        cannot be read is `damaged`. Raises UnknownJob and StoreError; StoreCorrupt if the flow's own record
+        cannot be read.
         """
-        return await self._inspection.report(check_flow_id(flow_id), self._find_codecs)
+        return await self._inspection.report(
+            check_flow_id(flow_id), self._find_codecs, call_timeout=call_timeout
+        )
 
-    async def tree(self, flow_id: str) -> FlowTree:
-        """Return what is recorded of a flow, of those of its sub-workflows, and of attempts that failed.
+    async def tree(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowTree:
+        """Return the reports of a flow and of its sub-workflows' flows, with the errors of failed attempts.
 
-        Raises UnknownJob, StoreError.
+        Raises the errors of `report`.
         """
-        return await self._inspection.tree(check_flow_id(flow_id), self._find_codecs)
+        return await self._inspection.tree(
+            check_flow_id(flow_id), self._find_codecs, call_timeout=call_timeout
+        )
 
     async def flows(
-        self, workflow: str | None = None, *, state: str | None = None, limit: int = 50
+        self,
+        workflow: str | None = None,
+        *,
+        state: str | None = None,
+        limit: int = 50,
+        call_timeout: Duration | None = None,
     ) -> list[FlowSummary]:
-        """Return the newest flows, of one workflow or of all; `state` is one of a flow's. Raises StoreError."""
-        return await self._inspection.flows(workflow, state=state, limit=limit)
+        """Return the newest flows, at most `limit`, of one workflow or of all; filter by a flow's `state`.
 
-    # What workers ask.
-
-    @property
-    def queues(self) -> Sequence[str]:
-        """The queues that workers of this process serve: two for each workflow whose steps or hooks are here."""
-        names = dict.fromkeys(
-            each.name for each in self._registry if each.steps or each.completed_hook is not None
-        )
-        return [queue for name in names for queue in (flow_queue(name), steps_queue(name))]
-
-    def make_consumer(self, queue: str, host: Host) -> Consumer:
-        """Make the consumer of one of these queues."""
-        if self._site is None or self._site.host is not host:
-            self._site = Site(self._jobs, host, self._registry)
-        name = queue.removeprefix(flow_queue(""))
-        if name.endswith(".steps"):
-            return StepConsumer(name.removesuffix(".steps"), self._site, host)
-        return FlowConsumer(name, self._site, host)
+        Raises StoreError.
+        """
+        return await self._inspection.flows(workflow, state=state, limit=limit, call_timeout=call_timeout)
 
     def _check_registered(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:
-        if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"expected a workflow to execute, got: {shown(workflow)}")
-        if not any(each is workflow for each in self._registry):
+        _check_workflow(workflow, "a workflow to execute")
+        if not any(registered is workflow for registered in self._registry):
             raise DefinitionError(
                 f"workflow {workflow.name!r} is not registered here; call flows.register({workflow.name}) before"
             )
         return workflow
 
     def _codecs_of(self, workflow: Workflow[Any, Any]) -> Codecs:
+        # By identity, because two versions of a workflow share their name.
         known = self._codecs.get(id(workflow))
         if known is None:
             limit = self.provider.settings.max_payload
@@ -246,11 +295,14 @@ class WorkflowProvider:
         flow_id: str,
         given: bytes,
         meta: Mapping[str, Any] | None,
+        chain: str,
         key: str | None,
         timeout: float | None,
     ) -> FlowMessage:
         ambient = current()
-        traceparent, tracestate = start_context(workflow.name, flow_id, ambient)
+        correlation_id = chain or ambient.correlation_id or flow_id
+        client = self.provider.settings.name
+        traceparent, tracestate = start_context(workflow.name, flow_id, ambient, correlation_id, client)
         if meta is not None and not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
                 f"expected meta of workflow {workflow.name!r} to be a dict, got: {shown(meta)}"
@@ -259,30 +311,47 @@ class WorkflowProvider:
         if merged:
             limit = int(self.provider.settings.max_payload)
             Codec(dict[str, Any], role="meta", owner=workflow.name, max_bytes=limit).encode(merged)
+        # A bare flow has no steps here: its root adds them in a worker, which also chooses the version.
         is_bare = not workflow.steps
         return FlowMessage(
             input=msgspec.Raw(given),
             version="" if is_bare and workflow.completed_hook is None else workflow.version,
             meta=merged or None,
-            correlation_id=ambient.correlation_id or flow_id,
+            correlation_id=correlation_id,
             causation_id=ambient.job_id,
             traceparent=traceparent,
             tracestate=tracestate,
             key=key or "",
             timeout=timeout,
             bare=is_bare and workflow.completed_hook is None,
+            baggage=baggage_around(),
         )
 
-    def _reading(self, workflow: str) -> FlowReading:
+    def _reading(self, workflow: str) -> FlowOutcomeDecoder:
         if self._registry.has(workflow):
-            known = self._registry.workflow(workflow)
-            return FlowReading(workflow, self._codecs_of(known).output, known.errors)
+            return self._reading_of(self._registry.workflow(workflow))
         limit = int(self.provider.settings.max_result)
-        return FlowReading(workflow, Codec(Any, role="result", owner=workflow, max_bytes=limit), ())
+        return FlowOutcomeDecoder(workflow, Codec(Any, role="result", owner=workflow, max_bytes=limit), ())
+
+    def _reading_of(self, workflow: Workflow[Any, Any]) -> FlowOutcomeDecoder:
+        return FlowOutcomeDecoder(workflow.name, self._codecs_of(workflow).output, workflow.errors)
 
 
-def _print_of(given: bytes) -> str:
-    return hashlib.sha1(given, usedforsecurity=False).hexdigest()[:16]
+def _check_workflow(given: object, what: str) -> None:
+    if not isinstance(given, Workflow):
+        raise DefinitionError(f"expected {what} to be a Workflow, got: {shown(given)}")
+
+
+def _not_started(error: EmitError, flow_id: str, *, is_keyed: bool) -> EmitError:
+    """Return `error` with the remedy for a caller of flows: how to find out whether the flow was started."""
+    again = "execute it again: with its idempotency_key that gives the one flow there is"
+    if error.enqueued is False:
+        remedy = "execute it again"
+    elif is_keyed:
+        remedy = again
+    else:
+        remedy = f"`await flows.handle({flow_id!r}).status()` tells, and raises UnknownJob if it was not"
+    return EmitError(f"{error}; {remedy}", event=error.event, job_id=error.job_id, enqueued=error.enqueued)
 
 
 def _meeting(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:
@@ -291,11 +360,3 @@ def _meeting(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:
     if supersede and key is None:
         raise DefinitionError("supersede needs an idempotency_key")
     return SUPERSEDE if supersede else REUSE if reuse_failure else JOIN
-
-
-def _check_priority(priority: Any) -> int:
-    if type(priority) is not int or not _LOWEST <= priority <= _HIGHEST:
-        raise DefinitionError(
-            f"expected priority to be a whole number from {_LOWEST} to {_HIGHEST}, got: {shown(priority)}"
-        )
-    return priority

@@ -1,8 +1,10 @@
-"""Which workflows one process knows, in which versions; it runs the steps of these and of no others.
+"""The registry: the workflows that one process knows, by name and version; it runs only their steps.
 
-Not here: the queues that are served for them, and what becomes of a flow that nobody here knows.
-Always holds: what is registered is whole and checked, and with a workflow its sub-workflows are
-registered; one name and version stands for one definition.
+Not here: the queues of these workflows (`distributed.extension`), and flows of unknown workflows, which are
+parked (`distributed.flow_consumer`).
+
+What must always hold: every registered workflow is complete and checked, and its sub-workflows are registered
+too; a name and version identify one definition.
 """
 
 from __future__ import annotations
@@ -12,51 +14,52 @@ from typing import Any
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
-from workflows.definition import Workflow
+from workflows.definition.plan import listed
+from workflows.definition.step import Step
+from workflows.definition.workflow import Workflow
 from workflows.errors import StepNotFound
-from workflows.flow import listed
-from workflows.step import Step
 
 __all__ = ["StepRegistry"]
 
 
 class StepRegistry:
-    """The workflows that were registered, each by its name and version, and so their steps.
+    """The registered workflows by name and version, with their steps.
 
-    Where a `version` may be given, None stands for the one that was registered last.
+    A `version` of None means the version that was registered last.
     """
 
     def __init__(self) -> None:
         self._versions: dict[str, dict[str, Workflow[Any, Any]]] = {}
 
     def register(self, workflow: Workflow[Any, Any]) -> list[Workflow[Any, Any]]:
-        """Add a workflow and its sub-workflows; return those that were not there before.
+        """Add a workflow and its sub-workflows; return those that were not registered before.
 
-        The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a
-        definition that does not pass its check, and for another one of the same name and version.
-        A workflow that is registered takes no further step.
+        The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
+        that does not pass its check, and for a different definition of the same name and version. A
+        registered workflow takes no further steps.
         """
         if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a workflow to register, got: {shown(workflow)}")
         workflow.check()
         fresh: dict[tuple[str, str], Workflow[Any, Any]] = {}
-        for each in (workflow, *workflow.nested()):
-            place = (each.name, each.version)
-            known = fresh.get(place) or self._versions.get(each.name, {}).get(each.version)
+        for definition in (workflow, *workflow.nested()):
+            place = (definition.name, definition.version)
+            known = fresh.get(place) or self._versions.get(definition.name, {}).get(definition.version)
             if known is None:
-                fresh[place] = each
-            elif known is not each:
+                fresh[place] = definition
+            elif known is not definition:
                 raise DefinitionError(
-                    f"another workflow {each.name!r} is registered in version {each.version!r} already; "
+                    f"another workflow {definition.name!r} is registered in version {definition.version!r} already; "
                     "rename one, or give them versions of their own with version=..."
                 )
-        for each in fresh.values():
-            each.seal()
-            self._versions.setdefault(each.name, {})[each.version] = each
+        # Only now, when nothing can be refused any more: a refusal must add nothing.
+        for definition in fresh.values():
+            definition.seal()
+            self._versions.setdefault(definition.name, {})[definition.version] = definition
         return list(fresh.values())
 
     def workflow(self, name: str, version: str | None = None) -> Workflow[Any, Any]:
-        """Return a workflow. Raises StepNotFound if it is not registered, or not in this version."""
+        """Return a workflow. Raises StepNotFound if it is not registered in this version."""
         versions = self._versions.get(name, {})
         if not versions or (version is not None and version not in versions):
             kind, known = ("versions", versions) if versions else ("workflows", self._versions)
@@ -78,7 +81,7 @@ class StepRegistry:
         return steps[step]
 
     def has(self, workflow: str, step: str | None = None, version: str | None = None) -> bool:
-        """Say whether a workflow, or a step of one, is registered."""
+        """Tell whether a workflow, or a step of it, is registered."""
         try:
             known = self.workflow(workflow, version)
         except StepNotFound:
@@ -94,16 +97,16 @@ class StepRegistry:
         return list(self.workflow(workflow, version).steps) if self.has(workflow, None, version) else []
 
     def versions(self, name: str) -> list[str]:
-        """Return the versions in which a workflow is registered, the last one last."""
+        """Return the registered versions of a workflow in the order of registration."""
         return list(self._versions.get(name, ()))
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all workflows."""
         self._versions.clear()
 
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
         """Yield every workflow in every version."""
-        return iter([each for versions in self._versions.values() for each in versions.values()])
+        return iter([workflow for versions in self._versions.values() for workflow in versions.values()])
 
     def __len__(self) -> int:
         return sum(map(len, self._versions.values()))

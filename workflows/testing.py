@@ -1,6 +1,6 @@
-"""The testing door: run a workflow in this process, without a server, and look at what it did.
+"""Testing workflows: runs a workflow in this process, without a server, and reports what it did.
 
-The same definition, rules, types and errors as in the distributed run; nothing is durable.
+Definition, rules, types and errors are those of a distributed flow, but nothing is durable.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from eventbus.lowlevel import Duration
-from workflows.definition import Workflow
-from workflows.inline import InlineFlow, Stop
-from workflows.opening import open_inline
-from workflows.report import FlowReport, FlowStatus, RollbackReport, StepReport
-from workflows.surroundings import Surroundings
+from workflows.definition.workflow import Workflow
+from workflows.execution.environment import Environment
+from workflows.inline.flow import InlineFlow, Stop
+from workflows.inline.start import open_inline
+from workflows.records.report import FlowReport, FlowStatus, RollbackReport, StepReport
 
 __all__ = [
     "FlowReport",
@@ -31,38 +31,41 @@ O = TypeVar("O")  # noqa: E741  (output)
 
 
 class InlineHandle(Generic[O]):
-    """A flow that runs in this event loop; use it as the handle of a distributed one.
+    """A flow that runs in this event loop; use it like the handle of a distributed flow.
 
-    Its task belongs to the handle: who starts a flow awaits `result`, or ends it with `aclose`.
+    The handle owns the task of the flow: the caller must await `result`, or end the flow with `aclose`.
     """
 
     def __init__(self, flow: InlineFlow) -> None:
-        self.id = flow.facts.flow_id
+        self.id: str = flow.facts.flow_id
         self._flow = flow
         self._task = asyncio.create_task(flow.settle(), name=f"inline flow {self.id}")
 
     async def result(self) -> O:
-        """Wait for the end and return the output.
+        """Wait for the end of the flow and return its output.
 
         Raises StepError, or the declared error that a step failed with, FlowTimeout, FlowCancelled.
         """
-        await asyncio.shield(self._task)
+        await asyncio.shield(self._task)  # cancelling one waiter must not cancel the flow
         return self._flow.outcome()
 
     async def status(self) -> FlowStatus:
-        """Return the flow's state, and what became of its rollbacks."""
+        """Return the state of the flow and of its rollbacks."""
         return FlowStatus(self._flow.state, self._flow.rollback)
 
     async def cancel(self, reason: str = "") -> bool:
-        """Cancel the flow, with rollback; False if it has ended, or stops already."""
+        """Cancel the flow and roll back its completed steps.
+
+        Return True if it will end with FlowCancelled, False if it has ended or was stopping already.
+        """
         return self._flow.stop(Stop(cause="cancelled", reason=reason))
 
     async def report(self) -> FlowReport:
-        """Return what became of the flow so far, step by step."""
+        """Return the report of the flow so far, step by step."""
         return self._flow.report()
 
     async def aclose(self) -> None:
-        """End the flow at once, as the end of this process would: what runs is cancelled, nothing undone."""
+        """End the flow at once, like the end of the process: cancel running functions and undo nothing."""
         self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -78,12 +81,12 @@ def start_inline(
 ) -> InlineHandle[O]:
     """Start a flow in this event loop and return its handle.
 
-    `timeout` overrides the workflow's; 0 is none. `sleep(seconds)` waits between attempts: pass one that
-    returns at once for tests of retries. `provider` is used by `ctx.emit`. Raises DefinitionError and
+    `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts: for tests
+    of retries pass one that returns at once. `ctx.emit` uses `provider`. Raises DefinitionError and
     PayloadError before anything runs.
     """
-    surroundings = Surroundings(provider=provider, sleep=sleep)
-    return InlineHandle(open_inline(workflow, input, meta=meta, timeout=timeout, surroundings=surroundings))
+    environment = Environment(provider=provider, sleep=sleep)
+    return InlineHandle(open_inline(workflow, input, meta=meta, timeout=timeout, environment=environment))
 
 
 async def run_inline(
@@ -98,13 +101,13 @@ async def run_inline(
 ) -> O:
     """Run a flow in this process and return its output.
 
-    Options are those of `start_inline`; an `idempotency_key` is taken and ignored. Raises what the
-    handle's `result` raises. Cancelling it cancels what runs and undoes nothing, as the end of this process
-    would.
+    The options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
+    of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing, like the
+    end of the process.
     """
     handle = start_inline(workflow, input, meta=meta, timeout=timeout, sleep=sleep, provider=provider)
     try:
         return await handle.result()
     except asyncio.CancelledError:
-        await handle.aclose()
+        await handle.aclose()  # no function of the flow may outlive this call
         raise

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from benchmarks.own.lab import Lab
 from benchmarks.own.row import Column, Limit
-from benchmarks.programs import ROOT, ProgramError
+from benchmarks.processes.programs import ROOT, ProgramError
 
 _RESULT = re.compile(rb"^\s*\d+\.\d+ s  ")
 _COMMAND = (sys.executable, "-m", "eventbus", "demo")

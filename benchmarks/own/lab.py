@@ -6,10 +6,10 @@ import sys
 from contextlib import AbstractContextManager
 
 from benchmarks.app import SERVES_VARIABLE
-from benchmarks.draining import drain, drain_as_fleet
 from benchmarks.measure import Line
-from benchmarks.programs import Program, measured, started
-from benchmarks.server import Server
+from benchmarks.processes.draining import drain, drain_as_fleet
+from benchmarks.processes.programs import Program, measured, started
+from benchmarks.processes.server import Server
 from benchmarks.sides import OUR_WORKER
 from benchmarks.works import FILL_CHUNK
 

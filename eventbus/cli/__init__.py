@@ -1,1 +1,1 @@
-"""The command line, thin over provider, worker and the embedded server: one command a file."""
+"""The command line: a thin layer over provider, worker and embedded server. Each command has its own file."""

@@ -1,4 +1,4 @@
-"""The command line as a whole: its commands, `--version` and the border for errors."""
+"""The command line as a whole: its commands, those of plug-ins, `--version`, and the border for errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from eventbus._version import __version__
-from eventbus.cli import check, demo, emit, flows, server, worker
-from eventbus.cli.failures import BorderGroup
+from eventbus.cli.commands import check, demo, emit, groups, server, worker
+from eventbus.cli.plugins import PluginGroup
 
 __all__ = ["app"]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="eventbus",
-    cls=BorderGroup,
+    cls=PluginGroup,
     help="Typed events with awaited results on Redis or Valkey.",
     epilog="--debug, anywhere on the line, shows the traceback of an error.",
     invoke_without_command=True,
@@ -27,8 +27,8 @@ app = typer.Typer(
 app.command("worker")(worker.worker)
 app.command("emit")(emit.emit)
 app.command("check")(check.check)
+app.command("groups")(groups.groups)
 app.command("demo")(demo.demo)
-app.add_typer(flows.app, name="flows")
 app.add_typer(server.app, name="server")
 
 

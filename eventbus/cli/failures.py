@@ -1,8 +1,8 @@
-"""The border of the command line: an error leaves as one line that says what to do.
+"""The error border of the command line: it prints each error as one line that says what to do.
 
-Exit codes: 0 done; 1 it failed; 2 the command line or the program is wrong; 128 + n ended by
-signal n, also where the reader of our output went away (141). `--debug`, anywhere on the
-line, shows the traceback instead of hiding it.
+Exit codes: 0 done; 1 the work failed; 2 the command line or the program is wrong; 128 + n ended by signal n,
+also if the reader of the output went away (141). With `--debug`, anywhere on the line, it prints the
+traceback too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typer.core import TyperGroup
 
 from eventbus.errors import EventBusError, HandlerError, StoreUnavailable, UsageError
 
-__all__ = ["BorderGroup", "CommandError", "is_debugging", "one_line", "tell"]
+__all__ = ["BorderGroup", "CommandError", "import_hint", "is_debugging", "one_line", "tell"]
 
 _DEBUG = "--debug"
 _SERVER_REMEDY = "start a server there, or name another one with --url or EVENTBUS_URL"
 
 
 class CommandError(Exception):
-    """A command cannot go on; its text is the whole line. `exit_code` is 2 for wrong usage."""
+    """A command cannot go on. The text is the whole printed line; `exit_code` is 2 for wrong usage."""
 
     def __init__(self, message: str, *, exit_code: int = 2) -> None:
         super().__init__(message)
@@ -33,18 +33,18 @@ class CommandError(Exception):
 
 
 class _Border:
-    """Whether tracebacks are shown; one for each process, set for each command line."""
+    """Whether tracebacks are printed: one value for the process, set by each command line."""
 
     is_debugging = False
 
 
 def is_debugging() -> bool:
-    """Whether `--debug` was given."""
+    """Return whether `--debug` was given."""
     return _Border.is_debugging
 
 
 class BorderGroup(TyperGroup):
-    """The group of all commands; commands return their exit code or raise."""
+    """The group of all commands. A command returns its exit code or raises an error."""
 
     def main(
         self,
@@ -55,7 +55,7 @@ class BorderGroup(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line; ends the process with its code, or returns that if not `standalone_mode`."""
+        """Run a command line and end the process with its code; return that without `standalone_mode`."""
         words = list(sys.argv[1:] if args is None else args)
         _Border.is_debugging = _DEBUG in words
         words = [word for word in words if word != _DEBUG]
@@ -63,7 +63,7 @@ class BorderGroup(TyperGroup):
             code = super().main(
                 words, prog_name or "eventbus", complete_var, False, windows_expand_args, **extra
             )
-        except Exception as error:  # noqa: BLE001  (the border: whatever a command raised)
+        except Exception as error:  # noqa: BLE001  (the border handles all errors of commands)
             code = _report(error)
         if not standalone_mode:
             return code
@@ -77,7 +77,7 @@ def tell(text: str) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return what the error says, on one line; with its type where that is not one of ours."""
+    """Return the text of an error on one line, with its type if the class is not one of this package."""
     text = " ".join(str(error).split())
     if isinstance(error, StoreUnavailable):
         return f"{text.rstrip('.')}; {_SERVER_REMEDY}"
@@ -89,8 +89,16 @@ def one_line(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+def import_hint() -> str:
+    """Return a hint for an import error if other packages are in the place of ours; otherwise empty."""
+    from eventbus.cli.packages import explain_import  # noqa: PLC0415  (slow to import, and rarely needed)
+
+    why = explain_import()
+    return f"; {why}" if why else ""
+
+
 def _report(error: BaseException) -> int:
-    """Tell about the error and return the exit code."""
+    """Print the error and return the exit code."""
     error = _first(error)
     if isinstance(error, BrokenPipeError):
         return leave_broken_pipe()
@@ -104,7 +112,8 @@ def _report(error: BaseException) -> int:
 
 
 def leave_broken_pipe() -> int:
-    """Nobody reads our output any more: send the rest nowhere, and return the exit code."""
+    """Discard the rest of the output, because nobody reads it any more, and return the exit code."""
+    # Otherwise the interpreter would fail once more when it flushes standard output at its end.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -112,15 +121,17 @@ def leave_broken_pipe() -> int:
 
 
 def _read(error: BaseException) -> tuple[str, int]:
-    """Return message and exit code."""
+    """Return the message and the exit code for an error."""
     if isinstance(error, CommandError):
         return one_line(error), error.exit_code
-    if hasattr(error, "format_message"):  # the parser's own; its classes move between releases
+    if hasattr(error, "format_message"):  # an error of the parser, whose classes move between its releases
         return _read_parser_error(error)
     if isinstance(error, EventBusError):
         return one_line(error), 2 if isinstance(error, UsageError) else 1
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}", 1
+    if isinstance(error, ImportError) and (hint := import_hint()):
+        return f"{one_line(error)}{hint}", 2
     hint = "" if _Border.is_debugging else "; --debug shows the traceback"
     return f"unexpected {one_line(error)}{hint}", 1
 
@@ -132,7 +143,7 @@ def _read_parser_error(error: Any) -> tuple[str, int]:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error inside groups of errors."""
+    """Return the first error inside an exception group, at any depth."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error

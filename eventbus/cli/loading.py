@@ -1,4 +1,4 @@
-"""From `MODULE:PROVIDER` to the provider that the program made."""
+"""Loads the provider of a program by its import path, `MODULE:PROVIDER`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from eventbus.cli.failures import CommandError, is_debugging, one_line
+from eventbus.cli.failures import CommandError, import_hint, is_debugging, one_line
 from eventbus.errors import EventBusError
-from eventbus.names import shown
+from eventbus.model.names import shown
 from eventbus.provider import EventProvider
 
 __all__ = ["load_provider", "with_settings"]
 
 
 def load_provider(place: str) -> EventProvider:
-    """Import the module, found from the current folder too, and return the provider in it.
+    """Import the module, also from the current folder, and return the provider in it.
 
-    Raises CommandError that says what is missing; an EventBusError of the module's own code
-    passes.
+    Raises a CommandError that says what is missing, or an EventBusError that the module itself raises.
     """
     module_name, _, path = place.partition(":")
     if not module_name or not path or not all(part.isidentifier() for part in module_name.split(".")):
@@ -39,7 +38,7 @@ def load_provider(place: str) -> EventProvider:
 
 
 def with_settings(provider: EventProvider, **settings: Any) -> EventProvider:
-    """Give a provider that is not started other settings; those that are None stay. Raises ConfigError."""
+    """Change settings of a provider that is not started. A setting of None stays. Raises ConfigError."""
     given = {name: value for name, value in settings.items() if value is not None}
     provider.settings = dataclasses.replace(provider.settings, **given)
     return provider
@@ -58,9 +57,11 @@ def _import(name: str) -> ModuleType:
                 f"no module {error.name!r} in {os.getcwd()} or among the installed ones; "  # noqa: PTH109
                 "run this in the folder that holds it"
             ) from error
-        raise CommandError(f"module {name} imports {error.name!r}, which is not installed") from error
+        said = f"module {name} imports {error.name!r}, which is not installed"
+        raise CommandError(said + import_hint()) from error
     except Exception as error:
-        hint = "" if is_debugging() else "; --debug shows the traceback"
+        why = import_hint() if isinstance(error, ImportError) else ""
+        hint = why or ("" if is_debugging() else "; --debug shows the traceback")
         raise CommandError(f"module {name} cannot be imported: {one_line(error)}{hint}") from error
 
 

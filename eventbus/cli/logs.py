@@ -1,4 +1,4 @@
-"""Logs of the command line: structlog and the standard library's, in one form, on standard error."""
+"""The logs of the command line: structlog's and the standard library's, in one format, on standard error."""
 
 from __future__ import annotations
 
@@ -9,27 +9,46 @@ from typing import Any
 
 import structlog
 
-__all__ = ["LogFormat", "configure_logs"]
+__all__ = ["LogFormat", "LogLevel", "configure_logs"]
 
 
 _FIRST = ("timestamp", "level", "logger", "event")
 
 
 class LogFormat(StrEnum):
-    """How a log event is written."""
+    """The formats of log events."""
 
     json = "json"
     console = "console"
 
 
-def configure_logs(chosen: LogFormat | None, *, level: int = logging.INFO) -> None:
+class LogLevel(StrEnum):
+    """The lowest level that is written."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+    @property
+    def number(self) -> int:
+        """The number of this level in the standard library."""
+        return logging.getLevelNamesMapping()[self.name.upper()]
+
+
+def configure_logs(
+    chosen: LogFormat | None, *, level: int = logging.INFO, is_level_chosen: bool = False
+) -> None:
     """Write log events of `level` and above to standard error.
 
-    Without a choice: for people on a terminal, else as JSON lines. A program that has set
-    up structlog or the root logger itself keeps its own, unless the format is chosen.
+    Without a `chosen` format, events are text for people on a terminal, otherwise JSON lines. A program that
+    has configured structlog or the root logger keeps its configuration, unless a format was chosen. A level
+    that was chosen is set on its root logger.
     """
     root = logging.getLogger()
     if chosen is None and (structlog.is_configured() or root.handlers):
+        if is_level_chosen:
+            root.setLevel(level)
         return
     is_console = sys.stderr.isatty() if chosen is None else chosen is LogFormat.console
     before: list[Any] = [
@@ -62,12 +81,14 @@ def configure_logs(chosen: LogFormat | None, *, level: int = logging.INFO) -> No
 
 def _renderers(is_console: bool) -> list[Any]:
     if is_console:
-        # Plain: the colourful tracebacks print local variables, and with them payloads.
+        # Plain tracebacks, because the colourful ones print local variables, and with them payloads.
         plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+        colors = sys.stderr.isatty()
+        # sort_keys=False keeps the facts in the order of the event, where the job comes first.
+        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, sort_keys=False)]
     return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer()]
 
 
 def _order(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
-    """What every line has comes first."""
+    """Return the event with the keys first that every line has."""
     return {name: event.pop(name) for name in _FIRST if name in event} | event

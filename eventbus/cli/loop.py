@@ -1,4 +1,8 @@
-"""The event loop of a command: uvloop where it is installed; and an end that waits for no thread."""
+"""The event loop of a command (uvloop if it is installed), and an exit that does not wait for long.
+
+Neither a task that swallows its cancellation nor a thread keeps the process alive. When `main` has ended, the
+command has given up on all work that still runs.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,24 @@ import atexit
 import os
 import sys
 import threading
-import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-__all__ = ["leave_stuck_threads", "leave_within", "run"]
+from eventbus.model import clock
+
+__all__ = ["leave", "leave_within", "run"]
 
 T = TypeVar("T")
 
+_TASKS_END_WITHIN = 1.0
+"""Seconds that cancelled tasks, and then async generators, have to end."""
 _THREADS_END_WITHIN = 0.5
+"""Seconds that all threads together have to end."""
 
 
 class _Unwaited(ThreadPoolExecutor):
-    """A pool that an ending loop does not wait for: what it still runs was given up on."""
+    """A thread pool that a closing loop does not wait for."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
         super().shutdown(wait=False, cancel_futures=cancel_futures)
@@ -28,8 +36,13 @@ class _Unwaited(ThreadPoolExecutor):
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` in a new event loop and return its result."""
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    runner = asyncio.Runner(loop_factory=_new_loop)
+    try:
         return runner.run(main)
+    finally:
+        # Closing the runner waits for all tasks without limit, so it is closed only if they have ended.
+        if runner.get_loop().run_until_complete(_end_tasks()):
+            runner.close()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -43,24 +56,38 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
+async def _end_tasks() -> bool:
+    """Cancel the tasks and the async generators that are left. Return False if some did not end in time."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks and (await asyncio.wait(tasks, timeout=_TASKS_END_WITHIN))[1]:
+        return False
+    generators = asyncio.create_task(asyncio.get_running_loop().shutdown_asyncgens())
+    return not (await asyncio.wait([generators], timeout=_TASKS_END_WITHIN))[1]
+
+
 def leave_within(seconds: float, code: int) -> None:
-    """End the process with `code` after so many seconds, whatever it still waits for."""
+    """End the process with `code` after `seconds`, whatever it still waits for."""
     timer = threading.Timer(seconds, os._exit, [code])
     timer.daemon = True
     timer.start()
 
 
-def leave_stuck_threads(code: int) -> None:
-    """End the process with `code` if threads of handlers do not end; else do nothing.
+def leave(code: int) -> NoReturn:
+    """End the process with `code`, without the interpreter's own exit. Waits 0.5 s at most for threads.
 
-    A thread cannot be cancelled, and the interpreter waits for those of every pool.
+    The interpreter's exit would wait for the threads of every pool without limit, and a thread cannot be
+    cancelled.
     """
-    deadline = time.monotonic() + _THREADS_END_WITHIN
+    deadline = clock.monotonic() + _THREADS_END_WITHIN
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
-            thread.join(max(0.0, deadline - time.monotonic()))
-            if thread.is_alive():
-                atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+            thread.join(max(0.0, deadline - clock.monotonic()))
+    atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # nobody reads the output any more
+    os._exit(code)

@@ -1,55 +1,56 @@
-"""A provider's time in a command: started once its server was really reached, stopped at the end."""
+"""The session of a command: it starts a provider once the server was reached, and stops it at the end."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import structlog
 
 from eventbus.errors import StoreUnavailable
+from eventbus.model import clock
 from eventbus.provider import EventProvider
-from eventbus.store.connection import Connector
+from eventbus.store.connection.connector import Connector
 
 __all__ = ["started"]
 
 _log = structlog.get_logger("eventbus.worker")
 
-_PAUSE = 0.2
+_PAUSE = 0.2  # seconds between two attempts to connect
 
 
 @asynccontextmanager
 async def started(provider: EventProvider, *, patience: float = 0.0) -> AsyncGenerator[None]:
-    """Start the provider, and stop it; `patience`: seconds to wait for a server that is not there.
+    """Start the provider for the block, and stop it after that. Waits `patience` seconds for its server.
 
-    A provider alone starts without its server and waits in the background; somebody at a
-    terminal wants to hear of it. Raises StoreUnavailable, StoreRefused, ConfigError.
+    A provider by itself starts without its server and keeps trying in the background. A command checks first,
+    because a person at a terminal wants an error. Raises StoreUnavailable, StoreRefused, ConfigError.
     """
     connector = Connector(provider.settings.url)
     try:
         await connector.start()
-        await _reach(connector, provider.settings.name, time.monotonic() + patience)
+        await _reach(connector, provider.settings.name, clock.monotonic() + patience)
         await provider.start()
     finally:
-        await connector.aclose()  # not before: an embedded server would end and start again
+        # Only after the start, otherwise an embedded server would end and start again.
+        await connector.aclose()
     try:
         yield
     finally:
-        await asyncio.shield(provider.stop())
+        await asyncio.shield(provider.stop())  # a second interrupt must not cut the stop short
 
 
 async def _reach(connector: Connector, name: str, deadline: float) -> None:
-    is_told = False
+    is_logged = False
     while True:
         try:
             connection = await connector.open(name=name)
         except StoreUnavailable as error:
-            if time.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 raise
-            if not is_told:
-                is_told = True
+            if not is_logged:
+                is_logged = True
                 _log.warning("server not there, waiting for it", error=str(error))
             await asyncio.sleep(_PAUSE)
         else:

@@ -1,1 +1,1 @@
-"""The part that knows jobs and queues, and no event vocabulary."""
+"""The engine: jobs, queues and workers. It knows no events, handlers or workflows."""

@@ -1,57 +1,59 @@
-"""Turns: settles what ended and claims what comes next, in one call.
+"""The claimer of a worker: takes turns, each one call that settles ended jobs and claims the next ones.
 
-Two lanes take turns: while the server works on the call of one, this process runs the jobs
-that the other claimed. What ends meanwhile gathers for the next call, so a busy worker makes
-few large calls and an idle one a small one at once. Each lane has one call under way and
-numbers its calls; the store repeats a call whose answer was lost, with the same number, and
+A worker has two lanes. While the server works on the call of one lane, this process runs the jobs
+that the other lane claimed. Jobs that end meanwhile gather for the next call, so a busy worker makes
+few large calls and an idle worker makes a small call at once. Each lane has at most one call under
+way and numbers its calls. The store repeats a call whose answer was lost, with the same number, and
 the server gives the same answer.
 
-What must hold:
+Not here: how jobs run (`executor`), which queues are asked (`queue_rotation`), who reads wakes (`wake_listener`).
+
+What must always hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
-  until then its lease is kept (`unsettled`), however long the answer takes;
-- never more jobs are asked for than there are free slots, for the worker and each queue,
-  what the other lane asks for counted in;
+  until then the lease of its job is kept (`unsettled`), however long the answer takes;
+- a call never asks for more jobs than the worker and each queue have free slots; the jobs that the
+  other lane asks for count as taken slots;
 - while a queue has work and this worker has a slot for it, a turn is under way or due.
 
-Crash windows: `turn-not-sent`, `turn-not-answered` (both: the same call again),
-`dies-after-claim` (the leases run out: rescue), `dies-before-settle` (the job runs again:
-handlers run at least once).
+Crash windows: `turn-not-sent` and `turn-not-answered` (the same call is made again),
+`dies-after-claim` (the leases run out and the jobs are rescued), `dies-before-settle` (the job runs
+again: handlers run at least once).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import Mapping
 
 import anyio
 
-from eventbus.engine.agenda import Agenda
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
+from eventbus.engine.queue_rotation import QueueRotation
 from eventbus.errors import StoreError, StoreRefused
-from eventbus.logs import get_logger
-from eventbus.store.rows import SettleRow, TurnAnswer, TurnQueue
+from eventbus.model import clock
+from eventbus.store.script_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Claimer"]
 
 _log = get_logger("eventbus.worker")
 
-_BATCH = 200
-_FOLLOWED = 3  # what a job that others follow costs the server, in plain jobs
-_BYTES = 1 << 20
-_QUEUES = 64
-_ENOUGH = 16  # settles that are worth a second call beside one under way
-_PAUSE = 0.25
-_SUSPECT = 2  # as in `candidate.lua`
-_LONGEST = 3600.0
+_BATCH = 200  # jobs in one call: the server serves nobody else while a script runs
+_FOLLOWED = 3  # plain jobs that cost the server as much as one job that others follow
+_BYTES = 1 << 20  # of bodies and of settled texts in one call
+_QUEUES = 64  # that one call asks
+_ENOUGH = 16  # settles that are worth a second call beside the one under way
+_PAUSE = 0.25  # seconds
+_SUSPECT = 2  # stalls; the same number as in `candidate.lua`
+_LONGEST = 3600.0  # seconds; bounds a timer whose due time may be years away
 
 
 class _Lane:
-    """One series of numbered calls."""
+    """One series of numbered calls, of which at most one is under way."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +62,7 @@ class _Lane:
 
 
 class Claimer:
-    """The claiming and settling side of one worker."""
+    """Claims jobs for one worker, has its executor run them, and settles them."""
 
     def __init__(
         self,
@@ -72,29 +74,30 @@ class Claimer:
         max_concurrency: int,
         patience: float,
     ) -> None:
-        self.executor = Executor(self._settle, patience=patience)
+        self.executor: Executor = Executor(self._settle, patience=patience)
         self.pool = ""
-        self.claimed = 0
+        self.claimed: int = 0
         self.answered: float | None = None
-        """When a turn was last answered, monotonic seconds."""
-        self.refused = 0
-        """Outcomes that the server refused because their lease was lost."""
+        """When a turn was last answered, in monotonic seconds; None before the first answer."""
+        self.refused: int = 0
+        """How many outcomes the server refused because their lease was lost."""
         self.unsettled: dict[str, str] = {}
-        """Jobs that ended here and whose settle is not answered yet, with their tokens."""
+        """Tokens by id of the jobs that ended here and whose settle is not answered yet."""
+        self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store
         self._consumers = consumers
         self._lease_ms = lease_ms
         self._max_concurrency = max_concurrency
-        self._agenda = Agenda(self._quota)
+        self._rotation = QueueRotation(self._quota)
         self._settles: deque[tuple[str, SettleRow]] = deque()
         self._lanes = (_Lane(worker), _Lane(f"{worker}+"))
         self._asked = 0
         self._asked_of: Counter[str] = Counter()
         self._suspect = ""
-        """The job that runs here although it stalled twice or more; one at a time, see `candidate.lua`."""
+        """The suspect that this worker claimed last; a worker runs one suspect at a time, see `candidate.lua`."""
         self._is_suspect_asked = False
         self._passed: set[str] = set()
-        """Queues that a call asked which might claim no suspect, because the other lane's might."""
+        """Queues whose suspects a call had to leave, because the other lane's call might claim a suspect."""
         self._is_due = False
         self._is_draining = False
         self._poked = asyncio.Event()
@@ -107,34 +110,34 @@ class Claimer:
 
     @property
     def free(self) -> int:
-        """Slots of this worker that could take a job now."""
+        """How many jobs this worker could take now."""
         if self._is_draining:
             return 0
         return self._max_concurrency - len(self.executor.running) - self._asked
 
     @property
     def _want(self) -> int:
-        """Jobs to ask for: half of the slots at most, the other half is what the other lane asks for."""
+        """How many jobs to ask for: at most half of the slots, because the other lane asks for the other half."""
         return min(max(self.free, 0), max(1, self._max_concurrency // 2), _BATCH)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs, nothing is to be settled, and no queue is known to have work."""
+        """Whether nothing runs, nothing waits to be settled, and no queue is known to have work."""
         return not self.executor.running and not self._settles and self._quiet.is_set()
 
     def look_everywhere(self) -> None:
-        """Ask every queue in the next turns."""
+        """Ask every queue in the next turns, whether or not it is known to have work."""
         for queue in self._consumers:
-            self._agenda.look_at(queue)
+            self._rotation.look_at(queue)
         self._poke()
 
     def notice(self, *queues: str) -> None:
-        """There may be work in these queues."""
-        self._agenda.note(queue for queue in queues if queue in self._consumers)
+        """Ask these queues in the next turns, because they may have work; others' queues are ignored."""
+        self._rotation.note(queue for queue in queues if queue in self._consumers)
         self._poke()
 
     async def wait_quiet(self) -> bool:
-        """Wait at most 0.25 s until there is nothing to claim; returns whether that is so."""
+        """Wait at most 0.25 s until there is nothing to claim; return whether that is so."""
         if self._quiet.is_set():
             return True
         try:
@@ -144,10 +147,10 @@ class Claimer:
             return False
 
     async def look_through(self) -> bool:
-        """Ask every queue once nothing runs here; True if none had a job.
+        """Wait until nothing runs here, ask every queue, and return True if none of them had a job.
 
-        Nothing runs, so every queue has slots and is really asked; a claim meanwhile, also
-        one that a wake brought, makes the answer False.
+        While nothing runs, every queue has free slots, so every queue is really asked. Any claim
+        meanwhile, also one after a wake, makes the answer False.
         """
         while not self.is_idle:
             await self._quiet.wait()
@@ -159,13 +162,13 @@ class Claimer:
         return self.is_idle and self.claimed == before
 
     def stop_claiming(self) -> None:
-        """From now on only settle."""
+        """Claim no more jobs; running ones are still settled."""
         self._is_draining = True
         self._poke()
 
     async def hand_over(self) -> None:
-        """Wake other workers for the queues this one knew work in."""
-        queues = self._agenda.take_all()
+        """Wake other workers for the queues in which this worker knew of work."""
+        queues = self._rotation.take_all()
         if queues:
             await self._store.rearm(self.pool, queues)
 
@@ -174,7 +177,7 @@ class Claimer:
         await self._settled.wait()
 
     async def run(self) -> None:
-        """Take turns for ever; the worker owns this and ends it."""
+        """Take turns until cancelled; the worker runs this as one of its tasks."""
         try:
             async with anyio.create_task_group() as lanes:
                 for lane in self._lanes:
@@ -190,25 +193,25 @@ class Claimer:
             try:
                 await self._take_turns(lane)
             except StoreError as error:
-                # Refused as a whole: nothing was recorded, so the same number goes again.
+                # The server refused the whole call and recorded nothing, so its number is used again.
                 _log.error("turn refused, trying again in 1 s", error=str(error))
                 await asyncio.sleep(1)
                 self._poke()
 
     async def _take_turns(self, lane: _Lane) -> None:
         while True:
-            is_second = any(each.is_busy for each in self._lanes)
-            queues = self._agenda.choose(_QUEUES, self._want) if self.free > 0 else []
+            is_second = any(other.is_busy for other in self._lanes)
+            queues = self._rotation.choose(_QUEUES, self._want) if self.free > 0 else []
             enough = _ENOUGH if is_second else 1
             if not (queues or len(self._settles) >= enough or (self._is_due and not is_second)):
                 break
             await self._turn(lane, queues)
         self._poked.clear()
         if is_second:
-            return  # the lane under way looks again when it is answered
+            return  # the lane whose call is under way looks again when its answer comes
         self._quiet.set()
         self._settled.set()
-        if self._agenda.has_owed and self._owed_timer is None:
+        if self._rotation.has_owed and self._owed_timer is None:
             self._owed_timer = asyncio.get_running_loop().call_later(_PAUSE, self._on_owed)
             await self._pay_owed()
 
@@ -217,15 +220,18 @@ class Claimer:
         asked = self._with_followers(asked, settles)
         want = self._want
         if any(self._consumers[queue].follows for queue in asked):
+            # Such a job costs the server more to claim and settle, so a call asks for fewer of them.
             want = min(want, _BATCH // _FOLLOWED)
         queues = [self._queue_row(queue, min(want, self._quota(queue))) for queue in asked]
         reserved = {row.queue: row.quota for row in queues}
+        # A settle needs its queue's retention in the same call, so queues that are not asked go with quota 0.
         others = {queue for queue, _ in settles}.difference(asked)
         queues.extend(self._queue_row(queue, 0) for queue in others)
         self._is_due = False
         self._settled.clear()
-        self._agenda.ask(asked)
+        self._rotation.ask(asked)
         lane.is_busy = True
+        # Only one lane at a time may claim a suspect: both answers could bring one.
         suspects = self._suspect not in self.executor.running and not self._is_suspect_asked
         if self._is_suspect_asked:
             self._passed.update(asked)
@@ -245,12 +251,12 @@ class Claimer:
                 settles=[row for _, row in settles],
             )
             lane.call += 1
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: no settle may be lost
             self._settles.extendleft(reversed(settles))
-            self._agenda.unanswered(asked)
+            self._rotation.unanswered(asked)
             if not isinstance(error, StoreRefused):
-                # It may have been carried out, and its answer is none for another list of
-                # settles. What it claimed stalls and is rescued.
+                # The server may have carried it out. Its kept answer does not fit another list of
+                # settles, so its number is not used again. The jobs it claimed stall and are rescued.
                 lane.call += 1
             raise
         finally:
@@ -259,6 +265,7 @@ class Claimer:
             self._asked -= want
             self._asked_of.subtract(reserved)
         for queue, row in settles:
+            # A job that was claimed here again and ended again has a newer token: that one is still unsettled.
             if self.unsettled.get(row.id) == row.token:
                 del self.unsettled[row.id]
             if self._consumers[queue].follows and row.id not in answer.lost:
@@ -268,18 +275,19 @@ class Claimer:
             self._look_again()
 
     def _look_again(self) -> None:
-        """Ask the queues that were passed, unless a suspect runs now: its end makes all be asked."""
+        """Ask the queues whose suspects were left, unless a suspect runs now: every queue is asked when it ends."""
         passed, self._passed = self._passed, set()
         if self._suspect not in self.executor.running:
             for queue in passed:
-                self._agenda.look_at(queue)
+                self._rotation.look_at(queue)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
-        self.answered = time.monotonic()
+        self.answered = clock.monotonic()
         gave = {queues[row.queue - 1].queue for row in answer.claims}
-        self._agenda.answered(asked, (queues[place - 1].queue for place in answer.more), gave)
-        self._agenda.note(queue for queue in answer.woken if queue in self._consumers)
+        self._rotation.answered(asked, (queues[place - 1].queue for place in answer.more), gave)
+        self._rotation.note(queue for queue in answer.woken if queue in self._consumers)
         self._expect_due(answer)
+        self._note_foreign(answer.foreign, asked)
         for job_id in answer.lost:
             self.refused += 1
             _log.warning("outcome refused: the lease was lost", job_id=job_id)
@@ -301,35 +309,43 @@ class Claimer:
             if row.stalls >= _SUSPECT:
                 self._suspect = row.id
             if self._is_draining:
-                self._settle(job, give_back())  # asked for before the stop
+                self._settle(job, give_back())  # the call that claimed it began before the stop
             else:
                 self.executor.start(job, self._consumers[queue])
 
+    def _note_foreign(self, found: list[str], asked: list[str]) -> None:
+        """Log the queues that cannot be read, each once until it can be."""
+        for queue in set(found) - self._foreign:
+            _log.error("queue not read: another program's value stands in the place of its key", queue=queue)
+        self._foreign = (self._foreign - set(asked)) | set(found)
+
     def _settle(self, job: Job, settle: Settle) -> None:
-        attempts = job.attempts + 1 if settle.counts else ""
+        # The server always writes the count of a delayed job, so one that did not count sends the old number.
+        kept = job.attempts if settle.state == "delayed" else ""
+        attempts = job.attempts + 1 if settle.counts else kept
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
         self._settles.append((job.queue, row))
         self.unsettled[job.id] = job.token
         if job.id == self._suspect:
-            self.look_everywhere()  # others of its kind may have been left in any queue
+            self.look_everywhere()  # other suspects may have been left in any queue
         self._settled.clear()
         self._poke()
 
     def _with_followers(self, asked: list[str], settles: list[tuple[str, SettleRow]]) -> list[str]:
-        """The queues to ask, with those that these settles may fill: what follows costs no call of its own."""
+        """Return the queues to ask, with those that these settles may fill: follow-up jobs need no second call."""
         if self.free <= 0:
             return asked
-        follow = {each for queue, _ in settles for each in self._consumers[queue].follows}
-        return [*asked, *(each for each in follow.difference(asked) if self._quota(each) > 0)]
+        follow = {follower for queue, _ in settles for follower in self._consumers[queue].follows}
+        return [*asked, *(follower for follower in follow.difference(asked) if self._quota(follower) > 0)]
 
     def _next_settles(self) -> list[tuple[str, SettleRow]]:
         chosen: list[tuple[str, SettleRow]] = []
         size = cost = 0
         while self._settles and cost < _BATCH and size < _BYTES:
-            each = self._settles.popleft()
-            size += len(each[1].text)
-            cost += _FOLLOWED if self._consumers[each[0]].follows else 1
-            chosen.append(each)
+            settle = self._settles.popleft()
+            size += len(settle[1].text)
+            cost += _FOLLOWED if self._consumers[settle[0]].follows else 1
+            chosen.append(settle)
         return chosen
 
     def _queue_row(self, queue: str, quota: int) -> TurnQueue:
@@ -349,7 +365,7 @@ class Claimer:
         return min(limit - self.executor.counts[queue] - self._asked_of[queue], self.free)
 
     def _expect_due(self, answer: TurnAnswer) -> None:
-        """Take a turn when the earliest delayed job is due; turns promote."""
+        """Plan a turn for the time when the earliest delayed job is due, because turns promote delayed jobs."""
         if self._due_timer is not None:
             self._due_timer.cancel()
             self._due_timer = None
@@ -357,7 +373,7 @@ class Claimer:
             return
         seconds = (answer.next_due - answer.now) / 1000
         if seconds <= 0:
-            self._is_due = True  # more was due than one turn promotes
+            self._is_due = True  # more jobs were due than one turn promotes
         else:
             self._due_timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), self._on_due)
 
@@ -371,8 +387,8 @@ class Claimer:
         self._poke()
 
     async def _pay_owed(self) -> None:
-        """Put wakes back that others may use. Ours may pop them again, hence the pause between."""
-        owed = self._agenda.take_owed()
+        """Put back wakes that other workers may use. This worker may pop them again, so it pauses in between."""
+        owed = self._rotation.take_owed()
         if owed:
             await self._store.rearm(self.pool, owed)
 

@@ -1,9 +1,12 @@
-"""What the engine must know about whoever runs the jobs of one queue."""
+"""The consumer protocol: the functions by which the engine runs the jobs of one queue.
+
+The event bus implements it for handlers; an extension implements it for its own jobs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -13,7 +16,7 @@ __all__ = ["Consumer", "Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long a queue keeps what ended; ages in ms."""
+    """How many finished jobs a queue keeps, and for how long. Ages and `key_ttl` are in ms."""
 
     keep_completed: int
     age_completed: int
@@ -23,7 +26,7 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 class Consumer(Protocol):
-    """Runs the jobs of one queue."""
+    """Runs the jobs of one queue. The engine calls it in the worker's event loop, unless stated otherwise."""
 
     @property
     def queue(self) -> str:
@@ -32,41 +35,68 @@ class Consumer(Protocol):
 
     @property
     def base(self) -> str:
-        """The queue that emissions name; its groups are listed under it."""
+        """The queue that emissions name; the queues of its groups are listed under it."""
         ...
 
     @property
     def group(self) -> str:
-        """The group, empty for the default one."""
+        """The group; empty for the default group."""
         ...
 
     @property
     def concurrency(self) -> int:
-        """Jobs of this queue at a time in this process."""
+        """How many jobs of this queue may run at a time in this process."""
         ...
 
     @property
     def retention(self) -> Retention:
-        """How long what ended is kept."""
+        """How many finished jobs are kept, and for how long."""
         ...
 
     @property
     def follows(self) -> Sequence[str]:
-        """Queues in which work may begin when jobs of this one end: asked in the call that settles them."""
+        """The queues whose jobs may become ready when jobs of this queue end.
+
+        The call that settles the ended jobs also asks these queues.
+        """
         ...
 
     def settled(self, job_id: str, state: str, text: str) -> None:
-        """A job of a queue that others follow was settled so, for good; before what follows is claimed."""
+        """Note that the server recorded this state and text for a job. Called only if `follows` is not empty.
+
+        It is called before the follow-up jobs that the same call claimed are started.
+        """
+        ...
+
+    def surround(self) -> None:
+        """Set the context variables of every job of the queue.
+
+        Called once, in a context of which each job gets a copy.
+        """
         ...
 
     def timeout_of(self, job: Job) -> float | None:
-        """Seconds that one run of the job may take, or None; must not raise."""
+        """Return the seconds that one run of the job may take, None for no limit; must not raise."""
         ...
 
     async def run(self, job: Job) -> Settle | None:
-        """Run the job; None if it has suspended itself. Raises whatever its handler raises."""
+        """Run the job; return None if it suspended itself. Raises whatever its handler raises."""
         ...
 
     def decide(self, job: Job, error: BaseException) -> Settle:
-        """What follows from an error of `run`; must not raise."""
+        """Decide what follows from an error that `run` raised; must not raise."""
+        ...
+
+    def facts(self, job: Job) -> Mapping[str, Any]:
+        """Return the fields of log events about the job: names and ids, no payload.
+
+        Called from any thread; must not raise.
+        """
+        ...
+
+    def failed(self, job: Job, settle: Settle) -> None:
+        """Log that an attempt ended in an error, or that the job ended without a result; `settle` is the decision.
+
+        Called once for each such decision, but not for a job that was given back or whose lease was lost.
+        """
         ...

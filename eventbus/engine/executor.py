@@ -1,84 +1,100 @@
-"""Runs claimed jobs: claimed -> run -> decided -> settled, each in a native task.
+"""The executor of a worker: runs each claimed job in an asyncio task of its own, and decides how the job settles.
 
-A native task for each job, not a task group: a group costs more than the job. The
-executor owns the tasks; nobody else cancels them.
+    claimed -> running -> decided -> settled
 
-What must hold:
-- each started job leaves exactly one settle, unless its lease is lost (then none);
-- a job's slot is free only when its task has really ended, or was given up on (`abandoned`);
-- the cause of a cancellation decides what it means: `timeout` is a failed attempt, also
-  when the handler swallows the cancellation and returns; `shutdown` gives the job back,
-  unless it completed all the same;
-  `lease` settles nothing; `cancel` settles as cancelled unless it completed all the same: the server
-  holds the request, and decides what a completion is worth then; without a cause the handler
-  cancelled itself: an error;
-- a job that suspended itself leaves no settle: the server knows.
+Each job has a plain task, not a task group, because a group costs more than the job. The executor
+owns these tasks; nothing outside it cancels them. Not here: who claims and who sends the settles (`claimer`).
 
-A handler that ignores its cancellation is cancelled once more after `patience`, then
-detached and counted: its job is settled without it, and what it returns later is
-fenced off because nobody listens.
+What must always hold:
+- each started job makes exactly one settle; it makes none if its lease is lost, or if it suspended
+  itself, because the server already knows then;
+- a job's slot is free only when its task has really ended, or when the executor gave up on it (`abandoned`);
+- the cause of a cancellation decides what it means:
+  - `timeout` is a failed attempt, also when the handler swallows the cancellation and returns;
+  - `shutdown` gives the job back, unless it completed nevertheless;
+  - `lease` settles nothing;
+  - `cancel` settles the job as cancelled, unless it completed nevertheless: then the server, which
+    holds the request, decides what the completion is worth;
+  - without a cause, the handler cancelled itself: that is an error;
+- the consumer is notified once of each failure that is settled, so that it logs the failure; a failure
+  that cannot be logged is settled nevertheless;
+- a job starts in the context that its consumer prepared (`surround`), not in that of another job or of
+  whatever started the worker.
+
+A handler that ignores its cancellation is cancelled again after `patience`. After another `patience` the
+executor gives up on it and counts it: its job is settled without it, and its later result is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer
-from eventbus.engine.deadlines import Deadlines
 from eventbus.engine.job import Job, Settle, cancelled, give_back
-from eventbus.logs import get_logger
+from eventbus.runtime.timers import TimerWheel
+from eventbus.telemetry.failure import mark_own
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["MAX_ABANDONED", "Executor", "Running"]
 
 MAX_ABANDONED = 10
-"""Handlers given up on past which a worker drains and ends: its process is not healthy."""
+"""A worker that gave up on this many handlers drains and ends, because its process is not healthy."""
 
 _log = get_logger("eventbus.worker")
 
 Cause = Literal["timeout", "shutdown", "lease", "cancel"]
+_ENDS = ("failed", "cancelled")
 
 
 class Running:
-    """One job in execution."""
+    """One job that runs, with its task and the cause of its cancellation, if there is one."""
 
     __slots__ = ("bucket", "cause", "consumer", "executor", "job", "strikes", "task", "timeout")
 
     def __init__(self, executor: Executor, job: Job, consumer: Consumer) -> None:
-        self.executor = executor
-        self.job = job
-        self.consumer = consumer
+        self.executor: Executor = executor
+        self.job: Job = job
+        self.consumer: Consumer = consumer
         self.task: asyncio.Task[None] | None = None
         self.cause: Cause | None = None
         self.timeout: float | None = None
-        self.bucket = 0
-        self.strikes = 0
+        self.bucket: int = 0
+        self.strikes: int = 0
 
     def on_deadline(self) -> None:
-        """The run's time is over, or its patience after a cancellation is."""
+        """Cancel the job, because its timeout or the patience after an earlier cancellation is over."""
         self.executor.strike(self, "timeout")
+
+    def told(self) -> dict[str, Any]:
+        """Return the fields of log events about this job."""
+        return {**self.consumer.facts(self.job), "job_id": self.job.id, "queue": self.job.queue}
 
 
 class Executor:
     """The jobs that this worker is running."""
 
     def __init__(self, settle: Callable[[Job, Settle], None], *, patience: float) -> None:
-        """`settle` takes each decision; `patience` in seconds as told above."""
+        """`settle` receives each decision. `patience` is in seconds, see the text of this module."""
         self.running: dict[str, Running] = {}
         self.counts: Counter[str] = Counter()
-        self.abandoned = 0
-        self.unhealthy = asyncio.Event()
-        """Set once MAX_ABANDONED handlers were given up on."""
-        self.deadlines = Deadlines()
+        self.abandoned: int = 0
+        self.handed_back: list[Job] = []
+        """Jobs that were running when a stop gave them back."""
+        self.unhealthy: asyncio.Event = asyncio.Event()
+        """Set once the executor gave up on MAX_ABANDONED handlers."""
+        self.deadlines: TimerWheel = TimerWheel()
         self._settle = settle
         self._patience = patience
         self._ended = asyncio.Event()
+        self._contexts: dict[str, contextvars.Context] = {}
 
     def start(self, job: Job, consumer: Consumer) -> None:
-        """Start one claimed job."""
+        """Start one claimed job; returns at once."""
         if job.id in self.running:
             self._supersede(self.running[job.id])
         run = Running(self, job, consumer)
@@ -87,13 +103,23 @@ class Executor:
         run.timeout = consumer.timeout_of(job)
         if run.timeout is not None:
             run.bucket = self.deadlines.add(run, run.timeout)
-        run.task = asyncio.get_running_loop().create_task(self._run(run))
+        # One context for each queue, copied for each job: to set the same variables again would cost more.
+        context = self._contexts.get(job.queue)
+        if context is None:
+            context = self._open(consumer)
+        run.task = asyncio.get_running_loop().create_task(self._run(run), context=context.copy())
+
+    def _open(self, consumer: Consumer) -> contextvars.Context:
+        """Make the context in which each job of a queue starts: what lifespans set, and what the consumer adds."""
+        context = self._contexts[consumer.queue] = contextvars.copy_context()
+        context.run(consumer.surround)
+        return context
 
     async def _run(self, run: Running) -> None:
         settle: Settle | None
         try:
             settle = await run.consumer.run(run.job)
-            if run.cause in ("timeout", "lease"):
+            if run.cause in ("timeout", "lease"):  # the handler swallowed its cancellation
                 settle = self._decide_cancelled(run)
         except asyncio.CancelledError as error:
             settle = self._decide_cancelled(run, error)
@@ -101,7 +127,7 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001  (whatever a handler raises)
             settle = run.consumer.decide(run.job, error)
-            if run.cause is not None:
+            if run.cause is not None:  # the error came from the cancellation, so the cause decides
                 settle = self._decide_cancelled(run)
         self._end(run, settle)
 
@@ -109,19 +135,21 @@ class Executor:
         if run.cause == "lease":
             return None
         if run.cause == "shutdown":
+            self.handed_back.append(run.job)
             return give_back()
         if run.cause == "cancel":
             return cancelled()
         if run.cause == "timeout":
             late = TimeoutError(f"the handler timed out: it ran longer than its timeout of {run.timeout:g} s")
-            late.__cause__ = error  # shows where it was
+            late.__cause__ = error  # its traceback shows where the handler was
+            mark_own(late)
             error = late
         return run.consumer.decide(run.job, error or asyncio.CancelledError())
 
     def _end(self, run: Running, settle: Settle | None) -> None:
         job = run.job
         if self.running.get(job.id) is not run:
-            return  # given up on before: its outcome was decided then
+            return  # the executor gave up on it, or another run took its place: the outcome was decided then
         del self.running[job.id]
         self.counts[job.queue] -= 1
         if run.timeout is not None or run.strikes:
@@ -130,73 +158,89 @@ class Executor:
             self._settle(job, settle)
         if not self.running:
             self._ended.set()
+        if settle is not None and settle.state != "completed" and (settle.counts or settle.state in _ENDS):
+            self._tell(run, settle)
+
+    def _tell(self, run: Running, settle: Settle) -> None:
+        """Have the consumer log a failure. The job is settled even if the program's own log processors raise."""
+        try:
+            run.consumer.failed(run.job, settle)
+        except Exception as error:  # noqa: BLE001  (of the program's logging)
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"the failure of job {run.job.id} could not be logged", "exception": error}
+            )
 
     def strike(self, run: Running, cause: Cause) -> None:
-        """Cancel a job: politely, again after `patience`, then give up on it."""
+        """Cancel a job; the second call cancels it again, and the third one gives up on it.
+
+        The deadline after each cancellation makes the next call. The first cause stays.
+        """
         if self.running.get(run.job.id) is not run or run.task is None:
             return
         run.cause = run.cause or cause
         run.strikes += 1
         if inspect.getcoroutinestate(cast("Any", run.task.get_coro())) == inspect.CORO_CREATED:
-            run.task.cancel()  # it ends without having run a line, so nobody else would decide
+            # The coroutine has not begun, so `_run` never gets the cancellation: decide here.
+            run.task.cancel()
             self._end(run, self._decide_cancelled(run))
             return
         if run.strikes <= 2:
-            run.task.cancel()
-            self.deadlines.discard(run, run.bucket)  # one deadline for each run
+            run.task.cancel(run.cause)
+            self.deadlines.discard(run, run.bucket)  # a run has one deadline at a time
             run.bucket = self.deadlines.add(run, self._patience)
             return
         self.abandoned += 1
         if self.abandoned >= MAX_ABANDONED:
             self.unhealthy.set()
-        _log.error("handler ignores its cancellation, given up on", job_id=run.job.id, queue=run.job.queue)
-        # The server knows of a cancel; a member of a stopped tree that is given back is recorded as unknown.
+        _log.error("handler ignores its cancellation, given up on", **run.told())
+        # After a cancel, a job that is given back still ends as cancelled, because the server holds the
+        # request; a member of a stopped tree is recorded as unknown, because its effect is indeterminate.
         self._end(run, give_back() if run.cause == "cancel" else self._decide_cancelled(run))
 
     def lose(self, leases: Iterable[tuple[str, str]]) -> None:
-        """These leases, ids with their tokens, are lost: cancel their jobs, settle nothing.
+        """Cancel the jobs whose leases, pairs of id and token, are lost; they settle nothing.
 
-        A job that runs here again under a later token is not meant.
+        Ignores a job that this worker has since claimed again under a newer token.
         """
         for job_id, token in leases:
             run = self.running.get(job_id)
             if run is not None and run.job.token == token and run.cause != "lease":
-                _log.warning("lease lost, handler cancelled", job_id=job_id, queue=run.job.queue)
+                _log.warning("lease lost, handler cancelled", **run.told())
                 run.cause = "lease"
                 self.strike(run, "lease")
 
     def cancel(self, jobs: Iterable[str]) -> None:
-        """Somebody asked for these jobs' end: cancel those that run here.
+        """Cancel those of these jobs that run here, because a user asked for it.
 
-        The root of a stopped tree was asked before: it is undoing what was done, and goes on.
+        The root of a stopped tree goes on: it is running the rollbacks that the stop asked for.
         """
         for job_id in jobs:
             run = self.running.get(job_id)
             if run is not None and run.cause is None and not run.job.stop:
-                _log.info("job cancelled while it ran", job_id=job_id, queue=run.job.queue)
+                _log.info("job cancelled while it ran", **run.told())
                 self.strike(run, "cancel")
 
     def abort(self) -> None:
-        """Nobody will keep the leases of what runs: cancel it."""
+        """Cancel every running job without a settle, because its lease is no longer renewed."""
         self.lose([(run.job.id, run.job.token) for run in self.running.values()])
 
     def _supersede(self, run: Running) -> None:
-        """Its lease was lost unnoticed, and its job came back to this very worker."""
+        """Cancel a run whose lease was lost unnoticed, because this worker claimed its job again."""
         run.cause = "lease"
         self._end(run, None)
         if run.task is not None:
             run.task.cancel()
 
     async def drain(self, grace: float) -> None:
-        """Let handlers finish within `grace` seconds, then give the rest back."""
+        """Let handlers finish within `grace` seconds, then cancel the rest and give their jobs back."""
         if await self.wait_ended(grace):
             return
         for run in list(self.running.values()):
             self.strike(run, "shutdown")
-        await self.wait_ended(2 * self._patience + 0.1)
+        await self.wait_ended(2 * self._patience + 0.1)  # both cancellations, and then it gives up
 
     async def wait_ended(self, seconds: float | None = None) -> bool:
-        """Wait until nothing runs; False if that takes longer than `seconds`."""
+        """Wait until nothing runs; return False if that takes longer than `seconds`."""
         if not self.running:
             return True
         self._ended.clear()

@@ -1,7 +1,7 @@
-"""The health of one worker at a moment: facts, and what they mean to whoever watches it.
+"""The health of one worker at one moment: facts about it, and the problems that follow from them.
 
-Alive: a restart would not help. Ready: it claims and settles now. Read from any thread,
-also while the event loop is blocked. Not here: how it is asked for.
+A worker is alive while a restart would not help it. It is ready while it claims and settles jobs.
+A Health is read from any thread, also while the event loop is blocked. Not here: the probes that serve it.
 """
 
 from __future__ import annotations
@@ -11,35 +11,39 @@ import msgspec
 __all__ = ["HEARD_WITHIN", "Health"]
 
 HEARD_WITHIN = 10.0
-"""Seconds; an idle worker's server answers each 4 s, so this is two missed answers."""
+"""Seconds; an idle worker gets an answer of the server each 4 s, so two answers in a row are missing then."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a worker. Times in seconds."""
+    """The facts about one worker at one moment. Times are in seconds."""
 
     worker: str
     queues: list[str]
     running: int
-    """Jobs that run."""
+    """How many jobs run."""
     lag: float
-    """How long the event loop has not answered."""
+    """For how long the event loop has been blocked; 0 while it answers."""
     answered: float | None
-    """Since the server last answered a turn or a wake read; None: not yet."""
+    """Time since the server last answered a turn or a wake read; None before the first answer."""
     connected: bool
+    """Whether the command connection to the server stands."""
     draining: bool
+    """Whether a stop was requested."""
     ended: bool
     leases_kept: bool
-    """Whether the thread that renews leases lives, as long as the worker does."""
+    """False only if the thread that renews leases died while the worker runs."""
     abandoned: int
-    """Handlers that ignored their cancellations."""
+    """How many handlers ignored their cancellations, so that the worker gave up on them."""
     refused: int
-    """Outcomes that were not recorded, for the lease was lost."""
+    """How many outcomes the server did not record because the lease was lost."""
     hang_after: float
+    """A worker whose event loop is blocked for longer is no longer alive."""
     max_abandoned: int
+    """A worker that gave up on this many handlers is no longer alive."""
 
     @property
-    def ailments(self) -> list[str]:
-        """Why it should be restarted; empty while it is alive."""
+    def liveness_problems(self) -> list[str]:
+        """The reasons to restart the worker; empty while it is alive."""
         found: list[str] = []
         if self.lag > self.hang_after:
             found.append(f"the event loop has been blocked for {self.lag:.0f} s (hang_after)")
@@ -50,9 +54,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     @property
-    def hindrances(self) -> list[str]:
-        """Why it claims nothing now; empty while it is ready."""
-        found = self.ailments
+    def readiness_problems(self) -> list[str]:
+        """The reasons why the worker claims nothing now; empty while it is ready."""
+        found = self.liveness_problems
         if self.ended:
             found.append("it has ended")
         elif self.draining:

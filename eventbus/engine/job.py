@@ -1,4 +1,4 @@
-"""A claimed job, and how it can be settled. Values, no I/O."""
+"""A claimed job, and the ways to settle it. Values only, no I/O."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Job", "Settle", "cancel", "cancelled", "complete", "fail", "give_back", "park", "retry"]
+__all__ = ["Job", "Settle", "cancel", "cancelled", "complete", "fail", "give_back", "later", "park", "retry"]
 
 
 class Job(msgspec.Struct, gc=False):
     """One job under this worker's lease.
 
-    `attempts` counts the attempts that ended in an error before this one, `stalls` the
-    leases that ran out. Times are server time, ms.
+    `token` proves the lease. `attempts` is the number of earlier attempts that ended in an error, `stalls`
+    the number of leases that ran out. Times are in ms of the server's clock.
     """
 
     id: str
@@ -26,13 +26,13 @@ class Job(msgspec.Struct, gc=False):
     due_ms: int
     claimed_ms: int
     stop: str = ""
-    """Why the tree of a claimed root stops: `failed`, `cancelled` or `timeout`; empty for every other job."""
+    """For the root of a stopped tree the cause: `failed`, `cancelled` or `timeout`. Empty for every other job."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """The decision about one job: the state it goes to, with its text and delay.
+    """The decision about one job: the state that it gets, with a text and a delay.
 
-    `counts` says whether this run was an attempt that ended in an error.
+    `counts` says whether this run counts as an attempt that ended in an error.
     """
 
     state: Literal["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
@@ -42,35 +42,40 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
 
 
 def complete(result: str) -> Settle:
-    """The handler returned; `result` is JSON."""
+    """Complete the job; `result` is JSON text."""
     return Settle("completed", result)
 
 
 def retry(error: str, delay_ms: int) -> Settle:
-    """The attempt failed and another one follows after `delay_ms`; `error` is JSON."""
+    """Count a failed attempt and run the job again after `delay_ms`; `error` is JSON text."""
     return Settle("delayed", error, delay_ms, counts=True)
 
 
+def later(why: str, delay_ms: int) -> Settle:
+    """Run the job again after `delay_ms`, without an attempt, because it could not begin; `why` is JSON text."""
+    return Settle("delayed", why, delay_ms)
+
+
 def fail(error: str, *, counts: bool = True) -> Settle:
-    """The job fails for good; `error` is JSON."""
+    """Fail the job for good; `error` is JSON text."""
     return Settle("failed", error, counts=counts)
 
 
 def cancelled() -> Settle:
-    """The job ends as cancelled; who asked for it has said why, in the server."""
+    """End the job as cancelled, as a user asked; the server has the reason already."""
     return Settle("cancelled", '{"type":"JobCancelled"}')
 
 
 def cancel(text: str) -> Settle:
-    """The job ends as cancelled; `text` is the outcome that its waiters hear, JSON."""
+    """End the job as cancelled; `text` is the outcome that its waiters receive, as JSON text."""
     return Settle("cancelled", text)
 
 
 def park(why: str) -> Settle:
-    """This worker cannot run it: it waits for one that can. No attempt, no stall."""
+    """Set the job aside until a worker that can run it comes. It counts neither an attempt nor a stall."""
     return Settle("parked", why)
 
 
 def give_back() -> Settle:
-    """Back to its old place in the queue, as if it had never been claimed."""
+    """Put the job back in its old place in the queue, as if it had never been claimed."""
     return Settle("waiting")

@@ -1,20 +1,31 @@
-"""Gives the jobs of dead workers back: looks when the earliest lease ends."""
+"""The rescuer of a worker: gives back the jobs whose leases ran out, of any worker.
+
+It looks when the earliest lease ends. Every worker rescues; there is no leader. Not here: the rules of
+rescue, and the gap after which nothing is rescued for one lease (`heard.lua`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from eventbus.engine.consumer import Consumer
+from eventbus.engine.job import Job
 from eventbus.errors import StoreError
-from eventbus.logs import get_logger
+from eventbus.model import clock
+from eventbus.store.script_rows import StallRow
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Rescuer"]
 
 _log = get_logger("eventbus.worker")
 
-_LIMIT = 200
-_LOOK, _APART = 0.4, 0.05  # of a lease; together less than the half that counts as a gap
+_LIMIT = 200  # jobs in one call
+_LOOK_WITHIN = 1.0  # seconds that reading the records of failed jobs may delay their log events
+_LOOK, _APART = 0.4, 0.05  # of a lease; their sum is less than the half that counts as a gap
 
 _VERDICTS = {
     "rescued": "job stalled, given back",
@@ -24,21 +35,31 @@ _VERDICTS = {
 
 
 class Rescuer:
-    """Ends leases that ran out, of any worker of the shard."""
+    """Ends leases that ran out: gives their jobs back, or fails those that stalled too often."""
 
-    def __init__(self, store: Store, *, lease_ms: int, max_stalls: int, key_ttl_ms: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        lease_ms: int,
+        max_stalls: int,
+        key_ttl_ms: int,
+        consumers: Mapping[str, Consumer] | None = None,
+    ) -> None:
+        """`consumers` give the fields of log events about their jobs."""
         self._store = store
+        self._consumers: Mapping[str, Consumer] = {} if consumers is None else consumers
         self._lease_ms = lease_ms
         self._max_stalls = max_stalls
         self._key_ttl_ms = key_ttl_ms
 
     async def run_once(self, *, now_ms: int | None = None) -> float:
-        """Rescue what has stalled; returns the seconds until the next look.
+        """Rescue the stalled jobs, up to 200; return the seconds until the next look. Raises StoreError.
 
-        A lease that begins after this look ends at least one lease later, so one look in a lease
-        would see every end in time. There are more, so that the looks alone show that the server was
-        there all along: else a worker that is alone, and does not renew, would see a gap each time
-        and put its rescue off for ever (see `heard.lua`).
+        A lease that begins after this look ends one lease later at the earliest, so one look per lease
+        would see every end in time. The looks come more often, because they also prove that the server
+        was reachable all along. Otherwise a single worker that has no leases to renew would see a gap
+        each time, and would put its rescue off for ever (see `heard.lua`).
         """
         lease = self._lease_ms / 1000
         next_ms, stalls = await self._store.rescue(
@@ -48,26 +69,51 @@ class Rescuer:
             key_ttl_ms=self._key_ttl_ms,
             now="" if now_ms is None else now_ms,
         )
-        for each in stalls:
-            _log.warning(
-                _VERDICTS[each.verdict],
-                job_id=each.id,
-                holder=each.worker,
-                renewed_ago=each.age / 1000,
-                loop_lag=each.lag / 1000,
-            )
+        await self._tell(stalls)
         if len(stalls) >= _LIMIT:
             return 0.0
         longest = _LOOK * lease
         return longest if next_ms < 0 else min(longest, next_ms / 1000)
 
+    async def _tell(self, stalls: Sequence[StallRow]) -> None:
+        """Log the rescued jobs, also if this is cancelled while it reads records: they were rescued already."""
+        deadline = clock.monotonic() + _LOOK_WITHIN
+        facts: dict[str, Mapping[str, Any]] = {}
+        try:
+            for stall in stalls:
+                if stall.verdict == "failed" and self._consumers:
+                    facts[stall.id] = await self._facts(stall.id, deadline)
+        finally:
+            for stall in stalls:
+                _log.warning(
+                    _VERDICTS[stall.verdict],
+                    **{**facts.get(stall.id, {}), "job_id": stall.id},
+                    holder=stall.worker,
+                    renewed_ago=stall.age / 1000,
+                    loop_lag=stall.lag / 1000,
+                )
+
+    async def _facts(self, job_id: str, deadline: float) -> Mapping[str, Any]:
+        """Return log fields of a failed job. Another worker ran it, so its record is read from the server."""
+        try:
+            look = await self._store.inspection.job(job_id, deadline=deadline)
+        except StoreError:
+            return {}
+        queue = look.fields.get("queue", "")
+        attempts = look.fields.get("attempts", "")
+        consumer = self._consumers.get(queue)
+        if consumer is None:
+            return {"queue": queue} if queue else {}
+        ended = Job(job_id, "", queue, look.body, int(attempts) if attempts.isdecimal() else 0, 0, 0, 0, 0)
+        return {**consumer.facts(ended), "queue": queue}
+
     async def run(self) -> None:
-        """Look for ever; the worker owns this and ends it."""
+        """Rescue until cancelled; the worker runs this as one of its tasks."""
         while True:
             try:
                 pause = await self.run_once()
             except StoreError as error:
                 _log.error("rescue refused", error=str(error))
                 pause = self._lease_ms / 1000
-            # A little apart, so that a fleet does not look in one instant.
+            # By chance a little later, so that the workers of a fleet do not all look at once.
             await asyncio.sleep(pause + min(0.5, _APART * self._lease_ms / 1000) * random.random())

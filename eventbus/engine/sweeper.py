@@ -1,4 +1,7 @@
-"""Removes finished jobs whose retention is over, also of queues where nothing ends any more."""
+"""The sweeper of a worker: removes finished jobs whose retention is over.
+
+Settling calls remove such jobs too. The sweeper is for queues in which no job ends any more.
+"""
 
 from __future__ import annotations
 
@@ -8,48 +11,48 @@ from collections.abc import Mapping
 
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
-from eventbus.logs import get_logger
-from eventbus.store.rows import SweepQueue
+from eventbus.store.script_rows import SweepQueue
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Sweeper"]
 
 _log = get_logger("eventbus.worker")
 
-_LIMIT = 100
-_CHUNK = 50
+_LIMIT = 100  # jobs of one queue and final state that one call removes at most
+_CHUNK = 50  # queues that one call sweeps
 
 
 class Sweeper:
-    """Sweeps the queues that this worker serves."""
+    """Removes expired finished jobs of the queues that this worker serves."""
 
     def __init__(self, store: Store, consumers: Mapping[str, Consumer], *, interval: float = 60.0) -> None:
-        """`interval` in seconds; each look comes up to a half earlier, by chance."""
+        """`interval` is in seconds; each sweep comes up to half of it earlier, by chance."""
         self._store = store
         self._consumers = consumers
         self._interval = interval
 
     async def run_once(self, *, now_ms: int | None = None) -> int:
-        """Sweep each queue once, a bounded number of jobs; returns how many were removed."""
+        """Sweep each queue once; return how many jobs were removed: of each queue a bounded number."""
         removed = 0
         consumers = list(self._consumers.values())
         for first in range(0, len(consumers), _CHUNK):
             rows = [
                 SweepQueue(
-                    each.queue, kept.keep_completed, kept.age_completed, kept.keep_failed, kept.age_failed
+                    served.queue, kept.keep_completed, kept.age_completed, kept.keep_failed, kept.age_failed
                 )
-                for each in consumers[first : first + _CHUNK]
-                for kept in (each.retention,)
+                for served in consumers[first : first + _CHUNK]
+                for kept in (served.retention,)
             ]
             removed += await self._store.sweep(rows, limit=_LIMIT, now="" if now_ms is None else now_ms)
         return removed
 
     async def _sweep_all(self) -> None:
-        while await self.run_once() >= _LIMIT:  # noqa: ASYNC110  (a pace that leaves the server to others)
+        while await self.run_once() >= _LIMIT:  # noqa: ASYNC110  (a pause between calls, for other clients)
             await asyncio.sleep(0.1)
 
     async def run(self) -> None:
-        """Sweep for ever; the worker owns this and ends it."""
+        """Sweep until cancelled; the worker runs this as one of its tasks."""
         while True:
             await asyncio.sleep(self._interval * (1 - 0.5 * random.random()))
             try:

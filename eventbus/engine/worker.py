@@ -1,39 +1,40 @@
-"""A worker: the roles that consume queues, started and stopped in one place.
+"""The engine's worker: starts and stops the roles that consume queues.
 
-Start: announce -> leases -> claimer -> waker -> rescuer -> announcer -> sweeper; ready when
-the announcement was answered and the claimer looks everywhere.
-Stop: stop claiming -> end the waker's read -> drain handlers -> give the rest back -> settle ->
-wake others for what is left -> end the roles in reverse.
+Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper. The worker is ready
+once the announcement was answered and the claimer asks every queue.
+Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
+-> give the rest back -> settle -> wake other workers for the queues with work -> end the roles.
 
-What must hold: a stop ends within the grace and 5 s more, whatever the server and the handlers
-do, also while the worker starts; leases are kept until all is settled or the time is over.
+Not here: events and payloads, and the handlers (`Consumer`).
 
-Not here: events, payloads, who the handlers are (`Consumer`).
+What must always hold: a stop ends within the grace and 5 s more, whatever the server and the handlers do, also
+while the worker starts; leases are kept until everything is settled or that time is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 import anyio
 import msgspec
 
-from eventbus.engine.announcer import Announcer
 from eventbus.engine.claimer import Claimer
 from eventbus.engine.consumer import Consumer
+from eventbus.engine.drain import Drain, Wait
 from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.engine.health import Health
-from eventbus.engine.leases import LeaseKeeper
+from eventbus.engine.lease_keeper import LeaseKeeper
+from eventbus.engine.presence import Presence
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
-from eventbus.engine.waker import Waker
+from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
-from eventbus.logs import get_logger
+from eventbus.model import clock
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Worker", "WorkerOptions"]
 
@@ -42,11 +43,11 @@ T = TypeVar("T")
 _log = get_logger("eventbus.worker")
 
 _SETTLE_WITHIN = 2.0
-"""Seconds that the last settles have at least, however long the drain took."""
+"""Seconds that the last settles get at least, also when the drain used up the whole grace."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True):
-    """What a worker needs to know beside its consumers. Times in seconds."""
+    """The settings of one worker. Times are in seconds."""
 
     max_concurrency: int
     lease: float
@@ -58,16 +59,23 @@ class WorkerOptions(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """Consumes queues until stopped. One run for each object."""
+    """Consumes queues until it is stopped. An object runs once."""
 
-    def __init__(self, store: Store, consumers: Mapping[str, Consumer], options: WorkerOptions) -> None:
-        """`consumers` may grow while the worker runs; call `update` then."""
-        self.id = secrets.token_hex(6)
+    def __init__(
+        self,
+        store: Store,
+        consumers: Mapping[str, Consumer],
+        options: WorkerOptions,
+        *,
+        find_waits: Callable[[], Iterable[Wait]] = tuple,
+    ) -> None:
+        """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`."""
+        self.id: str = secrets.token_hex(6)
         self._store = store
         self._consumers = consumers
         self._options = options
         lease_ms = round(options.lease * 1000)
-        self.claimer = Claimer(
+        self.claimer: Claimer = Claimer(
             store,
             consumers,
             worker=self.id,
@@ -75,7 +83,7 @@ class Worker:
             max_concurrency=options.max_concurrency,
             patience=options.patience,
         )
-        self.leases = LeaseKeeper(
+        self.leases: LeaseKeeper = LeaseKeeper(
             store,
             self.claimer.executor,
             worker=self.id,
@@ -83,38 +91,44 @@ class Worker:
             lease=options.lease,
             hang_after=options.hang_after,
         )
-        self._waker = Waker(store, self.claimer, worker=self.id)
+        self._drain = Drain(store, self.claimer.executor, worker=self.id, find_waits=find_waits)
+        self._wake_listener = WakeListener(store, self.claimer, worker=self.id)
         self._rescuer = Rescuer(
-            store, lease_ms=lease_ms, max_stalls=options.max_stalls, key_ttl_ms=round(options.key_ttl * 1000)
+            store,
+            lease_ms=lease_ms,
+            max_stalls=options.max_stalls,
+            key_ttl_ms=round(options.key_ttl * 1000),
+            consumers=consumers,
         )
-        self._announcer = Announcer(store, consumers)
+        self._presence = Presence(store, consumers, worker=self.id)
         self._sweeper = Sweeper(store, consumers)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
-        self.ready = asyncio.Event()
+        self.ready: asyncio.Event = asyncio.Event()
 
     async def update(self) -> None:
-        """Serve the consumers that were added; returns when they are announced.
+        """Serve the consumers that were added; return when the server knows of them.
 
-        Raises ProviderStopped when the worker stops before that.
+        Raises ProviderStopped if the worker stops before that.
         """
-        pool = await self._unless(self._stop, self._announcer.run_once(unpark=True))
+        pool = await self._unless(self._stop, self._presence.run_once(unpark=True))
         if pool is None:
             raise ProviderStopped("the worker stopped before it served what was added")
         self.claimer.pool = pool
         self.claimer.look_everywhere()
+        # Ends the wake listener's blocked read, which still waits for the wakes of the former pool.
         await self._unless(self._stop, self._store.poke(self.id, "pool"))
 
     def health(self) -> Health:
-        """How it is; from any thread."""
-        now, heard = time.monotonic(), [self.claimer.answered, self._waker.answered]
+        """Return the state of the worker; may be called from any thread."""
+        now, answers = clock.monotonic(), [self.claimer.answered, self._wake_listener.answered]
         return Health(
             worker=self.id,
             queues=list(self._consumers),
             running=len(self.claimer.executor.running),
             lag=self.leases.lag,
-            answered=min((now - each for each in heard if each is not None), default=None),
+            answered=min((now - at for at in answers if at is not None), default=None),
             connected=self._store.is_connected,
             draining=self._stop.is_set(),
             ended=self._ended.is_set(),
@@ -126,18 +140,20 @@ class Worker:
         )
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Ask the worker to end; `run` returns when it has. `at_once` skips the grace."""
+        """Ask the worker to stop; `run` returns once it has. `at_once` skips the grace. Idempotent."""
         if at_once:
             self._stop_now.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Run until stopped. Raises StoreRefused when the server refuses the worker."""
+        """Run until stopped. Raises StoreRefused if the server refuses the worker."""
         try:
-            pool = await self._unless(self._stop, self._announcer.run_once(unpark=True))
-            if pool is not None:
-                self.claimer.pool = pool
-                await self._run_roles()
+            pool = await self._unless(self._stop, self._presence.run_once(unpark=True))
+            if pool is None:
+                await self._presence.leave()  # the announcement may have reached the server
+                return
+            self.claimer.pool = pool
+            await self._run_roles()
         finally:
             self._ended.set()
 
@@ -146,9 +162,9 @@ class Worker:
         try:
             async with anyio.create_task_group() as roles:
                 roles.start_soon(self.claimer.run, name="claimer")
-                roles.start_soon(self._waker.run, name="waker")
+                roles.start_soon(self._wake_listener.run, name="wake_listener")
                 roles.start_soon(self._rescuer.run, name="rescuer")
-                roles.start_soon(self._announcer.run, name="announcer")
+                roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
                 self.claimer.look_everywhere()
@@ -157,31 +173,34 @@ class Worker:
                 await self._shut_down()
                 roles.cancel_scope.cancel()
         finally:
-            # After a drain there are none; after an error nobody would keep their leases.
+            # After a drain nothing runs. After an error nothing renews the leases, so cancel what runs.
             self.claimer.executor.abort()
             self.claimer.executor.deadlines.close()
             await self.leases.aclose()
 
     async def _shut_down(self) -> None:
-        end_of_grace = time.monotonic() + self._options.grace
+        end_of_grace = clock.monotonic() + self._options.grace
         self.claimer.stop_claiming()
-        self._waker.stop()
-        # Beside the drain: without an answer the read ends by itself when its block does.
+        self._wake_listener.stop()
+        # Both run beside the drain, because the server may not answer. The wake listener's read then ends
+        # by itself when its block time is over.
         poke = asyncio.create_task(self._store.poke(self.id, "stop"))
+        leaving = asyncio.create_task(self._presence.leave())
         try:
-            await self._unless(self._stop_now, self.claimer.executor.drain(self._options.grace))
-            if self._stop_now.is_set():
-                await self.claimer.executor.drain(0)
+            await self._unless(self._stop_now, self._drain.wait_finished(self._options.grace))
+            await self._drain.hand_back()
             await self._settle(end_of_grace)
+            await asyncio.wait([leaving])
         finally:
             await _end(poke)
+            await _end(leaving)
 
     async def _settle(self, end_of_grace: float) -> None:
-        """Settle what has ended, in what is left of the grace and 2 s; 2 s if nothing is known to have."""
+        """Settle the jobs that ended, within the rest of the grace and 2 s; within 2 s if none waits to be settled."""
         settling = asyncio.create_task(self._settle_and_hand_over())
         at_once = asyncio.create_task(self._stop_now.wait())
         try:
-            left = max(0.0, end_of_grace - time.monotonic()) if self.claimer.unsettled else 0.0
+            left = max(0.0, end_of_grace - clock.monotonic()) if self.claimer.unsettled else 0.0
             await asyncio.wait([settling, at_once], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait([settling], timeout=_SETTLE_WITHIN)
         finally:
@@ -197,11 +216,11 @@ class Worker:
 
     async def _settle_and_hand_over(self) -> None:
         await self.claimer.wait_settled()
-        await self._waker.ended.wait()  # what it may have popped is handed over too
+        await self._wake_listener.ended.wait()  # a wake that it popped last must be handed over too
         await self.claimer.hand_over()
 
     async def _unless(self, event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return what the work returns; None, and the work ended, if the event comes first."""
+        """Return the result of `work`, or cancel it and return None if `event` is set first."""
         working, coming = asyncio.create_task(work), asyncio.create_task(event.wait())
         try:
             await asyncio.wait([working, coming], return_when=asyncio.FIRST_COMPLETED)
@@ -211,14 +230,14 @@ class Worker:
             await _end(working)
 
     async def _watch_abandoned(self) -> None:
-        """End a worker whose handlers ignore their cancellations."""
+        """Stop the worker when too many of its handlers ignored their cancellations."""
         await self.claimer.executor.unhealthy.wait()
         _log.critical("too many handlers ignore their cancellation, worker ends", count=MAX_ABANDONED)
         self._stop.set()
 
 
 async def _end(task: asyncio.Task[Any]) -> None:
-    """Cancel the task and wait for its end; its outcome is heard, whatever it is."""
+    """Cancel the task and wait for its end; retrieve its error, so that asyncio does not log it."""
     if task.cancel():
         await asyncio.wait([task])
     if not task.cancelled():

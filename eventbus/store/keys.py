@@ -1,12 +1,13 @@
-"""Every key in the server, built in one place.
+"""The keys in the server: their names are built here, and `KINDS` lists them all.
 
-A key is `<prefix>:{<shard>}:<kind>[:<name>]`. The braces are the hash tag that puts
+A key is `<prefix>:2:{<shard>}:<kind>[:<name>]`, where 2 is the edition of the store: no key of another edition
+can meet one of this. The braces are the hash tag that puts
 all keys of a shard into one slot, so that one script call may touch any of them.
-Names are escaped, so none can leave its tag or meet another's key.
+Names are escaped, so that no name can break the hash tag or collide with the key of another name.
 
-What must hold: no other Python module writes a key by hand; a Lua script builds keys
-only from `KEYS[1]`, the shard's root, and a kind listed in `KINDS` (a test reads the
-scripts and checks both).
+What must always hold: no other Python module spells a key. A Lua script builds its keys only from
+the root, which it cuts out of `KEYS[1]`, and from kinds that `KINDS` lists. A test reads the scripts
+and checks this.
 """
 
 from __future__ import annotations
@@ -14,17 +15,26 @@ from __future__ import annotations
 import hashlib
 from urllib.parse import quote
 
-__all__ = ["KINDS", "Keys", "escape", "key_digest"]
+__all__ = ["EDITION", "KINDS", "Keys", "escape", "key_digest", "payload_digest"]
 
-#: kind -> (type, content, who writes it, when it goes)
+EDITION = 2
+"""The edition of the store: the shape of its keys and records. It is part of every key."""
+
+#: kind -> (type, content, the scripts that write it, when it is removed)
 KINDS: dict[str, tuple[str, str, str, str]] = {
     # one per shard
+    "queues": (
+        "hash",
+        "the book; `*`: edition, flags, offset of the shard's time, shards",
+        "open_shard",
+        "never",
+    ),
+    "none": ("none", "nothing; each call names it, so that a cluster sees two keys", "nobody", "never"),
     "active": ("zset", "job -> end of its lease, ms", "turn, renew, rescue", "never"),
-    "delayed": ("zset", "job -> due time, ms", "add, turn", "never"),
-    "deadlines": (
+    "due": (
         "zset",
-        "`kind:tree` -> due time, ms: timeouts of trees, and chores, the rest of work on them",
-        "graph, checkpoint, turn, rescue, cancel, add, sweep",
+        "`q:queue` -> when its first delayed job is due, or before; `kind:tree` -> timeouts, chores; ms",
+        "add, graph, checkpoint, turn, rescue, cancel, sweep",
         "never",
     ),
     "rooted": ("set", "queues that have roots of trees", "graph, checkpoint", "never"),
@@ -32,13 +42,19 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "order": ("string", "the counter of the orders that jobs take", "add, turn, rescue", "never"),
     "clock": (
         "hash",
-        "heard: last call of any worker, ms; grace: no rescue before, ms",
+        "heard: last call of any worker, ms; grace: no rescue before, ms, and the lease that it is for",
         "renew, rescue",
         "never",
     ),
     "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
     "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
     "control": ("zset", "messages to one worker", "post, cancel, add", "2 min"),
+    "serving": (
+        "zset",
+        "worker -> its last announcement, ms, of one pool",
+        "announce, leave",
+        "2 min after its last worker",
+    ),
     "worker": (
         "hash",
         "when one worker was last heard, and its event loop's lag, ms",
@@ -50,6 +66,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue
     "ready": ("zset", "waiting job -> priority and order", "add, turn, rescue", "with its last job"),
+    "delayed": ("zset", "delayed job -> due time, ms", "add, turn", "with its last job"),
     "completed": ("zset", "job -> end, ms", "turn", "by retention"),
     "failed": (
         "zset",
@@ -60,7 +77,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "cancelled": ("zset", "job -> end, ms", "turn, cancel, add, rescue", "by retention"),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
-    "pools": ("zset", "pool -> last announcement, ms", "announce", "2 min after its last worker"),
+    "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),
     "roots": ("zset", "open root -> when it was added, ms", "graph, restart", "with its last root"),
     # one per job or idempotency key
     "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),
@@ -74,7 +91,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "outcome": ("string", "outcome of a keyed job, if over 8 KiB", "turn, rescue", "key_ttl after the end"),
     "progress": ("string", "last progress, JSON", "note", "with the record"),
     "log": ("list", "errors of ended attempts, and stalls; the newest 50", "turn, rescue", "with the record"),
-    "waiters": ("hash", "further emission -> its emitter", "add, look", "with the record"),
+    "waiters": (
+        "set",
+        "emitters whose emissions joined the job, at most 1,000",
+        "add, look, graph",
+        "with the record",
+    ),
     "needs": ("set", "what the job still waits for; '' for a sweep", "graph, checkpoint, turn", "when empty"),
     "feeds": ("list", "who waits for the job", "graph, checkpoint", "with the record"),
     "members": ("list", "members of the tree, as they were added", "graph, checkpoint", "with the record"),
@@ -97,10 +119,10 @@ def escape(name: str) -> str:
 
 
 def key_digest(key: str) -> str:
-    """Return what stands for an idempotency key in key names and records, at most 64 bytes.
+    """Return the text that stands for an idempotency key in key names and records, at most 64 bytes.
 
-    Short keys stay readable; longer ones become a SHA-256 digest, told apart by a
-    leading `#` that an escaped key cannot have.
+    A short key stays readable. A longer one becomes `#` and the start of its SHA-256 digest; no escaped
+    key contains a `#`.
     """
     plain = escape(key)
     if len(plain) <= 48:
@@ -108,28 +130,40 @@ def key_digest(key: str) -> str:
     return "#" + hashlib.sha256(key.encode()).hexdigest()[:40]
 
 
+def payload_digest(payload: bytes) -> str:
+    """Return what a key's pointer keeps of its payload: enough to see that another one came with the same key."""
+    return hashlib.sha1(payload, usedforsecurity=False).hexdigest()[:16]
+
+
 class Keys:
     """The keys of one shard."""
 
     def __init__(self, prefix: str, shard: str) -> None:
-        self.root = f"{escape(prefix)}:{{{escape(shard)}}}"
+        self.root: str = f"{escape(prefix)}:{EDITION}:{{{escape(shard)}}}"
+        self.first_edition: str = f"{escape(prefix)}:{{{escape(shard)}}}"
+        """The root of the keys that the first edition of the store would have."""
+        self.declared: tuple[str, str] = (self.shard_key("queues"), self.shard_key("none"))
+        """The keys that each call of a script declares: the book, and one that never exists.
+
+        A cluster needs two keys to see that a slot is on the move: it then refuses the whole call.
+        """
 
     def shard_key(self, kind: str) -> str:
-        """A key that the shard has once: `active`, `delayed` or `clock`."""
+        """Return a key that the shard has once, such as `active`, `due` or `clock`."""
         return f"{self.root}:{kind}"
 
     def of(self, kind: str, name: str) -> str:
-        """A key of one queue, job, worker, pool or emitter; `kind` is one of `KINDS`."""
+        """Return the key of one queue, job, worker, pool or emitter; `kind` is one of `KINDS`."""
         return f"{self.root}:{kind}:{name}"
 
     def replies(self, emitter: str) -> str:
-        """Stream; outcomes for one emitter; written by settling workers, trimmed by the emitter."""
+        """Return the key of one emitter's stream of outcomes. Workers add to it, the emitter trims it."""
         return self.of("replies", emitter)
 
     def wake(self, pool: str) -> str:
-        """Sorted set; queues with work for the workers of one pool."""
+        """Return the key of the sorted set of queues that have work for one pool."""
         return self.of("wake", pool)
 
     def control(self, worker: str) -> str:
-        """Sorted set; messages to one worker."""
+        """Return the key of the sorted set of messages to one worker."""
         return self.of("control", worker)

@@ -1,52 +1,57 @@
-"""The Lua scripts: one file an operation, shared parts by `--include`, loaded by name.
+"""The Lua scripts, loaded by name: one file for each operation, with shared parts that `linker.py` puts in.
 
-A script gets one key, the shard's root, and one packed argument: a flat msgpack array
-of text and whole numbers, never nested (Redis' `cmsgpack` has no `bin`, stops at 16
-levels and misreads large unsigned numbers). Its header names what it reads, in order;
-a test holds the headers against the callers' lists in `store.py`.
+A script gets one key, the shard's root, and one packed argument: a flat msgpack array of text and
+whole numbers. The array is never nested, because Redis' `cmsgpack` has no `bin`, stops at 16 levels
+and misreads large unsigned numbers. A script's header names the values that it reads, in order; a
+test compares the headers with the lists that `store.py` sends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 
-__all__ = ["Script", "load_script", "pack"]
+from eventbus.store.linker import Part, link, parse_part
 
-_INCLUDE = re.compile(r"^--include (\w+)\n", re.MULTILINE)
+__all__ = ["Script", "load_script", "pack", "read_part"]
+
 _FIELDS = re.compile(r"^-- (\w+): ([a-z_ ]+)$", re.MULTILINE)
 
-pack = msgspec.msgpack.Encoder().encode
-"""Pack a flat list of text and whole numbers as one argument."""
+pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+"""Pack a flat list of text and whole numbers into one argument."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """One script as the server gets it."""
+    """One script, as the server gets it."""
 
     name: str
     source: str
     digest: str
     fields: dict[str, list[str]]
-    """What the header says it reads: section -> names in order."""
+    """Section of the header -> the names of the values that the script reads there, in order."""
 
 
-def _expand(text: str) -> str:
-    folder = files("eventbus.store").joinpath("lua", "lib")
-    return _INCLUDE.sub(lambda match: folder.joinpath(f"{match[1]}.lua").read_text(), text)
+@cache
+def read_part(name: str) -> Part:
+    """Read a shared part of scripts."""
+    return parse_part(name, files("eventbus.store").joinpath("lua", "lib", f"{name}.lua").read_text())
 
 
 @cache
 def load_script(name: str, prelude: str = "") -> Script:
-    """Read the script `name` with its includes. `prelude` goes before the first line
-    (tests put `#!lua` there, which makes a cluster refuse undeclared foreign slots).
+    """Read the script `name` with its includes; `prelude` goes before the first line.
+
+    Tests put `#!lua` there, which makes a cluster refuse keys of other slots that were not declared.
     """
     text = files("eventbus.store").joinpath("lua", f"{name}.lua").read_text()
     fields = {match[1]: match[2].split() for match in _FIELDS.finditer(text) if match[1] != "answer"}
-    source = prelude + _expand(text)
+    source = prelude + link(text, read_part)
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(), fields)

@@ -1,57 +1,61 @@
-"""The store: every operation on the server, words in and words out.
+"""The store: every operation on the server, with text and numbers in and out.
 
-Each call here is one script call on the keys of one shard, or a plain command that may
-be repeated. No bytes and no exception of the client library leaves this package.
+Each method calls a script on the keys of one shard, or a plain command; both may be repeated.
+No bytes and no exception of the client library leave this package.
 
-Deadlines are monotonic seconds; None repeats for ever. Every method raises
-StoreUnavailable past its deadline and StoreRefused for what repeating cannot mend.
+Deadlines are monotonic seconds; with None a call is repeated for ever. Every method raises
+StoreUnavailable past its deadline, and StoreRefused for a refusal that repeating cannot change.
+`now` is the time in ms that a test passes; with `''` a script takes the server's time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
-from eventbus.errors import StoreCorrupt, StoreRefused
-from eventbus.store.caller import Caller
-from eventbus.store.channel import Channel
-from eventbus.store.connection import Connector, translate
-from eventbus.store.inspection import InspectionStore
+from eventbus.errors import StoreRefused
+from eventbus.store.connection.availability import Availability
+from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.group_store import GroupStore
 from eventbus.store.keys import Keys
-from eventbus.store.replication import ReplicatedChannel, warn_without_replica
-from eventbus.store.rows import (
+from eventbus.store.lease_store import LeaseStore
+from eventbus.store.presence_store import PresenceStore
+from eventbus.store.queries import QueryStore
+from eventbus.store.script_rows import (
+    AddAnswer,
     AddQueue,
     AddRow,
     AddVerdict,
     AnnounceQueue,
     CancelRow,
     ClaimRow,
-    LeaseRow,
     NoteRow,
     Outcome,
-    PlainRow,
     SettleRow,
     StallRow,
     SweepQueue,
     TurnAnswer,
     TurnQueue,
 )
-from eventbus.store.scripts import load_script, pack
-from eventbus.store.trees import TreeStore
+from eventbus.store.tree_store import TreeStore
+from eventbus.store.wake_reader import WakeReader
+from eventbus.telemetry.logging import get_logger
 
-__all__ = ["OLDEST", "SHARD", "LeaseStore", "Store", "WakeReader", "parse_info"]
+__all__ = ["OLDEST", "SHARD", "Store", "parse_info"]
 
 SHARD = "0"
-"""The one shard there is by default."""
+"""The name of the only shard."""
 
-_BLOCK = 4.0
-_BLOCK_PATIENCE = 2.0  # a blocked read given up for nothing costs a look, so it is shorter than that of calls
+_log = get_logger("eventbus.store")
+
 _ANSWER_TIMEOUT = 5.0
-_LOOK_BYTES = 4 << 20
-OLDEST = (6, 2)
-_NOTHING = ("", "", "", "", 0, 0)
-"""What a plain row has from `key` to `lifo`."""
+_LOOK_BYTES = 4 << 20  # at most this many bytes of outcomes in one answer, so that no call holds others up
+OLDEST = (6, 2)  # SMISMEMBER and XTRIM MINID came with it
 
 
 class Store:
@@ -60,23 +64,27 @@ class Store:
     def __init__(
         self, connector: Connector, *, prefix: str, name: str, prelude: str = "", replicated: bool = False
     ) -> None:
-        """`replicated` lets an add count only once a replica has it."""
+        """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts."""
         self.connector = connector
-        self.keys = Keys(prefix, SHARD)
+        self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
-        self._caller = Caller(self._channel, root=self.keys.root, prelude=prelude)
+        self.availability: Availability = Availability(connector.address)
+        shared: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
+        self._caller = RetryingCaller(self._channel, keys=self.keys, **shared)
         self._replicated: ReplicatedChannel | None = None
-        self._adder: Caller | None = None
+        self._adder: RetryingCaller | None = None
         if replicated:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
-            self._adder = Caller(self._replicated, root=self.keys.root, prelude=prelude)
-        self.inspection = InspectionStore(self._caller, self.keys)
-        self.trees = TreeStore(self._caller, self._adder or self._caller, self.keys)
+            self._adder = RetryingCaller(self._replicated, keys=self.keys, **shared)
+        self.inspection: QueryStore = QueryStore(self._caller, self.keys)
+        self.presence: PresenceStore = PresenceStore(self._caller)
+        self.groups: GroupStore = GroupStore(self._caller, self.keys)
+        self.trees: TreeStore = TreeStore(self._caller, self._adder or self._caller, self.keys)
 
     @property
     def address(self) -> str:
-        """Where the server is, without a password."""
+        """The server's address, without a password."""
         return self.connector.address
 
     @property
@@ -85,7 +93,7 @@ class Store:
         return self._channel.is_connected
 
     async def start(self, *, deadline: float | None, allow_eviction: bool = False) -> None:
-        """Connect and check that the server can keep what it is given.
+        """Connect, and check that the server does not lose the jobs that it is given.
 
         Raises StoreRefused for a server that is too old, a replica, or one that may evict keys.
         """
@@ -112,19 +120,29 @@ class Store:
         if self._replicated is not None:
             await self._replicated.check_rights(deadline=deadline)
             warn_without_replica(facts, self.address)
+        if await self._caller.open_shard(deadline=deadline):
+            _log.warning(
+                "the server has keys of the first edition of the store under this prefix, which this version does not read",
+                keys=f"{self.keys.first_edition}:*",
+                remedy="let workers of the older version finish its jobs, then delete these keys",
+            )
 
     async def aclose(self) -> None:
-        """Close the connection and leave the embedded server. Idempotent."""
+        """Close the connection, and leave the embedded server if the URL names one. Idempotent."""
         await self._channel.aclose()
         await self.connector.aclose()
 
     def open_wakes(self, *, pool: str, worker: str) -> WakeReader:
-        """A reader for one worker's wakes, on a connection of its own."""
-        channel = Channel(self.connector, name=f"{self.name}-wake", answer_timeout=_BLOCK + _BLOCK_PATIENCE)
-        return WakeReader(channel, wake=self.keys.wake(pool), control=self.keys.control(worker))
+        """Return a reader of one worker's wakes and messages, with its own connection."""
+        return WakeReader(
+            self.connector,
+            name=f"{self.name}-wake",
+            wake=self.keys.wake(pool),
+            control=self.keys.control(worker),
+        )
 
     def open_leases(self, *, timeout: float) -> LeaseStore:
-        """A store for the lease thread, on a blocking connection of its own."""
+        """Return a store for the lease thread, with its own blocking connection."""
         return LeaseStore(self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout)
 
     def add(
@@ -135,14 +153,20 @@ class Store:
         *,
         deadline: float,
         now: int | str = "",
-    ) -> Awaitable[list[AddVerdict]]:
-        """Add emissions, sent at once if it can be; verdicts for those that are not simply new jobs."""
-        plain = _plain_rows(rows)
-        arguments: list[Any] = [now, emitter, len(queues), len(plain), 0 if plain else len(rows)]
+    ) -> Awaitable[AddAnswer]:
+        """Add emissions. The answer has a verdict for each row that did not simply become a new job.
+
+        If a connection is open, the call is written before this returns, without a task. A call that waits
+        for a replica needs a task.
+        """
+        # A call has rows of one kind only (see `add.lua`); the short kind spares 7 of 11 fields a row.
+        plain = _plain_fields(rows)
+        counts = (0, len(rows)) if plain is None else (len(rows), 0)
+        arguments: list[Any] = [now, emitter, len(queues), *counts]
         arguments.extend(chain.from_iterable(queues))
-        arguments.extend(chain.from_iterable(plain or rows))
+        arguments.extend(chain.from_iterable(rows) if plain is None else plain)
         caller = self._adder or self._caller
-        return caller.start("add", arguments, deadline=deadline, read=_verdicts)
+        return caller.start("add", arguments, deadline=deadline, read=partial(_read_added, len(queues)))
 
     async def turn(
         self,
@@ -161,7 +185,8 @@ class Store:
     ) -> TurnAnswer:
         """Settle, promote and claim in one call. `call` must rise by one from turn to turn.
 
-        `suspects` says whether a job that stalled twice may be claimed, which then comes alone.
+        A repeated turn is recognized by `call`, and answered as before. `suspects` says whether a job that
+        stalled twice may be claimed, which then comes alone. Claiming stops once bodies reach `max_bytes`.
         """
         head = (now, worker, call, lease_ms, pool, want, int(suspects), max_bytes, len(queues), len(settles))
         arguments: list[Any] = [*head]
@@ -169,7 +194,7 @@ class Store:
         arguments.extend(chain.from_iterable(settles))
         answer = await self._caller.script("turn", arguments, deadline=deadline)
         flat = answer[5]
-        claims = [
+        claims = [  # written out for speed; fields of a job's record come as text
             ClaimRow(
                 flat[i],
                 flat[i + 1],
@@ -182,13 +207,13 @@ class Store:
             )
             for i in range(0, len(flat), 8)
         ]
-        return TurnAnswer(*answer[:5], token=f"{worker}:{call}", claims=claims)
+        return TurnAnswer(*answer[:5], token=f"{worker}:{call}", claims=claims, foreign=answer[6])
 
     async def rescue(
         self, *, lease_ms: int, limit: int, max_stalls: int, key_ttl_ms: int, now: int | str = ""
     ) -> tuple[int, list[StallRow]]:
-        """End leases that ran out; returns the ms until the next one ends (-1: nothing active),
-        and what became of each job.
+        """End leases that ran out, at most `limit`. Return the ms until the next lease ends, -1 if no job
+        is active, and a row for each job whose lease ended.
         """
         answer = await self._caller.script("rescue", [now, lease_ms, limit, max_stalls, key_ttl_ms])
         return answer[0], [StallRow(*answer[i : i + 5]) for i in range(1, len(answer), 5)]
@@ -201,28 +226,40 @@ class Store:
         deadline: float | None = None,
         now: int | str = "",
     ) -> list[str]:
-        """Cancel jobs with those of their groups; returns for each `ended`, `asked` (it runs, and its
-        worker was told), `over` (it had ended) or `unknown`, the first that is true of one of them.
+        """Cancel jobs, each with the jobs of its groups, and return one word for each row.
+
+        The word is the first that is true of one of these jobs: `ended` (cancelled now), `asked` (it
+        runs, and its worker was notified), `over` (it had ended before) or `unknown`.
         """
         arguments: list[Any] = [now, key_ttl_ms, len(rows), *chain.from_iterable(rows)]
         return await self._caller.script("cancel", arguments, deadline=deadline)
 
     async def announce(
-        self, *, pool: str, queues: Sequence[AnnounceQueue], unpark: bool, now: int | str = ""
+        self,
+        *,
+        pool: str,
+        worker: str,
+        queues: Sequence[AnnounceQueue],
+        unpark: bool,
+        former: str = "",
+        now: int | str = "",
     ) -> int:
-        """Say that a worker of `pool` serves `queues`; returns how many parked jobs came back."""
-        arguments: list[Any] = [now, pool, int(unpark), len(queues)]
+        """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued.
+
+        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`.
+        """
+        arguments: list[Any] = [now, pool, worker, former, int(unpark), len(queues)]
         arguments.extend(chain.from_iterable(queues))
         return await self._caller.script("announce", arguments)
 
     async def sweep(self, queues: Sequence[SweepQueue], *, limit: int, now: int | str = "") -> int:
-        """Remove finished jobs past their retention, at most `limit` for each queue and state."""
+        """Remove jobs past their retention, at most `limit` for each queue and state. Return how many."""
         arguments: list[Any] = [now, limit, len(queues)]
         arguments.extend(chain.from_iterable(queues))
         return await self._caller.script("sweep", arguments)
 
     async def note(self, notes: Sequence[NoteRow], *, deadline: float | None = None) -> list[str]:
-        """Record progress; returns the ids whose lease is lost."""
+        """Record progress. Return the ids of the jobs whose lease is lost."""
         return await self._caller.script("note", [len(notes), *chain.from_iterable(notes)], deadline=deadline)
 
     async def look(
@@ -234,133 +271,54 @@ class Store:
         max_bytes: int | None = None,
         deadline: float | None = None,
     ) -> list[Outcome]:
-        """Look jobs up in the order asked; open ones are joined as a waiter if `join`.
+        """Look jobs up, and return their outcomes in the order of `ids`.
 
-        A job without a record has the state `unknown`. With `max_bytes` those past so many bytes of
-        outcomes, but never the first, are not read: their state is `later`.
+        With `join`, `emitter` becomes a waiter of each job that is open. A job without a record has the
+        state `unknown`. Once `max_bytes` of outcomes are read, the state of the remaining jobs is `later`;
+        the first job is always read.
         """
         found: dict[str, Outcome] = {}
         left = list(ids)
         while left:
             arguments: list[Any] = [emitter, max_bytes or _LOOK_BYTES, len(left)]
-            arguments.extend(chain.from_iterable((each, int(join)) for each in left))
+            arguments.extend(chain.from_iterable((job_id, int(join)) for job_id in left))
             flat = await self._caller.script("look", arguments, deadline=deadline)
             later: list[str] = []
             for i, job in enumerate(left):
                 state, text = flat[2 * i], flat[2 * i + 1]
-                if state == "later" and max_bytes is None:
+                if state == "later" and max_bytes is None:  # past our own bound: the next call reads it
                     later.append(job)
                 else:
                     found[job] = Outcome(job, state, text)
             left = later
-        return [found[each] for each in ids]
+        return [found[job_id] for job_id in ids]
 
     async def rearm(self, pool: str, queues: Sequence[str]) -> None:
-        """Put wakes back that this worker cannot use now."""
+        """Put back wakes that this worker cannot use now, for the other workers of `pool`."""
         await self._caller.script("post", ["wake", pool, len(queues), *queues])
 
     async def poke(self, worker: str, message: str) -> None:
-        """Wake one worker's blocked read with a message."""
+        """Send a control message to one worker, which ends its blocked read."""
         await self._caller.script("post", ["control", worker, 1, message])
 
-    async def add_group(self, queue: str, group: str, *, deadline: float | None = None) -> None:
-        """Make a group exist before its first worker starts."""
-        await self._caller.script("group", [queue, group], deadline=deadline)
+
+def _read_added(queues: int, flat: list[Any]) -> AddAnswer:
+    """Read the answer of `add.lua`: the server's time, the widths of the queues, then five values for each verdict."""
+    first = 1 + queues
+    return AddAnswer(flat[1:first], [AddVerdict(*flat[i : i + 5]) for i in range(first, len(flat), 5)])
 
 
-class WakeReader:
-    """The blocked read of one worker: its pool's wakes and its own control messages."""
-
-    def __init__(self, channel: Channel, *, wake: str, control: str) -> None:
-        self._channel = channel
-        self._wake = wake
-        self._control = control
-
-    async def wait(self, seconds: float) -> tuple[str, str] | None:
-        """Wait at most `seconds` (4 at most); returns `("wake", queue)`, `("control", message)` or None.
-
-        One try; never to be cancelled in flight, for a cancelled pop may have eaten its marker.
-        """
-        # Redis 6 takes less than 2 ms for no time at all, which is for ever.
-        block = max(0.01, min(seconds, _BLOCK))
-        reply = await self._channel.call("BZPOPMIN", self._control, self._wake, block)
-        if reply is None:
-            return None
-        return ("control" if reply[0] == self._control else "wake"), reply[1]
-
-    async def poll(self) -> tuple[str, str] | None:
-        """As `wait`, without waiting and for a control message only."""
-        reply = await self._channel.call("ZPOPMIN", self._control)
-        return ("control", reply[0]) if reply else None
-
-    async def aclose(self) -> None:
-        """Close the connection. Idempotent."""
-        await self._channel.aclose()
-
-
-class LeaseStore:
-    """What the lease thread needs, blocking. One connection, opened again after a loss."""
-
-    def __init__(self, connector: Connector, keys: Keys, *, name: str, timeout: float) -> None:
-        self._connector = connector
-        self._root = keys.root
-        self._name = name
-        self._timeout = timeout
-        self._connection: Any = None
-
-    def renew(
-        self, leases: Sequence[LeaseRow], *, worker: str, lease_ms: int, lag_ms: int
-    ) -> tuple[list[str], list[str]]:
-        """Renew leases; returns the ids that are lost, and those that were cancelled. One try, which
-        may be repeated. `lag_ms` is how far behind the worker's event loop is.
-        """
-        packed = pack(["", worker, lag_ms, lease_ms, len(leases), *chain.from_iterable(leases)])
-        script = load_script("renew")
-        try:
-            answer = self._call("EVALSHA", script.digest, 1, self._root, packed)
-        except StoreRefused as error:
-            if error.code != "NOSCRIPT":
-                raise
-            answer = self._call("EVAL", script.source, 1, self._root, packed)
-        if not isinstance(answer, list) or len(both := cast("list[list[str]]", answer)) != 2:
-            self.close()
-            raise StoreCorrupt(f"the server at {self._connector.address} answered a renewal with {answer!r}")
-        return both[0], both[1]
-
-    def close(self) -> None:
-        """Close the connection; the next call opens one. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
-
-    def _call(self, *command: Any) -> Any:
-        if self._connection is None:
-            self._connection = self._connector.open_blocking(name=self._name, timeout=self._timeout)
-        try:
-            self._connection.send_command(*command)
-            return self._connection.read_response()
-        except Exception as error:
-            ours = translate(error, address=self._connector.address, sent=True)
-            if not isinstance(ours, StoreRefused):
-                self.close()  # what it answers next may belong to this call
-            raise ours from error
-
-
-def _verdicts(flat: list[Any]) -> list[AddVerdict]:
-    return [AddVerdict(*flat[i : i + 5]) for i in range(1, len(flat), 5)]
-
-
-def _plain_rows(rows: Sequence[AddRow]) -> list[PlainRow]:
-    """The rows in their short form if all of them ask for nothing but perhaps a reply, else none."""
-    plain: list[PlainRow] = []
+def _plain_fields(rows: Sequence[AddRow]) -> list[Any] | None:
+    """Return the fields of all rows in short form, or None if a row asks for more than a reply."""
+    fields: list[Any] = []
     for row in rows:
-        if row[3:9] != _NOTHING:
-            return []
-        plain.append(PlainRow(row[0], row[1], row[2], row[9]))
-    return plain
+        if row.key or row.delay != "" or row.due != "" or row.priority or row.lifo:
+            return None
+        fields += (row.id, row.queue, row.body, row.reply)  # a `PlainRow`, but without its object, for speed
+    return fields
 
 
 def parse_info(text: str) -> dict[str, str]:
-    """The facts of an INFO, by their names."""
+    """Return the facts of an answer to INFO, by their names."""
     lines = (line.partition(":") for line in text.splitlines() if ":" in line)
     return {name: value.strip() for name, _, value in lines}

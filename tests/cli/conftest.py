@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from program import Program
+from drivers.program import Program
 from typer.testing import CliRunner, Result
 
 from eventbus.cli.app import app
@@ -18,7 +18,7 @@ from eventbus.cli.app import app
 
 @pytest.fixture
 def environment(server_url: str, prefix: str) -> dict[str, str]:
-    """What tells a program its server and the keys of this test."""
+    """The variables that tell a program the server and the key prefix of this test."""
     return {"EVENTBUS_URL": server_url, "EVENTBUS_PREFIX": prefix}
 
 

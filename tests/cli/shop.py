@@ -1,4 +1,4 @@
-"""What the workers of these tests run; each handler does what one test needs."""
+"""The app of the workers in these tests; each handler does what one test needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def sell(item: Item) -> Item:
 
 @provider.on("wait")
 async def wait(path: str, ctx: EventContext) -> int:
-    """Wait for a file; return the attempt."""
+    """Wait until a file exists; return the attempt."""
     ctx.log.info("waiting for a file")
     while not await asyncio.to_thread(Path(path).exists):  # noqa: ASYNC110  (the file of another process)
         await asyncio.sleep(0.01)
@@ -50,7 +50,7 @@ async def wait(path: str, ctx: EventContext) -> int:
 
 @provider.on("block")
 def block(seconds: float) -> None:
-    """Occupy a thread, which nothing can end."""
+    """Occupy a thread, which nothing can cancel."""
     provider_log("blocking")
     time.sleep(seconds)
 
@@ -75,7 +75,7 @@ def provider_log(text: str) -> None:
 
 @provider.on("freeze")
 async def freeze(path: str) -> None:
-    """Keep the event loop from running until a file is there."""
+    """Block the event loop until a file exists."""
     provider_log("freezing")
     while not Path(path).exists():  # noqa: ASYNC240  (the fault itself)
         time.sleep(0.01)  # noqa: ASYNC251

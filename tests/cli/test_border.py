@@ -1,4 +1,4 @@
-"""The command line's border: one line with a remedy, and an exit code."""
+"""Errors of the command line: one line with a remedy, and an exit code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from servers import Server, free_port
+from drivers.servers import Server, free_port
 from typer.testing import Result
 
 import eventbus
@@ -111,6 +111,7 @@ def test_the_version_and_the_help_are_shown(invoke: Invoke) -> None:
     assert invoke().exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_its_extra_the_command_line_says_what_to_install(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from eventbus.__main__ import main; main()"
@@ -126,6 +127,7 @@ def test_without_its_extra_the_command_line_says_what_to_install(missing: str) -
     assert ran.returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"), [(["--help"], 0), (["emit", "double", "1"], 2), (["check"], 2), (["demo"], 2)]
 )

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import Program
-from servers import Server, free_port
+from drivers.program import Program
+from drivers.servers import Server, free_port
 from typer.testing import Result
 
-from eventbus.store import checkup
-from eventbus.store.checkup import TRIED, Finding
+from eventbus import EventProvider
+from eventbus.store import backlog, diagnostics
+from eventbus.store.diagnostics import TRIED, Finding
 
 Invoke = Callable[..., Result]
 
@@ -31,7 +34,7 @@ def _stated() -> list[str]:
 
 
 def _found(result: Result) -> dict[str, list[dict[str, Any]]]:
-    """The findings of a run with --json, by subject; what is not ok first."""
+    """Return the findings of a run with --json by subject; those that are not ok come first."""
     said = json.loads(result.stdout)
     assert said["exit_code"] == result.exit_code
     found: dict[str, list[dict[str, Any]]] = {}
@@ -143,6 +146,7 @@ def test_a_server_that_may_evict_is_an_error_unless_that_is_allowed(
     assert _found(allowed)["persistence"][0]["level"] == "warning"
 
 
+@pytest.mark.slow
 def test_workers_that_serve_the_programs_queues_are_seen(
     invoke: Invoke, start: Callable[..., Program]
 ) -> None:
@@ -156,7 +160,91 @@ def test_workers_that_serve_the_programs_queues_are_seen(
     assert "event.chain" in workers["said"]
     start("worker", "shop:provider").wait_for("worker ready")
     result = invoke("check", "shop:provider")
-    assert "ok       workers           each queue is served" in result.stdout
+    assert "ok       workers           each queue is served: event.double by 2, " in result.stdout
+    assert result.exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_worker_that_has_left_is_known_at_once(invoke: Invoke, start: Callable[..., Program]) -> None:
+    first, second = (start("worker", "shop:provider", "--queues", "double,item.sold") for _ in range(2))
+    for each in (first, second):
+        each.wait_for("worker ready")
+    start("worker", "shop:provider", "--queues", "double,chain,wait,block,freeze,double@audit").wait_for(
+        "worker ready"
+    )
+    (workers,) = _found(invoke("check", "shop:provider", "--json"))["workers"]
+    assert (workers["level"], workers["said"].count("event.double by 3")) == ("ok", 1)
+    assert "event.item.sold by 2, " in workers["said"]
+    for each in (first, second):
+        each.send(signal.SIGTERM)
+        assert each.wait() == 0
+    (workers,) = _found(invoke("check", "shop:provider", "--json"))["workers"]
+    assert (workers["level"], workers["said"]) == ("warning", "none serves event.item.sold")
+
+
+@pytest.fixture
+def emit(environment: dict[str, str]) -> Callable[..., None]:
+    """Emit without waiting for an outcome; without a worker the jobs stay."""
+
+    async def emit(event: str, count: int, options: dict[str, Any]) -> None:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        async with provider:
+            for each in provider.emit_many(event, range(count), reply=False, **options):
+                await each
+
+    return lambda event, count=1, **options: asyncio.run(emit(event, count, options))
+
+
+@pytest.mark.slow
+def test_jobs_that_wait_where_nobody_serves_are_found_whatever_their_name(
+    invoke: Invoke, start: Callable[..., Program], emit: Callable[..., None]
+) -> None:
+    (queues,) = _found(invoke("check", "--json"))["queues"]
+    assert (queues["level"], queues["said"]) == ("ok", "no jobs wait that nobody serves")
+    start("worker", "shop:provider").wait_for("worker ready")
+    emit("duoble", 3)
+    emit("late", 2, delay="1 hour")
+    emit("duoble", delay="1 hour")
+    emit("chain", delay="1 hour")  # this one is served
+    result = invoke("check", "--json")
+    (queues,) = _found(result)["queues"]
+    assert queues["level"] == "warning"
+    assert queues["said"] == "nobody serves event.duoble (3 waiting, 1 delayed), event.late (2 delayed)"
+    assert "mend the name where it is emitted" in queues["remedy"]
+    assert result.exit_code == 0
+
+
+def test_a_look_at_too_many_keys_is_cut_and_says_so(
+    invoke: Invoke, emit: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit("plenty", 200)
+    monkeypatch.setattr(backlog, "_SCANS", 1)
+    monkeypatch.setattr(backlog, "_COUNT", 1)
+    (queues,) = _found(invoke("check", "--json"))["queues"]
+    assert queues["said"].endswith("; the server has too many keys to look at, there may be others")
+
+
+def test_many_neglected_queues_are_counted_and_some_are_named(
+    invoke: Invoke, emit: Callable[..., None]
+) -> None:
+    for n in range(11):
+        emit(f"stray{n}")
+    (queues,) = _found(invoke("check", "--json"))["queues"]
+    assert queues["said"].endswith(" and 3 more")
+    assert queues["said"].count("1 waiting") == 8
+
+
+def test_without_the_right_to_scan_nothing_but_that_look_is_left_out(
+    invoke: Invoke, make_own: Callable[..., Server]
+) -> None:
+    rule = [word.replace("~eb:", "~t") for word in _stated()]
+    result = invoke("check", "--json", "--url", _make_user(make_own(), *rule, "-scan"))
+    found = _found(result)
+    (queues,), (rights,) = found["queues"], found["rights"]
+    assert queues["level"] == "warning"
+    assert "may not use scan" in queues["said"]
+    assert rights["level"] == "ok"
+    assert "all commands but scan, which only this look needs" in rights["said"]
     assert result.exit_code == 0
 
 
@@ -166,9 +254,9 @@ def _levels(found: Any) -> list[tuple[str, str]]:
 
 def test_a_replica_an_old_server_and_a_cluster_are_errors() -> None:
     facts = {"role": "slave", "master_host": "h", "master_port": "1"}
-    (replica,) = checkup._role(facts, replicated=False)
+    (replica,) = diagnostics._role(facts, replicated=False)
     assert (replica.level, replica.remedy) == ("error", "use the URL of its primary, h:1")
-    old = checkup._version({"redis_version": "6.0.16", "cluster_enabled": "1"})
+    old = diagnostics._version({"redis_version": "6.0.16", "cluster_enabled": "1"})
     assert _levels(old) == [
         ("error", "Redis 6.0.16 is too old"),
         ("error", "the server is a node of a cluster"),
@@ -177,7 +265,7 @@ def test_a_replica_an_old_server_and_a_cluster_are_errors() -> None:
 
 def test_replicated_durability_needs_a_replica() -> None:
     def look(count: str, *, replicated: bool) -> str:
-        (found,) = checkup._role({"role": "master", "connected_slaves": count}, replicated=replicated)
+        (found,) = diagnostics._role({"role": "master", "connected_slaves": count}, replicated=replicated)
         return found.level
 
     assert [look("0", replicated=True), look("1", replicated=True), look("0", replicated=False)] == [
@@ -189,7 +277,7 @@ def test_replicated_durability_needs_a_replica() -> None:
 
 def test_what_the_server_failed_to_write_is_an_error() -> None:
     facts = {"aof_enabled": "1", "aof_last_write_status": "err", "rdb_last_bgsave_status": "err"}
-    found: list[Finding] = list(checkup._persistence(facts, "no"))
+    found: list[Finding] = list(diagnostics._persistence(facts, "no"))
     assert [each.level for each in found] == ["warning", "error", "error"]
     assert "appendfsync no" in found[0].said
-    assert checkup._reached({"loading": "1"}, "a", 0.001).level == "error"
+    assert diagnostics._reached({"loading": "1"}, "a", 0.001).level == "error"

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from program import Program
+from drivers.program import Program
 
 Start = Callable[..., Program]
 
 
+@pytest.mark.slow
 def test_it_shows_the_main_job_and_ends_by_itself(start: Start) -> None:
     program = start("demo")
     assert program.wait() == 0
@@ -29,6 +30,7 @@ def test_it_shows_the_main_job_and_ends_by_itself(start: Start) -> None:
     assert f"process {program.process.pid}" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_whatever_ends_it_its_worker_and_server_end_too(start: Start, number: signal.Signals) -> None:
     program = start("demo")

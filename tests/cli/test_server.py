@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import Result
 
-from eventbus.store.embedded import EmbeddedServer
+from eventbus.store.embedded.server import EmbeddedServer
 
 Invoke = Callable[..., Result]
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from embedded_users import User
+from drivers.embedded_users import User
 
-from eventbus.store.embedded import end_server
+from eventbus.store.embedded.server import end_server
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def folder(root: Path) -> Iterator[Path]:
-    """A folder for a server, not there yet; whatever runs in it after the test is ended."""
+    """A folder for a server; it does not exist yet. After the test, a server that runs in it is ended."""
     folder = root / "data"
     yield folder
     with suppress(FileNotFoundError):

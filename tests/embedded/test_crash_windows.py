@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embedded_users import DIE, FORK, User, client, is_alive, runs, server_pid, user_pids, wait_until
+from drivers.embedded_users import DIE, FORK, User, client, is_alive, runs, server_pid, user_pids, wait_until
 
-from eventbus.store import launcher
-from eventbus.store.embedded import EmbeddedServer
+from eventbus.store.embedded import process
+from eventbus.store.embedded.server import EmbeddedServer
 
 
 def test_killed_while_starting_no_second_server_is_started(
     folder: Path, make_user: Callable[..., User]
 ) -> None:
-    make_user(before=f"launcher.wait_ready = lambda *a, **k: {DIE}").wait_dead()
+    make_user(before=f"process.wait_ready = lambda *a, **k: {DIE}").wait_dead()
     assert is_alive(folder)
     server = EmbeddedServer(folder)
     server.start()
@@ -30,7 +30,7 @@ def test_killed_while_starting_no_second_server_is_started(
 def test_killed_before_the_server_was_there_the_next_start_starts_it(
     folder: Path, make_user: Callable[..., User]
 ) -> None:
-    make_user(before=f"launcher.launch_kept = lambda *a, **k: {DIE}").wait_dead()
+    make_user(before=f"process.launch_kept = lambda *a, **k: {DIE}").wait_dead()
     server = EmbeddedServer(folder)
     with client(server.start()) as asked:
         assert asked.ping()
@@ -70,7 +70,7 @@ def test_killed_while_ending_the_next_start_completes_it(
     folder: Path, make_user: Callable[..., User], sent: bool
 ) -> None:
     tell = "ask(*a, timeout=0.0001), " if sent else ""
-    user = make_user(after=f"ask = launcher.ask; launcher.ask = lambda *a, **k: ({tell}{DIE})")
+    user = make_user(after=f"ask = process.ask; process.ask = lambda *a, **k: ({tell}{DIE})")
     with client(user.wait_word("socket")) as asked:
         asked.set("key", "value")
         pid = server_pid(folder)
@@ -109,15 +109,15 @@ def test_a_server_that_ends_while_it_is_adopted_is_replaced(
     user = make_user()
     user.wait_word("socket")
     user.kill()
-    pid, wait_ready = server_pid(folder), launcher.wait_ready
+    pid, wait_ready = server_pid(folder), process.wait_ready
 
     def wait_after_kill(*arguments: Any, **options: Any) -> bool:
-        monkeypatch.setattr(launcher, "wait_ready", wait_ready)
+        monkeypatch.setattr(process, "wait_ready", wait_ready)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(folder), "the server is gone")
         return wait_ready(*arguments, **options)
 
-    monkeypatch.setattr(launcher, "wait_ready", wait_after_kill)
+    monkeypatch.setattr(process, "wait_ready", wait_after_kill)
     server = EmbeddedServer(folder)
     with client(server.start()) as asked:
         assert asked.info("server")["process_id"] != pid
@@ -183,8 +183,8 @@ def test_owner_killed_its_throw_away_server_ends(make_user: Callable[..., User],
     if after:
         user.wait_word("child")
     pid = server_pid(address.parent)
-    assert launcher.ask(address, b"PING\r\n", timeout=5) == b"+PONG\r\n"
+    assert process.ask(address, b"PING\r\n", timeout=5) == b"+PONG\r\n"
     user.kill()
     wait_until(lambda: not address.parent.exists(), "the folder is removed")
-    assert launcher.ask(address, b"PING\r\n", timeout=5) == b""
+    assert process.ask(address, b"PING\r\n", timeout=5) == b""
     wait_until(lambda: not runs(pid), "the server's process is gone")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import structlog
-from embedded_users import User, client, is_alive, lock, server_pid, user_pids, wait_until
+from drivers.embedded_users import User, client, is_alive, lock, server_pid, user_pids, wait_until
 
 from eventbus.errors import ConfigError, StoreUnavailable, UsageError
-from eventbus.store import embedded
-from eventbus.store.embedded import EmbeddedServer, end_server
+from eventbus.store.embedded import server as embedded
+from eventbus.store.embedded.server import EmbeddedServer, end_server
 
 
 def test_it_answers_on_a_socket_within_a_third_of_a_second(folder: Path) -> None:
@@ -156,15 +156,15 @@ def test_one_that_hangs_while_starting_is_named_not_waited_for_without_end(
 ) -> None:
     server = EmbeddedServer(folder)
     server.start()
-    turn = lock(folder / "start.lock")
-    assert turn.take()
-    monkeypatch.setattr(embedded, "_TURN_WITHIN", 0.01)
+    start_lock = lock(folder / "start.lock")
+    assert start_lock.take()
+    monkeypatch.setattr(embedded, "_START_LOCK_WITHIN", 0.01)
     with pytest.raises(StoreUnavailable, match="look for one that hangs"):
         EmbeddedServer(folder).start()
     with structlog.testing.capture_logs() as logs:
         server.stop()
     assert [entry["event"] for entry in logs] == ["embedded server not ended"]
-    turn.close()
+    start_lock.close()
     assert end_server(folder)
 
 

@@ -1,4 +1,4 @@
-"""The executor alone: whatever a handler does, its job gets one decision, or none without its lease."""
+"""The executor alone: whatever a handler does, its job is settled once, or not at all if its lease is lost."""
 
 from __future__ import annotations
 
@@ -22,12 +22,24 @@ class Hand:
     follows = ()
     retention = Retention(1, 1, 1, 1, 1)
 
-    def __init__(self, work: Callable[[Job], Awaitable[str]], timeout: float | None = None) -> None:
+    def __init__(
+        self, work: Callable[[Job], Awaitable[str]], told: list[tuple[str, str]], timeout: float | None = None
+    ) -> None:
         self._work = work
+        self._told = told
         self._timeout = timeout
 
     def settled(self, job_id: str, state: str, text: str) -> None:
         pass
+
+    def surround(self) -> None:
+        pass
+
+    def facts(self, job: Job) -> dict[str, Any]:
+        return {"kind": "hand"}
+
+    def failed(self, job: Job, settle: Settle) -> None:
+        self._told.append((job.id, settle.state))
 
     def timeout_of(self, job: Job) -> float | None:
         return self._timeout
@@ -44,6 +56,7 @@ class Table:
 
     def __init__(self, *, patience: float = 0.03) -> None:
         self.settled: list[tuple[str, str, str]] = []
+        self.told: list[tuple[str, str]] = []
         self.executor = Executor(self._note, patience=patience)
 
     def _note(self, job: Job, settle: Settle) -> None:
@@ -52,7 +65,7 @@ class Table:
     def start(self, work: Callable[[Job], Awaitable[str]], job: str = "j", **options: Any) -> Job:
         stop = options.pop("stop", "")
         started = Job(job, options.pop("token", "w:1"), "q", "{}", 0, 0, 0, 0, 0, stop)
-        self.executor.start(started, Hand(work, **options))
+        self.executor.start(started, Hand(work, self.told, **options))
         return started
 
     async def wait_ended(self) -> None:
@@ -78,6 +91,7 @@ async def test_a_result_and_an_error_are_one_settle_each() -> None:
     table.start(raises, "b")
     await table.wait_ended()
     assert table.settled == [("a", "completed", "1"), ("b", "failed", "ValueError: no")]
+    assert table.told == [("b", "failed")]
 
 
 async def test_a_run_past_its_timeout_is_a_failed_attempt_also_if_it_returns_after_all() -> None:
@@ -101,6 +115,7 @@ async def test_a_run_past_its_timeout_is_a_failed_attempt_also_if_it_returns_aft
     await table.wait_ended()
     late = "TimeoutError: the handler timed out: it ran longer than its timeout of 0.02 s"
     assert sorted(table.settled) == [(name, "failed", late) for name in "abc"]
+    assert sorted(table.told) == [(name, "failed") for name in "abc"]
 
 
 async def test_a_run_that_ends_in_time_is_not_bothered_by_its_timeout() -> None:
@@ -134,10 +149,12 @@ async def test_a_handler_that_ignores_its_cancellation_is_given_up_on_and_never_
     assert [state for _, state, _ in table.settled] == ["failed"]
     assert table.executor.abandoned == 1
     assert [each["event"] for each in logs] == ["handler ignores its cancellation, given up on"]
+    assert {"kind": "hand", "job_id": "j", "queue": "q"}.items() <= logs[0].items()
     end.set()
     await ended.wait()
     await until(lambda: len(asyncio.all_tasks()) <= 2, "its task has ended")
     assert len(table.settled) == 1
+    assert table.told == [("j", "failed")]
 
 
 async def test_too_many_that_are_given_up_on_make_the_executor_unhealthy() -> None:

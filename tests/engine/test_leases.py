@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from eventbus import EventContext, EventProvider, StalledError
-from eventbus.engine.leases import LeaseKeeper
+from eventbus.engine.lease_keeper import LeaseKeeper
 from eventbus.errors import StoreUnavailable
 
 MakeProvider = Callable[..., EventProvider]
@@ -71,10 +73,61 @@ async def test_a_blocked_event_loop_keeps_its_job_and_the_log_shows_what_blocks_
             assert await emitter.emit("ask", 1) == 1
     assert runs == [1]
     (entry,) = [each for each in logs if each["event"].startswith("event loop blocked")]
-    assert "block_the_loop" in entry["stack"]
+    assert re.findall(r"line \d+, in (\w+)", entry["stack"]) == ["block_the_loop"]
+    assert (entry["event_name"], entry["queue"], entry["attempt"]) == ("ask", "event.ask", 1)
+    assert entry["job_id"].startswith("0-")
     assert not [each for each in logs if "stalled" in each["event"]]
 
 
+async def test_what_blocks_in_a_task_of_a_handler_is_told_as_its_job(
+    make_provider: MakeProvider, emitter: EventProvider, logs: Logs
+) -> None:
+    provider = make_provider()
+
+    @provider.on("ask")
+    async def ask(_: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(block())
+
+    async def block() -> None:
+        time.sleep(1.7)  # noqa: ASYNC251  (what this test is about)
+
+    async with provider.worker():
+        emission = emitter.emit("ask")
+        await emission
+    (entry,) = [each for each in logs if each["event"].startswith("event loop blocked")]
+    assert re.findall(r"line \d+, in (\w+)", entry["stack"]) == ["block"]
+    if sys.version_info >= (3, 12):
+        assert (entry["event_name"], entry["job_id"]) == ("ask", emission.job_id)
+    else:  # a task does not tell its context there
+        assert entry["running"] == [f"event.ask {emission.job_id}"]
+
+
+async def test_what_blocks_outside_of_any_job_is_told_with_some_of_those_that_run(
+    make_provider: MakeProvider, emitter: EventProvider, logs: Logs
+) -> None:
+    provider = make_provider()
+    began, go = asyncio.Semaphore(0), asyncio.Event()
+
+    @provider.on("ask")
+    async def ask(_: Any) -> None:
+        began.release()
+        await go.wait()
+
+    async with provider.worker():
+        emissions = emitter.emit_many("ask", range(7))
+        for _ in emissions:
+            await began.acquire()
+        time.sleep(1.7)  # noqa: ASYNC251  (what this test is about)
+        go.set()
+        await asyncio.gather(*emissions)
+    (entry,) = [each for each in logs if each["event"].startswith("event loop blocked")]
+    assert entry["running_count"] == 7
+    assert len(entry["running"]) == 5
+    assert set(entry["running"]) < {f"event.ask {each.job_id}" for each in emissions}
+
+
+@pytest.mark.slow
 async def test_a_loop_that_hangs_too_long_gives_its_job_up(
     make_provider: MakeProvider, emitter: EventProvider
 ) -> None:
@@ -173,7 +226,10 @@ async def test_a_stall_is_logged_with_who_held_the_job_and_how_it_was(
     assert entry["loop_lag"] < 5
 
 
-async def test_a_job_that_stalls_too_often_fails(make_provider: MakeProvider, emitter: EventProvider) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_job_that_stalls_too_often_fails_and_the_log_says_which(
+    make_provider: MakeProvider, emitter: EventProvider, logs: Logs, until: Until, is_known: bool
+) -> None:
     provider, other = make_provider(lease=0.5, grace=0), make_provider(lease=0.5, max_stalls=0)
     began = asyncio.Event()
 
@@ -182,17 +238,24 @@ async def test_a_job_that_stalls_too_often_fails(make_provider: MakeProvider, em
         began.set()
         await asyncio.Event().wait()
 
-    other.on("else")(lambda n: n)
+    other.on("ask" if is_known else "else")(lambda n: n)
     async with provider.worker() as worker:
-        emission = emitter.emit("ask")
+        emission = emitter.emit("ask", "secret", correlation_id="req-1")
         await began.wait()
         await _keeper(worker).aclose()
         worker._worker._rescuer.run_once = _never  # pyright: ignore[reportPrivateUsage]  (the other one is to judge)
         async with other.worker():
             with pytest.raises(StalledError) as caught:
                 await asyncio.wait_for(emission, 5)
+            told = "job stalled too often, failed"
+            await until(lambda: told in {each["event"] for each in logs}, "it is logged")
         assert (caught.value.stalls, caught.value.job_id) == (1, emission.job_id)
         assert worker.id in str(caught.value)
+    (entry,) = [each for each in logs if each["event"] == told]
+    assert (entry["job_id"], entry["queue"]) == (emission.job_id, "event.ask")
+    if is_known:
+        assert (entry["event_name"], entry["attempt"], entry["correlation_id"]) == ("ask", 1, "req-1")
+    assert "secret" not in str(entry)
 
 
 async def _never(**_: Any) -> float:
@@ -216,7 +279,7 @@ async def test_a_lease_that_somebody_else_holds_cancels_the_handler_and_nothing_
 
     async with provider.worker() as worker:
         emission = emitter.emit("ask", reply_timeout=None)
-        job = f"{prefix}:{{0}}:job:{await began.get()}"
+        job = f"{prefix}:2:{{0}}:job:{await began.get()}"
         admin("HSET", job, "token", "another:1")
         await asyncio.wait_for(ended.wait(), 2)
         assert (admin("HGET", job, "state"), emission.done()) == ("active", False)

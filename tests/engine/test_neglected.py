@@ -1,4 +1,4 @@
-"""Work that nothing told a worker of: it is found in time also by a worker that always has other work."""
+"""Work for which no wake came: a worker finds it in time, even if it always has other work."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from eventbus import EventProvider
-from eventbus.engine.waker import LONGEST, Waker
+from eventbus.engine.wake_listener import LONGEST, WakeListener
 
 MakeProvider = Callable[..., EventProvider]
 
 
+@pytest.mark.slow
 async def test_a_worker_with_a_backlog_finds_a_queue_whose_wake_was_lost(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str
 ) -> None:
@@ -32,7 +35,7 @@ async def test_a_worker_with_a_backlog_finds_a_queue_whose_wake_was_lost(
     async with provider, provider.worker():
         for each in provider.emit_many("busy", range(100), reply=False):
             await each.enqueued()
-        admin("DEL", f"{prefix}:{{0}}:pools:event.quiet")  # as if the woken worker had died
+        admin("DEL", f"{prefix}:2:{{0}}:pools:event.quiet")  # as if the woken worker had died
         emission = provider.emit("quiet", 1, reply_timeout=None)
         began = time.monotonic()
         try:
@@ -63,5 +66,5 @@ class Busy:
 async def test_a_busy_worker_hears_all_its_messages_at_one_look() -> None:
     claimer: Any = Busy("cancel:a", "pool", "cancel:b", "cancel:c")
     store: Any = None
-    await Waker(store, claimer, worker="w").run_once(claimer)
+    await WakeListener(store, claimer, worker="w").run_once(claimer)
     assert claimer.cancelled == ["a", "b", "c"]

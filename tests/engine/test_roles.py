@@ -1,4 +1,4 @@
-"""The small roles of a worker, on a store that answers as the test says."""
+"""The small roles of a worker, on a fake store whose answers the test chooses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from eventbus import EventContext, EventProvider, HandlerError, Retry, StoreRefused
-from eventbus.engine import announcer, rescuer, sweeper
+from eventbus.engine import presence, rescuer, sweeper
 from eventbus.engine.consumer import Retention
 from eventbus.engine.executor import MAX_ABANDONED
-from eventbus.store.rows import StallRow
+from eventbus.store.script_rows import StallRow
 from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]
@@ -82,6 +82,26 @@ async def test_the_rescuer_looks_when_the_next_lease_ends_and_at_once_while_ther
     assert [each for each in logs if each["event"] == "rescue refused"]
 
 
+async def test_what_was_rescued_is_logged_though_the_rescuer_ends_while_it_asks_for_more(logs: Logs) -> None:
+    asked = asyncio.Event()
+
+    async def job(job_id: str, **_: Any) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    store: Any = Answers((-1, [_stall("a", "failed"), _stall("b")]))
+    store.inspection = SimpleNamespace(job=job)
+    role = rescuer.Rescuer(store, lease_ms=10_000, max_stalls=3, key_ttl_ms=5, consumers=_consumers(1))
+    task = asyncio.create_task(role.run())
+    await asyncio.wait_for(asked.wait(), 5)
+    task.cancel()
+    await asyncio.wait([task])
+    assert [(each["event"], each["job_id"]) for each in logs] == [
+        ("job stalled too often, failed", "a"),
+        ("job stalled, given back", "b"),
+    ]
+
+
 def _consumers(count: int) -> dict[str, Any]:
     kept = Retention(1, 2, 3, 4, 5)
     return {f"q{n}": SimpleNamespace(queue=f"q{n}", base="q", group="", retention=kept) for n in range(count)}
@@ -102,16 +122,16 @@ async def test_the_sweeper_goes_through_all_queues_in_bounded_calls_and_again_wh
 async def test_the_announcer_announces_and_takes_parked_jobs_back_each_time(
     monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
-    Pauses(monkeypatch, announcer)
+    Pauses(monkeypatch, presence)
     store: Any = Answers(0, StoreRefused("no"), 0, 7, 0)
-    await _run(announcer.Announcer(store, _consumers(2)), store)
+    await _run(presence.Presence(store, _consumers(2), worker="w"), store)
     assert all(each["unpark"] for each in store.calls)
     assert [each["event"] for each in logs] == ["announcement refused", "parked jobs taken back"]
 
 
 async def test_a_pool_is_named_by_its_queues_in_whatever_order() -> None:
     one, other = _consumers(3), dict(reversed(_consumers(3).items()))
-    assert announcer.pool_of(one) == announcer.pool_of(other) != announcer.pool_of(_consumers(2))
+    assert presence.pool_of(one) == presence.pool_of(other) != presence.pool_of(_consumers(2))
 
 
 async def test_a_stop_at_once_skips_the_grace(make_provider: MakeProvider, until: Until) -> None:
@@ -161,6 +181,7 @@ async def test_a_worker_whose_handlers_ignore_their_cancellation_ends(
     assert [each for each in logs if each["log_level"] == "critical"]
 
 
+@pytest.mark.slow
 async def test_what_could_not_be_settled_at_the_stop_is_left_to_rescue_with_a_word(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
@@ -209,7 +230,7 @@ async def test_a_message_that_cannot_be_read_fails_alone_and_a_bad_rule_is_no_ru
     async with provider:
         spoilt, sound = provider.emit("ask", 1), provider.emit("ask", 2)
         await sound.enqueued()
-        admin("HSET", f"{prefix}:{{0}}:job:{spoilt.job_id}", "body", body)
+        admin("HSET", f"{prefix}:2:{{0}}:job:{spoilt.job_id}", "body", body)
         async with provider.worker():
             assert await sound == 2
             with pytest.raises(HandlerError) as caught:

@@ -1,4 +1,4 @@
-"""Turns whose answers are lost or refused: no job is lost, no outcome is dropped or told twice."""
+"""Turns whose answers are lost or refused: no job is lost, no outcome is dropped or delivered twice."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import structlog
 
 from eventbus import EventContext, EventProvider
 from eventbus.engine.executor import Executor
-from eventbus.store.connection import Connector
-from eventbus.store.embedded import EmbeddedServer
+from eventbus.store.connection.connector import Connector
+from eventbus.store.embedded.server import EmbeddedServer
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -193,6 +193,7 @@ async def test_a_worker_that_stops_wakes_another_for_what_it_leaves(
             assert loop.time() - begin < 2
 
 
+@pytest.mark.slow
 async def test_scripts_that_the_server_forgot_are_loaded_again_under_load(
     make_provider: MakeProvider, admin: Admin, until: Until
 ) -> None:
@@ -257,6 +258,7 @@ def _runs_a_job(work: Any) -> bool:
     return getattr(work, "cr_code", None) is Executor._run.__code__  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.slow
 async def test_an_idle_worker_sends_two_commands_a_second_at_most() -> None:
     server = EmbeddedServer(None)
     url = f"unix://{await asyncio.to_thread(server.start)}"

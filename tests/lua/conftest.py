@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from groves import Grove
-from servers import Server
-from shards import Shard
+from drivers.servers import Server
+from drivers.shards import Shard
+from drivers.tree_driver import TreeDriver
 
 from eventbus.store.store import Store
 
@@ -26,6 +26,6 @@ def shard(store: Store) -> Shard:
 
 
 @pytest.fixture(params=["once", "twice"])
-def grove(request: pytest.FixtureRequest, shard: Shard) -> Grove:
+def driver(request: pytest.FixtureRequest, shard: Shard) -> TreeDriver:
     """Each test of trees also runs with every call sent twice."""
-    return Grove(shard, repeats=request.param == "twice")
+    return TreeDriver(shard, repeats=request.param == "twice")

@@ -9,35 +9,39 @@ from typing import Any
 
 import msgspec
 import pytest
-from shards import Shard, add_queue, row
+from drivers.shards import Shard, add_queue, row
 
-from eventbus.store import rows
+from eventbus.store import script_rows
 from eventbus.store.keys import KINDS
+from eventbus.store.lease_store import LeaseStore
+from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.scripts import load_script
-from eventbus.store.store import LeaseStore, Store
-from eventbus.store.trees import Chunk, TreePage, TreeVerdict
+from eventbus.store.store import Store
+from eventbus.store.tree_store import Chunk, TreePage, TreeVerdict
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
 _SCRIPTS = sorted(path.stem for path in _LUA.glob("*.lua"))
 _SOURCES = {path.name: path.read_text() for path in sorted(_LUA.rglob("*.lua"))}
 
 _SECTIONS = {
-    ("add", "queues"): rows.AddQueue,
-    ("add", "plain"): rows.PlainRow,
-    ("add", "rows"): rows.AddRow,
-    ("cancel", "jobs"): rows.CancelRow,
-    ("turn", "queues"): rows.TurnQueue,
-    ("turn", "settles"): rows.SettleRow,
-    ("renew", "jobs"): rows.LeaseRow,
-    ("note", "jobs"): rows.NoteRow,
-    ("announce", "queues"): rows.AnnounceQueue,
-    ("sweep", "queues"): rows.SweepQueue,
-    ("graph", "trees"): rows.TreeHead,
-    ("graph", "rows"): rows.MemberRow,
-    ("graph", "edges"): rows.EdgeRow,
-    ("checkpoint", "saves"): rows.SaveRow,
-    ("checkpoint", "rows"): rows.MemberRow,
-    ("checkpoint", "edges"): rows.EdgeRow,
+    ("add", "queues"): script_rows.AddQueue,
+    ("add", "plain"): script_rows.PlainRow,
+    ("add", "rows"): script_rows.AddRow,
+    ("cancel", "jobs"): script_rows.CancelRow,
+    ("turn", "queues"): script_rows.TurnQueue,
+    ("turn", "settles"): script_rows.SettleRow,
+    ("renew", "jobs"): script_rows.LeaseRow,
+    ("note", "jobs"): script_rows.NoteRow,
+    ("announce", "queues"): script_rows.AnnounceQueue,
+    ("leave", "queues"): script_rows.QueueRow,
+    ("survey", "queues"): script_rows.QueueRow,
+    ("sweep", "queues"): script_rows.SweepQueue,
+    ("graph", "trees"): script_rows.TreeHead,
+    ("graph", "rows"): script_rows.MemberRow,
+    ("graph", "edges"): script_rows.EdgeRow,
+    ("checkpoint", "saves"): script_rows.SaveRow,
+    ("checkpoint", "rows"): script_rows.MemberRow,
+    ("checkpoint", "edges"): script_rows.EdgeRow,
 }
 _COUNTED = {"graph": {"rows", "edges"}}
 """Sections whose rows are counted by those of another section."""
@@ -62,12 +66,16 @@ class _Recorder:
     async def script(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
         self.arguments = arguments
         return {
-            "turn": [0, 0, [], [], [], []],
+            "turn": [0, 0, [], [], [], [], []],
             "rescue": [0],
             "look": ["state", "text"],
+            "ungroup": ["done", 0, 0],
             "graph": [0, "new", "id", "", ""],
             "tree": [["name", "value"], ["name", "value"], 1, list("abc") + ["1"] * 5 + ["text", "needs"]],
         }.get(name, [])
+
+    async def command(self, *command: Any, deadline: float | None = None) -> None:
+        """Nothing is there."""
 
     async def start(self, name: str, arguments: list[Any], *, deadline: float, read: Any) -> Any:
         return read(await self.script(name, arguments, deadline=deadline))
@@ -76,7 +84,8 @@ class _Recorder:
 @pytest.fixture
 def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     recorder = _Recorder()
-    monkeypatch.setattr(store, "_caller", recorder)
+    for part in (store, store.presence, store.groups):
+        monkeypatch.setattr(part, "_caller", recorder)
     return recorder
 
 
@@ -101,7 +110,7 @@ def _expected(name: str, **counts: int) -> list[Any]:
 
 
 async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
-    queues, adds = _sample(rows.AddQueue, 2), _sample(rows.AddRow, 3)
+    queues, adds = _sample(script_rows.AddQueue, 2), _sample(script_rows.AddRow, 3)
     await store.add("emitter", queues, adds, deadline=0.0, now="now")
     fields = load_script("add").fields
     assert (
@@ -125,8 +134,8 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
         "worker": "worker", "call": "call", "lease_ms": "lease", "pool": "pool", "want": "want",
-        "suspects": True, "max_bytes": "bytes", "now": "now", "queues": _sample(rows.TurnQueue, 2),
-        "settles": _sample(rows.SettleRow, 3),
+        "suspects": True, "max_bytes": "bytes", "now": "now", "queues": _sample(script_rows.TurnQueue, 2),
+        "settles": _sample(script_rows.SettleRow, 3),
     }  # fmt: skip
     await store.turn(**given)
     fields = load_script("turn").fields
@@ -138,24 +147,39 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     given = {"lease_ms": "lease", "limit": "limit", "max_stalls": "max_stalls", "key_ttl_ms": "key_ttl"}
     await store.rescue(**_any(given), now="now")
     assert recorder.arguments == _expected("rescue")
-    await store.sweep(_sample(rows.SweepQueue, 2), limit=_any("limit"), now="now")
+    await store.sweep(_sample(script_rows.SweepQueue, 2), limit=_any("limit"), now="now")
     assert recorder.arguments == _expected("sweep", queues=2) + load_script("sweep").fields["queues"] * 2
-    await store.cancel(_sample(rows.CancelRow, 2), key_ttl_ms=_any("key_ttl"), now="now")
+    await store.cancel(_sample(script_rows.CancelRow, 2), key_ttl_ms=_any("key_ttl"), now="now")
     assert recorder.arguments == _expected("cancel", jobs=2) + load_script("cancel").fields["jobs"] * 2
-    await store.note(_sample(rows.NoteRow, 2))
+    await store.note(_sample(script_rows.NoteRow, 2))
     assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
-    await store.announce(pool="pool", queues=_sample(rows.AnnounceQueue, 2), unpark=True, now="now")
+    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True}
+    await store.announce(**_any(given), queues=_sample(script_rows.AnnounceQueue, 2), now="now")
     assert recorder.arguments == [
         *_expected("announce", queues=2, unpark=1),
         *load_script("announce").fields["queues"] * 2,
     ]
-    await store.add_group("queue", "group")
+    await store.presence.leave("worker", "pool", ["queue"] * 2, now="now")
+    assert recorder.arguments == [*_expected("leave", queues=2), *load_script("leave").fields["queues"] * 2]
+    await store.presence.survey(["queue"] * 2, asker="asker", now="now")
+    assert recorder.arguments == [*_expected("survey", queues=2), *load_script("survey").fields["queues"] * 2]
+    await store.groups.add("queue", "group")
     assert recorder.arguments == _expected("group")
+    given = {name: name for name in ("age_completed", "age_failed", "call", "text", "limit")}
+    await store.groups.remove(
+        "queue", "group", force=True, key_ttl_ms=_any("key_ttl"), now="now", **_any(given)
+    )
+    assert recorder.arguments == _expected("ungroup", force=1)
     await store.rearm("name", ["message"])
     assert recorder.arguments == ["wake", "name", 1, "message"]
     await store.poke("name", "message")
     assert recorder.arguments == ["control", "name", 1, "message"]
     assert load_script("post").fields == {"head": ["kind", "name", "messages"], "messages": ["message"]}
+    stream = ReplyStream(store, "emitter")
+    await stream.nudge(deadline=0.0)
+    assert recorder.arguments == _expected("nudge")
+    await stream.open()
+    assert recorder.arguments == _expected("listen", life=600)
     await store.look("emitter", ["id"], join=True)
     assert load_script("look").fields == {"head": ["emitter", "bytes", "jobs"], "jobs": ["id", "join"]}
     assert [recorder.arguments[0], *recorder.arguments[2:]] == ["emitter", 1, "id", 1]
@@ -166,17 +190,23 @@ async def test_the_scripts_of_trees_get_what_their_headers_say(
 ) -> None:
     for name in ("_caller", "_adder"):
         monkeypatch.setattr(store.trees, name, recorder)
-    members, edges = _sample(rows.MemberRow, 2), _sample(rows.EdgeRow, 3)
+    members, edges = _sample(script_rows.MemberRow, 2), _sample(script_rows.EdgeRow, 3)
     fields = load_script("graph").fields
     verdicts = await store.trees.add(
-        "emitter", [Chunk(_sample(rows.TreeHead, 1)[0], members, edges)], deadline=0.0, now="now"
+        "emitter", [Chunk(_sample(script_rows.TreeHead, 1)[0], members, edges)], deadline=0.0, now="now"
     )
     assert verdicts == [TreeVerdict("new", "id", "", "")]
     assert recorder.arguments == [
         *_expected("graph", trees=1), *fields["trees"], *fields["rows"] * 2, *fields["edges"] * 3,
     ]  # fmt: skip
     await store.trees.checkpoint(
-        "id", "token", saves=_sample(rows.SaveRow, 1), rows=members, edges=edges, acknowledges=True, now="now"
+        "id",
+        "token",
+        saves=_sample(script_rows.SaveRow, 1),
+        rows=members,
+        edges=edges,
+        acknowledges=True,
+        now="now",
     )
     fields = load_script("checkpoint").fields
     assert recorder.arguments == [
@@ -187,7 +217,7 @@ async def test_the_scripts_of_trees_get_what_their_headers_say(
         "id", listed="list", first=_any("first"), limit=_any("limit"), max_bytes=_any("bytes")
     )
     assert recorder.arguments == _expected("tree")
-    member = rows.TreeMember("a", "b", "c", 1, 1, 1, 1, 1, "text", "needs")
+    member = script_rows.TreeMember("a", "b", "c", 1, 1, 1, 1, 1, "text", "needs")
     assert page == TreePage({"name": "value"}, {"name": "value"}, 1, [member])
 
 
@@ -200,7 +230,7 @@ async def test_renew_sends_what_its_header_says(store: Store, monkeypatch: pytes
 
     monkeypatch.setattr(LeaseStore, "_call", call)
     store.open_leases(timeout=1).renew(
-        _sample(rows.LeaseRow, 2), worker="worker", lease_ms=_any("lease"), lag_ms=_any("lag")
+        _sample(script_rows.LeaseRow, 2), worker="worker", lease_ms=_any("lease"), lag_ms=_any("lag")
     )
     head = ["", "worker", "lag", "lease", 2]  # the server's time, always
     assert msgspec.msgpack.decode(sent[-1]) == head + load_script("renew").fields["jobs"] * 2
@@ -233,21 +263,15 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
     assert len(names) >= len(head)
 
 
-def test_every_include_is_a_file_and_every_file_of_lib_is_included() -> None:
-    included = {
-        name for text in _SOURCES.values() for name in re.findall(r"^--include (\w+)$", text, re.MULTILINE)
-    }
-    assert included == {path.stem for path in (_LUA / "lib").glob("*.lua")}
-    for name in _SCRIPTS:
-        assert "--include" not in load_script(name).source
-
-
 _DYNAMIC = {
     *("key(kind, name)", "key(kind, id)", "key(state, queue)", "key(place, record.queue)"),
     "key(list, id)",
+    "key(kind, list[i])",
+    "key(state, name)",
 }
-"""Kinds that a script computes: the helper itself, what retention forgets, finished sets, where a
-job to cancel waits, which members of a tree are looked at, a large text beside its record."""
+"""Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a
+job to cancel waits, which members of a tree are looked at, a large text beside its record, the
+finished sets of a group."""
 
 
 def test_a_script_builds_keys_of_documented_kinds_only() -> None:
@@ -266,7 +290,7 @@ def test_every_documented_kind_is_used() -> None:
     )
     named = set(re.findall(r"['\"](\w+)['\"]", text)) | set(re.findall(r"root \.\. ':(\w+):?'", text))
     python = Path(str(files("eventbus.store")), "keys.py").read_text()
-    named |= set(re.findall(r'self\.of\("(\w+)"', python))
+    named |= set(re.findall(r'self\.(?:of|shard_key)\("(\w+)"', python))
     assert set(KINDS) - named == set()
 
 
@@ -289,7 +313,10 @@ async def test_a_server_whose_script_cache_was_emptied_is_given_the_script_again
 async def test_the_lease_thread_gives_the_script_again_too(store: Store) -> None:
     leases = store.open_leases(timeout=5)
     leases._call("SCRIPT", "FLUSH")  # pyright: ignore[reportPrivateUsage]
-    assert leases.renew([rows.LeaseRow("none", "w:1")], worker="w", lease_ms=1000, lag_ms=0) == (["none"], [])
+    assert leases.renew([script_rows.LeaseRow("none", "w:1")], worker="w", lease_ms=1000, lag_ms=0) == (
+        ["none"],
+        [],
+    )
     leases.close()
 
 

@@ -1,4 +1,4 @@
-"""Every key that a script touches lies in its shard's slot: shown on a cluster, and by watching."""
+"""Every key that a script touches is in its shard's slot: shown on a cluster, and by MONITOR."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from servers import Server, free_port, server_version
-from shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
+from drivers.servers import Server, free_port, server_version
+from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 
 from eventbus.errors import StoreRefused
-from eventbus.store.connection import Connector
-from eventbus.store.rows import SweepQueue
+from eventbus.store.connection.connector import Connector
+from eventbus.store.script_rows import SweepQueue
 from eventbus.store.store import Store
 
 _KEYLESS = {"TIME"}
@@ -75,6 +75,7 @@ async def clustered(cluster: Server, prefix: str) -> AsyncIterator[Shard]:
     await store.aclose()
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_refuses_foreign_slots_runs_every_script(clustered: Shard) -> None:
     await _run_through(clustered)
     await clustered.turn(call=9)
@@ -122,8 +123,8 @@ def test_no_prefix_can_break_out_of_its_tag_or_meet_another(shown: str) -> None:
 
     root = Keys(shown, "0").root
     assert root.count("{") == root.count("}") == 1
-    assert root.endswith(":{0}")
-    assert re.fullmatch(r"[A-Za-z0-9._~@%-]+:\{0\}", root)
+    assert root.endswith(":2:{0}")
+    assert re.fullmatch(r"[A-Za-z0-9._~@%-]+:2:\{0\}", root)
     others = {Keys(each, "0").root for each in ("a", "b", "a_b", "other", "x+y", "{", "%257B")}
     assert root not in others
 

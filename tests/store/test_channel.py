@@ -1,4 +1,4 @@
-"""The channel: one connection, many callers; each is answered once, or told what became of its call."""
+"""The channel: one connection for many callers; each gets one answer, or an error that says what happened."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from fakes import CLOSE, OK, FakeServer, bulk
-from servers import free_port
+from drivers.fakes import CLOSE, OK, FakeServer, bulk
+from drivers.servers import free_port
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.channel import Channel
-from eventbus.store.connection import Connector
+from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.connector import Connector
 
 
 def _echo(command: list[str]) -> bytes | None:
@@ -252,12 +252,12 @@ def test_an_answer_that_came_while_the_loop_was_blocked_is_read_before_the_conne
     loops: Any = pytest.importorskip(name, reason="an extra")
 
     async def ask() -> str:
-        channel = _channel(server_url, answer_timeout=0.1)
+        channel = _channel(server_url, answer_timeout=0.5)
         try:
             await channel.call("PING")
             answer = asyncio.ensure_future(channel.call("ECHO", "x"))
             await asyncio.sleep(0)
-            time.sleep(0.3)  # noqa: ASYNC251  (the fault itself)
+            time.sleep(1.5)  # noqa: ASYNC251  (the fault itself)
             return await answer
         finally:
             await channel.aclose()

@@ -1,4 +1,4 @@
-"""URLs and errors: what can be used, what is said when not, and that no password is in it."""
+"""URLs and errors: which URLs are valid, what the errors say, and that they show no password."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import redis.exceptions as foreign
 
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.connection import Connector, translate
+from eventbus.store.connection.connector import Connector, translate
 
 _SECRET = "s3cr3t-pa55"
 
@@ -68,6 +68,11 @@ def test_a_url_names_an_address_without_its_password(url: str, address: str) -> 
         ("redis://h:-1", "port from 0 to 65535"),
         ("redis://[::1", "port from 0 to 65535"),
         ("redis://h?db=x", "Invalid value for 'db'"),
+        ("redis://h/abc", "expected its database to be a number, as in redis://host:6379/0, got: 'abc'"),
+        ("rediss://h:1/0/1", "expected its database to be a number, as in redis://host:6379/0, got: '0/1'"),
+        ("valkey://h/-1", "expected its database to be a number, as in redis://host:6379/0, got: '-1'"),
+        ("redis://h/\u0661", "expected its database to be a number"),
+        ("redis://h?db=-1", "expected its database to be a number, as in redis://host:6379/0, got: -1"),
         ("redis://h?socket_timeout=soon", "Invalid value for 'socket_timeout'"),
         ("redis://h?colour=blue", "not known, 'colour'"),
         ("unix://", "unix:///path/to/socket"),
@@ -79,6 +84,12 @@ def test_a_url_that_cannot_be_used_is_a_config_error_that_says_why(url: str, sai
         Connector(url)
     assert said in str(caught.value)
     assert caught.value.setting == "url"
+
+
+def test_a_piece_of_a_password_is_not_taken_for_a_database_and_told() -> None:
+    with pytest.raises(ConfigError, match="expected its database to be a number") as caught:
+        Connector(f"redis://:12/{_SECRET}@h:1/0")
+    assert _SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The lease thread's store: one blocking connection, given up whenever its answers cannot be trusted."""
+"""The lease thread's store: one blocking connection, closed whenever its answers cannot be trusted."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from fakes import CLOSE, FakeServer
+from drivers.fakes import CLOSE, FakeServer
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.connection import Connector
-from eventbus.store.rows import LeaseRow
-from eventbus.store.store import LeaseStore, Store
+from eventbus.store.connection.connector import Connector
+from eventbus.store.lease_store import LeaseStore
+from eventbus.store.script_rows import LeaseRow
+from eventbus.store.store import Store
 
 _LEASES = [LeaseRow("a", "w:1")]
 

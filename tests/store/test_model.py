@@ -1,8 +1,7 @@
-"""The store against a model of the life of jobs: random calls, all promises checked after each.
+"""The store compared with the job model: random calls, and all promises checked after each.
 
 Every call goes through `Store` to the scripts, with times of the test's own. Small by default and
-the same each time; for a long search with new calls: `pytest tests/store/test_model.py
---hypothesis-profile=long`.
+the same each time; a long search: `pytest tests/store/test_model.py --hypothesis-profile=long`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from bench import Bench
+from drivers.servers import Server
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,15 +22,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from life import Queue, Turn
-from model import LEASE, Model
-from referee import Referee, Wakes
-from servers import Server
-from snapshots import ENDED, UNIT, Snapshot, pass_time
-from strategies import DELAYS, PLAIN, ROWS, START, STATES, TEXTS
+from models.bench import Bench
+from models.job_checker import JobChecker, Wakes
+from models.job_model import LEASE, JobModel
+from models.job_model_values import Queue, Turn
+from models.snapshots import ENDED, UNIT, Snapshot, pass_time
+from models.strategies import DELAYS, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
-from eventbus.store.rows import (
+from eventbus.store.script_rows import (
     AddQueue,
     AddRow,
     AnnounceQueue,
@@ -48,8 +47,8 @@ _KEPT = {
     "b": SweepQueue("b", 1000, 200_000, 1000, 60_000),
 }
 _SERVED = {"both": ["a", "b", "b@g"], "one": ["a"]}
-_WORKERS = ["w", "w+", "x"]
-_EMITTERS = ["em", "el", "gone"]
+_RESCUE = {"lease_ms": LEASE, "key_ttl_ms": _DAY}
+_WORKERS, _EMITTERS = ["w", "w+", "x"], ["em", "el", "gone"]
 _PASSED = [1, 700, LEASE // 2 + 1, LEASE, 40_000, 130_000, 700_000]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
@@ -83,8 +82,8 @@ class Life(RuleBasedStateMachine):
             bench.client.xadd(name, {"open": ""})
             bench.client.expire(name, 600)
         queues = [Queue("a", _KEPT["a"], 600_000), Queue("b", _KEPT["b"], 0)]
-        self.model = Model(START, queues, emitters=_EMITTERS[:2])
-        self.referee = Referee(self.model)
+        self.model = JobModel(START, queues, emitters=_EMITTERS[:2])
+        self.checker = JobChecker(self.model)
         self.wakes = Wakes()
         self.snapshot = Snapshot(bench.client)
         self.steps = 0
@@ -98,7 +97,7 @@ class Life(RuleBasedStateMachine):
     def check(self, *, may_forget: bool = False) -> None:
         self.steps += 1
         self.snapshot = Snapshot(self.bench.client)
-        self.referee.check(self.snapshot, may_forget=may_forget)
+        self.checker.check(self.snapshot, may_forget=may_forget)
         self.wakes.check(self.snapshot, self.model)
 
     # emitters
@@ -129,8 +128,9 @@ class Life(RuleBasedStateMachine):
         names = ["a", "b"] if any(row.queue == 2 for row in rows) else ["a"]
         self.model.queues["a"].max_waiting = 2 if is_limited else ""
         queues = [AddQueue(name, 1, self.model.queues[name].max_waiting) for name in names]
-        verdicts = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, now=self.model.now)
-        assert verdicts == self.model.add(emitter, names, rows)
+        added = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, now=self.model.now)
+        told = [each._replace(state="") if each.word == "full" else each for each in added.verdicts]
+        assert told == self.model.add(emitter, names, rows)
         self.check()
 
     def _some_jobs(self, draw: Callable[..., Any]) -> list[str]:
@@ -147,16 +147,15 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data(), reason=st.sampled_from(["no", "x" * 100]), is_again=st.booleans())
     def cancel(self, data: st.DataObject, reason: str, is_again: bool) -> None:
-        """A request of its own, or the last one again: its answer was lost."""
+        """Send a new request, or repeat the last one, as if its answer was lost."""
         if not (is_again and self.cancels):
             text = f'{{"type":"JobCancelled","message":"{reason}"}}'
-            self.count += 1
-            self.cancels = [
-                CancelRow(each, "", f"c{self.count}", text) for each in self._some_jobs(data.draw)
-            ]
-        words = self.bench.run(self.store.cancel, self.cancels, key_ttl_ms=600_000, now=self.model.now)
-        ids = [row.id for row in self.cancels]
-        assert words == self.model.cancel(ids, self.cancels[0].call, self.cancels[0].text, 600_000)
+            self.count, call = self.count + 1, f"c{self.count}"
+            self.cancels = [CancelRow(each, "", call, text) for each in self._some_jobs(data.draw)]
+        rows, (first, *_) = self.cancels, self.cancels
+        words = self.bench.run(self.store.cancel, rows, key_ttl_ms=600_000, now=self.model.now)
+        self.checker.answers.note(rows, words, Snapshot(self.bench.client))
+        assert words == self.model.cancel([row.id for row in rows], first.call, first.text, 600_000)
         self.check()
 
     # workers
@@ -248,10 +247,10 @@ class Life(RuleBasedStateMachine):
         first = self.model.recalls(turn)
         assert answer.now == self.model.now
         if first is not None:
-            self.referee.check_repeat(first, answer)
+            self.checker.check_repeat(first, answer)
         else:
             assert answer.lost == self.model.settle(turn)
-            self.referee.check_claims(turn, answer)
+            self.checker.check_claims(turn, answer)
             self.wakes.turn(turn, answer, self.model)
             self.model.claim(turn, answer)
             self.leases += [(claim.id, answer.token) for claim in answer.claims]
@@ -296,24 +295,24 @@ class Life(RuleBasedStateMachine):
 
     def _rescue(self, limit: int, max_stalls: int) -> None:
         pause, rows = self.bench.run(
-            self.store.rescue,
-            lease_ms=LEASE,
-            limit=limit,
-            max_stalls=max_stalls,
-            key_ttl_ms=_DAY,
-            now=self.model.now,
+            self.store.rescue, **_RESCUE, limit=limit, max_stalls=max_stalls, now=self.model.now
         )
         assert (pause, [tuple(row) for row in rows]) == self.model.rescue(limit, max_stalls, _DAY)
         self.check()
 
-    @rule(pool=st.sampled_from(["both", "one"]), unpark=st.booleans())
-    def announce(self, pool: str, unpark: bool) -> None:
+    @rule(pool=st.sampled_from(["both", "one"]), unpark=st.booleans(), leaves=st.booleans())
+    def announce(self, pool: str, unpark: bool, leaves: bool = False) -> None:
         full = _SERVED[pool]
         names = [(base, group) for base, _, group in (each.partition("@") for each in full)]
         rows = [AnnounceQueue(queue, *name) for queue, name in zip(full, names, strict=True)]
-        taken = self.bench.run(self.store.announce, pool=pool, queues=rows, unpark=unpark, now=self.model.now)
+        taken = self.bench.run(
+            self.store.announce, pool=pool, worker="w", queues=rows, unpark=unpark, now=self.model.now
+        )
         assert taken == self.model.announce(names, unpark=unpark)
         self.wakes.announce(pool, full, self.model.now)
+        if leaves:
+            assert self.bench.run(self.store.presence.leave, "w", pool, full, now=self.model.now) == 0
+            self.wakes.leave(pool)
         self.check()
 
     @rule(limit=st.sampled_from([1, 1000]))
@@ -324,7 +323,7 @@ class Life(RuleBasedStateMachine):
         self.check(may_forget=True)
         assert removed == before - len(self.model.jobs)
         if limit > 1:
-            self.referee.check_swept()
+            self.checker.check_swept()
 
     @rule(ms=st.sampled_from(_PASSED))
     def pass_time(self, ms: int) -> None:
@@ -339,12 +338,12 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: any(job.state == "active" for job in self.model.jobs.values()))
     @rule()
     def lose_leases(self) -> None:
-        """Nobody renews them, though workers are heard all along; then somebody looks."""
+        """No lease is renewed, although workers reach the server all the time; then a worker rescues."""
         self._wait_heard(5 * LEASE // 4)
         self._rescue(100, 3)
 
     def _wait_heard(self, ms: int) -> None:
-        """Time in which workers are heard."""
+        """Let time pass in which workers reach the server."""
         while ms > 0:
             self.pass_time(min(ms, LEASE // 4))
             self._renew("idle", 0, [])
@@ -395,6 +394,7 @@ class Life(RuleBasedStateMachine):
             assert after < before or not ends, "it goes on"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)

@@ -1,4 +1,4 @@
-"""Waiting for a replica, with a channel that answers as told, and with a server that has none."""
+"""Waiting for a replica, with a fake channel, and with a server that has no replica."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 
 from eventbus import EmitError, EventProvider
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.channel import Channel
-from eventbus.store.replication import ReplicatedChannel, warn_without_replica
+from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 
 
 class _Channel:
-    """In the place of a channel: answers rows of commands with what was put in."""
+    """A fake channel: answers pipelined commands with prepared answers."""
 
     address = "h:1"
     is_closed = False
@@ -123,6 +123,13 @@ async def test_rights_are_checked_without_waiting() -> None:
     assert channel.rows[0][-1][:2] == ("WAIT", 0)
     with pytest.raises(StoreRefused, match="no right"):
         await _over(channel).check_rights(deadline=None)
+
+
+async def test_a_full_server_lacks_no_right() -> None:
+    full = StoreRefused("OOM command not allowed", code="OOM")
+    await _over(_Channel([full, 0])).check_rights(deadline=None)
+    with pytest.raises(StoreRefused, match="no right"):
+        await _over(_Channel([full, StoreRefused("no right", code="NOPERM")])).check_rights(deadline=None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The reply stream of one emitter: read in order from a remembered place, whatever else lies in it."""
+"""The reply stream of one emitter: read in order from the last place, whatever else is in it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from shards import Shard, row
+from drivers.shards import Shard, row
 
 from eventbus.errors import StoreCorrupt, StoreError, StoreUnavailable
-from eventbus.store.rows import Outcome
+from eventbus.store.reply_stream import ReplyStream
+from eventbus.store.script_rows import Outcome
 from eventbus.store.store import Store
-from eventbus.store.streams import ReplyStream
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Trees of jobs against a model of them: random graphs, calls and losses, all promises checked after each.
+"""Trees of jobs compared with the tree model: random graphs, calls and losses, all promises checked after each.
 
 Every call goes through `Store` to the scripts, with times of the test's own. Small by default and
 the same each time; for a long search with new calls: `pytest tests/store/test_tree_model.py
@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
-from bench import Bench
-from forest import Forest
-from groves import ROOTS, STEPS, make_tree, pieces_of
+from drivers.servers import Server
+from drivers.tree_driver import ROOTS, STEPS, make_tree, pieces_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,14 +23,15 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from nodes import LEASE
-from ranger import Ranger
-from servers import Server
-from snapshots import Snapshot
+from models.bench import Bench
+from models.snapshots import Snapshot
+from models.tree_checker import TreeChecker
+from models.tree_model import TreeModel
+from models.tree_model_values import LEASE
 
-from eventbus.store.rows import AnnounceQueue, CancelRow, SettleRow, TurnAnswer, TurnQueue
-from eventbus.store.trees import Chunk
-from eventbus.tree import Member, Policy, Tree, rows_of
+from eventbus.emit.job_tree import Member, Policy, Tree, rows_of
+from eventbus.store.script_rows import AnnounceQueue, CancelRow, SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.tree_store import Chunk
 
 _FAR = 10.0**12
 _DAY = 86_400_000
@@ -41,6 +41,7 @@ _WORKERS = ["w", "x"]
 _POLICIES: list[Policy] = ["", "", "", "", "fail", "ignore", "remove", "wake"]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0 if _IS_LONG else 300)]
 _SMALL = settings(max_examples=40, stateful_step_count=40, derandomize=True, database=None, deadline=None)
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
@@ -86,12 +87,12 @@ class Trees(RuleBasedStateMachine):
         self.bench = bench
         self.store = bench.store
         bench.client.flushall()
-        self.forest = Forest(_START)
-        self.ranger = Ranger(self.forest)
+        self.model = TreeModel(_START)
+        self.checker = TreeChecker(self.model)
         self.count = 0
         self.steps = 0
         self.growing: list[list[Chunk]] = []
-        """Of trees that are not whole yet: what is still to be sent."""
+        """For each incomplete tree, the chunks that are still to be sent."""
         self.sent: list[Chunk] = []
         self.leases: list[tuple[str, str]] = []
         self.calls = dict.fromkeys(_WORKERS, 0)
@@ -125,28 +126,42 @@ class Trees(RuleBasedStateMachine):
     def send_again(self, data: st.DataObject) -> None:
         """A piece whose answer was lost, or a late copy of one."""
         chunk = data.draw(st.sampled_from(self.sent[-6:]))
-        if chunk.head.id in self.forest.nodes:  # one that was removed is out of reach of late copies
+        if chunk.head.id in self.model.nodes:  # one that was removed is out of reach of late copies
             self._send(chunk)
 
     def _send(self, chunk: Chunk) -> None:
         self.sent.append(chunk)
-        (verdict,) = self.bench.run(self.store.trees.add, "em", [chunk], deadline=_FAR, now=self.forest.now)
-        assert verdict.word == self.forest.add(chunk)
+        (verdict,) = self.bench.run(self.store.trees.add, "em", [chunk], deadline=_FAR, now=self.model.now)
+        assert verdict.word == self.model.add(chunk)
         self.check()
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        known = list(self.forest.nodes)
-        roots = [each for each in known if self.forest.nodes[each].is_root]
-        job = data.draw(st.sampled_from(["none", *known[-6:], *roots[-3:], *roots[-3:]]))
+        known = list(self.model.nodes)
+        roots = [each for each in known if self.model.nodes[each].is_root]
+        self._cancel_one(data.draw(st.sampled_from(["none", *known[-6:], *roots[-3:], *roots[-3:]])))
+
+    def _cancel_one(self, job: str) -> None:
         self.count += 1
         rows = [CancelRow(job, "", f"c{self.count}", '{"type":"JobCancelled"}')]
-        words = self.bench.run(self.store.cancel, rows, key_ttl_ms=_DAY, now=self.forest.now)
-        assert words == [self.forest.cancel(job)]
+        words = self._cancel(rows)
+        assert words == [self.model.cancel(job)]
         self.check()
-        again = self.bench.run(self.store.cancel, rows, key_ttl_ms=_DAY, now=self.forest.now)
-        assert again in (words, ["ended"] if job in self.forest.nodes else ["unknown"])
+        again = self._cancel(rows)
+        assert again in (words, ["ended"] if job in self.model.nodes else ["unknown"])
         self.check()
+
+    @precondition(lambda self: self.checker.answers.rows)
+    @rule(data=st.data())
+    def cancel_again(self, data: st.DataObject) -> None:
+        """A request whose answer was lost, whatever happened since; it changes nothing."""
+        self._cancel([data.draw(st.sampled_from(self.checker.answers.rows[-8:]))])
+        self.check()
+
+    def _cancel(self, rows: list[CancelRow]) -> list[str]:
+        words = self.bench.run(self.store.cancel, rows, key_ttl_ms=_DAY, now=self.model.now)
+        self.checker.answers.note(rows, words, Snapshot(self.bench.client))
+        return words
 
     # workers
 
@@ -176,7 +191,7 @@ class Trees(RuleBasedStateMachine):
         self.check()
 
     def _holds(self, job: str, token: str) -> bool:
-        node = self.forest.nodes.get(job)
+        node = self.model.nodes.get(job)
         return node is not None and node.is_held(token)
 
     def _held(self) -> list[tuple[str, str]]:
@@ -203,7 +218,7 @@ class Trees(RuleBasedStateMachine):
         ]
         state = draw(st.sampled_from(states))
         delay = draw(st.sampled_from([0, 500])) if state == "delayed" else 0
-        node = self.forest.nodes.get(job)
+        node = self.model.nodes.get(job)
         attempts = (node.attempts if node else 0) + 1 if state in ("delayed", "failed") else ""
         return SettleRow(
             job, token, state, attempts, draw(st.sampled_from(["{}", '"' + "x" * 90 + '"'])), delay
@@ -212,17 +227,17 @@ class Trees(RuleBasedStateMachine):
     def _call(self, worker: str, call: int, want: int, settles: Sequence[SettleRow]) -> TurnAnswer:
         return self.bench.run(
             self.store.turn, worker=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=True,
-            max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.forest.now,
+            max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.model.now,
         )  # fmt: skip
 
     def _turn(self, worker: str, settles: list[SettleRow], want: int) -> None:
         self.calls[worker] += 1
         answer = self._call(worker, self.calls[worker], want, settles)
         self.last[worker] = (self.calls[worker], want, settles, answer)
-        self.ranger.note_settles(settles)
-        assert answer.lost == self.forest.settle(settles)
-        self.ranger.check_claims(answer, want)
-        self.forest.claim(answer)
+        self.checker.note_settles(settles)
+        assert answer.lost == self.model.settle(settles)
+        self.checker.check_claims(answer, want)
+        self.model.claim(answer)
         self.leases += [(claim.id, answer.token) for claim in answer.claims]
         self.check()
 
@@ -238,11 +253,11 @@ class Trees(RuleBasedStateMachine):
     def spawn(self, data: st.DataObject, waits: bool, nests: str, repeats: bool) -> None:
         """A running job adds children, and waits for them or not."""
         lease = data.draw(st.sampled_from(self._held()))
-        node = self.forest.nodes[lease[0]]
+        node = self.model.nodes[lease[0]]
         self.count += 1
         tree = node.id if node.is_root else node.root
-        ended = [each for each in self.forest.nodes[tree].members if each in self.forest.nodes]
-        others = [each for each in ended if not self.forest.nodes[each].is_open]
+        ended = [each for each in self.model.nodes[tree].members if each in self.model.nodes]
+        others = [each for each in ended if not self.model.nodes[each].is_open]
         children = [
             Member(
                 f"{node.id}.{self.count}.{i}", STEPS,
@@ -260,7 +275,7 @@ class Trees(RuleBasedStateMachine):
     @precondition(lambda self: self._held())
     @rule(data=st.data(), acknowledges=st.booleans())
     def save(self, data: st.DataObject, acknowledges: bool) -> None:
-        stopped = [each for each in self._held() if self.forest.nodes[each[0]].stop]
+        stopped = [each for each in self._held() if self.model.nodes[each[0]].stop]
         lease = data.draw(st.sampled_from([*self._held(), *stopped * 3]))
         self._checkpoint(lease, [], [], acknowledges=acknowledges)
 
@@ -274,23 +289,23 @@ class Trees(RuleBasedStateMachine):
     def _checkpoint(self, lease: tuple[str, str], rows: Any, edges: Any, **given: bool) -> None:
         flags = {"acknowledges": False, "opens": True, "waits": False, **given}
         word = self.bench.run(
-            self.store.trees.checkpoint, *lease, rows=rows, edges=edges, **flags, now=self.forest.now
+            self.store.trees.checkpoint, *lease, rows=rows, edges=edges, **flags, now=self.model.now
         )
-        assert word == self.forest.checkpoint(*lease, rows, edges, **flags)
+        assert word == self.model.checkpoint(*lease, rows, edges, **flags)
         if word == "waiting":
-            self.ranger.note_put_off(lease[0])
+            self.checker.note_put_off(lease[0])
         self.check()
 
     # duties of any worker, and time
 
     @rule(ms=st.sampled_from([1, 500, 5000, LEASE, 61_000]))
     def pass_time(self, ms: int) -> None:
-        self.forest.now += ms
+        self.model.now += ms
 
     @rule(max_stalls=st.sampled_from([0, 1, 3]))
     def rescue(self, max_stalls: int) -> None:
         self.bench.client.hset(
-            self.store.keys.shard_key("clock"), mapping={"heard": self.forest.now, "grace": 0}
+            self.store.keys.shard_key("clock"), mapping={"heard": self.model.now, "grace": 0}
         )
         _, rows = self.bench.run(
             self.store.rescue,
@@ -298,25 +313,27 @@ class Trees(RuleBasedStateMachine):
             limit=100,
             max_stalls=max_stalls,
             key_ttl_ms=_DAY,
-            now=self.forest.now,
+            now=self.model.now,
         )
-        expected = self.forest.rescue(max_stalls)
+        expected = self.model.rescue(max_stalls)
         assert [(row.id, row.verdict) for row in rows] == expected
         for job, _ in expected:
-            self.ranger.note_put_off(job)
+            self.checker.note_put_off(job)
         self.check()
 
     @precondition(lambda self: self._held())
     @rule()
     def lose_leases(self) -> None:
-        self.forest.now += LEASE
+        self.model.now += LEASE
         self.rescue(3)
 
     @rule()
     def unpark(self) -> None:
         rows = [AnnounceQueue(name, name, "") for name in (ROOTS, STEPS)]
-        self.bench.run(self.store.announce, pool="p", queues=rows, unpark=True, now=self.forest.now)
-        self.forest.unpark()
+        self.bench.run(
+            self.store.announce, pool="p", worker="w", queues=rows, unpark=True, now=self.model.now
+        )
+        self.model.unpark()
         self.check()
 
     @precondition(lambda self: self.steps > 25)
@@ -327,24 +344,55 @@ class Trees(RuleBasedStateMachine):
         for chunks in self.growing:
             while chunks:
                 self._send(chunks.pop(0))
-        self.forest.now += 70_001
+        self.model.now += 70_001
         self.rescue(3)
         self.unpark()
         for _ in range(40):
             self._turn("w", [], 1000)
             held = self._held()
             for lease in held:
-                if self.forest.nodes[lease[0]].stop:
+                if self.model.nodes[lease[0]].stop:
                     self._checkpoint(lease, [], [], acknowledges=True)
             self._turn("w", [SettleRow(*lease, "completed", "", "1", 0) for lease in held], 0)
-        left = [each.id for each in self.forest.nodes.values() if each.is_root and each.is_open]
+        left = [each.id for each in self.model.nodes.values() if each.is_root and each.is_open]
         assert left == [], "trees that nothing moves"
 
     def check(self) -> None:
         self.steps += 1
-        self.ranger.check(Snapshot(self.bench.client))
+        self.checker.check(Snapshot(self.bench.client))
 
 
-@pytest.mark.timeout(0 if _IS_LONG else 300)
+class Cancelled(Trees):
+    """The same, mostly about trees that run, fail and are cancelled meanwhile."""
+
+    @precondition(lambda self: self.model.nodes)
+    @rule(data=st.data(), stops=st.booleans())
+    def cancel_what_runs(self, data: st.DataObject, stops: bool) -> None:
+        """A job that is open, or an open root that stops."""
+        nodes = self.model.nodes.values()
+        open_ones = [each.id for each in nodes if each.is_open and (bool(each.stop) or not stops)]
+        if open_ones:
+            self._cancel_one(data.draw(st.sampled_from(open_ones)))
+
+    @precondition(lambda self: self._held())
+    @rule(data=st.data(), worker=st.sampled_from(_WORKERS), want=st.sampled_from([0, 1, 50]))
+    def end_one(self, data: st.DataObject, worker: str, want: int) -> None:
+        """A job that runs fails, or ends in another way."""
+        lease = data.draw(st.sampled_from(self._held()))
+        row = self._settle(data.draw, *lease)
+        is_failure = data.draw(st.booleans())
+        self._turn(worker, [row._replace(state="failed", attempts=1) if is_failure else row], want)
+
+    @precondition(lambda self: any(not each[1].is_open for each in self.model.nodes.items()))
+    @rule()
+    def plant_and_run(self) -> None:
+        self.plant(({"a": "", "b": "", "c": "a"}, {"on": "wake", "timeout": 5.0}), 100)
+        self.claim_all("w")
+
+
+def test_what_a_cancel_is_answered_is_what_becomes_of_the_job(bench: Bench) -> None:
+    run_state_machine_as_test(cast("Any", lambda: Cancelled(bench)), settings=_SETTINGS)
+
+
 def test_the_store_keeps_every_promise_about_trees(bench: Bench) -> None:
     run_state_machine_as_test(cast("Any", lambda: Trees(bench)), settings=_SETTINGS)

@@ -1,4 +1,4 @@
-"""The wire: bytes become answers inside the read callback, and what is done there harms nobody."""
+"""The wire: bytes become answers inside the read callback, and errors there harm no other call."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
-from fakes import CLOSE, OK, FakeServer, bulk
+from drivers.fakes import CLOSE, OK, FakeServer, bulk
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
-from eventbus.store.channel import Channel
-from eventbus.store.connection import Connector
+from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.connector import Connector
 
 Until = Callable[..., Awaitable[None]]
 
 
-class Hearer:
-    """Notes what it hears, and does `then` with it at once."""
+class Recorder:
+    """Notes each answer, and calls `then` with it at once."""
 
     def __init__(self, heard: list[Any], then: Callable[[Any], object] = lambda _: None) -> None:
         self._heard = heard
@@ -80,9 +80,9 @@ async def test_who_hears_an_answer_may_send_right_there(server_url: str, until: 
 
     def send_next(said: str) -> None:
         if len(heard) < 50:
-            assert channel.send(("ECHO", f"{said}+"), Hearer(heard, send_next))
+            assert channel.send(("ECHO", f"{said}+"), Recorder(heard, send_next))
 
-    channel.send(("ECHO", ""), Hearer(heard, send_next))
+    channel.send(("ECHO", ""), Recorder(heard, send_next))
     await until(lambda: len(heard) == 50, "each answer sent the next command")
     assert heard == ["+" * n for n in range(50)]
     await channel.aclose()
@@ -93,7 +93,7 @@ async def test_who_raises_where_he_hears_harms_nobody_else(logs: list[MutableMap
         channel = _channel(server.url)
         await channel.call("PING")
         heard: list[Any] = []
-        channel.send(("ECHO", "a"), Hearer(heard, [].index))
+        channel.send(("ECHO", "a"), Recorder(heard, [].index))
         assert await channel.call("ECHO", "b") == "b"
         assert heard == ["a"]
         assert [each["event"] for each in logs] == ["an answer of the server was not taken"]
@@ -106,11 +106,11 @@ async def test_who_drops_the_connection_where_he_hears_ends_the_calls_behind_his
         channel = _channel(server.url)
         await channel.call("PING")
         heard: list[Any] = []
-        channel.send(("ECHO", "a"), Hearer(heard))
-        channel.send(("ECHO", "b"), Hearer(heard, lambda _: channel.drop("a failover")))
+        channel.send(("ECHO", "a"), Recorder(heard))
+        channel.send(("ECHO", "b"), Recorder(heard, lambda _: channel.drop("a failover")))
         with pytest.raises(StoreUnavailable, match="a failover") as caught:
             await channel.call("ECHO", "c")
-        assert caught.value.sent  # its answer was in the packet, and is nobody's now
+        assert caught.value.sent  # its answer was in the packet, and belongs to no call now
         assert heard == ["a", "b"]
         await channel.aclose()
 
@@ -122,11 +122,11 @@ async def test_a_refusal_and_a_loss_reach_who_hears_as_our_errors(until: Until) 
         assert await channel.call("A") == "OK"
         heard: list[Any] = []
         for name in "BC":
-            channel.send((name,), Hearer(heard))
+            channel.send((name,), Recorder(heard))
         await until(lambda: len(heard) == 2, "both were told")
         assert [type(each) for each in heard] == [StoreRefused, StoreUnavailable]
         assert (heard[0].code, heard[1].sent) == ("WRONGTYPE", True)
-        assert channel.send(("A",), Hearer(heard)) is False
+        assert channel.send(("A",), Recorder(heard)) is False
         await channel.aclose()
 
 
@@ -183,7 +183,7 @@ async def test_closing_from_where_an_answer_is_heard_is_a_close(until: Until, se
     await channel.call("PING")
     closings: list[asyncio.Task[None]] = []
     heard: list[Any] = []
-    channel.send(("PING",), Hearer(heard, lambda _: closings.append(asyncio.create_task(channel.aclose()))))
+    channel.send(("PING",), Recorder(heard, lambda _: closings.append(asyncio.create_task(channel.aclose()))))
     await until(lambda: closings, "it was heard")
     await closings[0]
     assert channel.is_closed

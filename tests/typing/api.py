@@ -1,7 +1,7 @@
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 """The public types, as a type checker sees them; nothing here is run.
 
-A line that stops being an error is found too: pyright reports an `ignore` that it does not need.
+A line that stops being an error is found too: pyright and mypy report an `ignore` that they do not need.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_type
+from typing import Any, Unpack, assert_type
 
 import msgspec
 
 from eventbus import (
     CallNext,
     Emission,
+    EmitKeywords,
     Event,
     EventContext,
     EventProvider,
@@ -23,9 +24,8 @@ from eventbus import (
     Keep,
     Retry,
     SyncContext,
+    SyncEmission,
 )
-from eventbus.context import SyncEmission as ContextEmission
-from eventbus.sync import SyncEmission
 
 
 class Order(msgspec.Struct):
@@ -47,8 +47,13 @@ assert_type(noted, Event[Order, None])
 assert_type(counted, Event[Any, int])
 assert_type(loose, Event[Order, Any])
 assert_type(bare, Event[Any, Any])
+assert_type(
+    Event("a", payload=int | str, result=Receipt, key=lambda either: either.whatever), Event[Any, Receipt]
+)
+assert_type(Event("a", payload=list[Order], key=lambda orders: orders[0].order_id), Event[list[Order], Any])
+assert_type(Event("a", key=lambda anything: anything["id"]), Event[Any, Any])
 
-Event("keyed", payload=Order, result=None, key=lambda order: order.nothing)  # pyright: ignore[reportAttributeAccessIssue]
+Event("keyed", payload=Order, result=None, key=lambda order: order.nothing)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
 Event("ttl", ttl=timedelta(days=1), errors=[ValueError], retry=Retry(attempts=2), reply=False)
 
 provider = EventProvider(
@@ -61,8 +66,8 @@ provider = EventProvider(
     keep_failed=Keep(age=timedelta(days=1)),
     max_payload="2 MiB",
 )
-EventProvider(concurency=5)  # pyright: ignore[reportCallIssue]
-EventProvider(durability="some")  # pyright: ignore[reportArgumentType]
+EventProvider(concurency=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+EventProvider(durability="some")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def emitting() -> None:
@@ -79,23 +84,43 @@ async def emitting() -> None:
     assert_type(provider.emit_many("by.name", [1, "2"]), list[Emission[Any]])
     assert_type(await provider.result("id", event=placed), Receipt)
     assert_type(await provider.result("id"), Any)
-    provider.emit(placed, "text")  # pyright: ignore[reportCallIssue, reportArgumentType]
-    provider.emit(placed)  # pyright: ignore[reportArgumentType]
-    provider.emit(placed, Order("1"), prio=1)  # pyright: ignore[reportCallIssue]
-    provider.emit(placed, Order("1"), lifo="yes")  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.emit(placed, "text")  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    provider.emit(placed)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    provider.emit(placed, Order("1"), prio=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    provider.emit(placed, Order("1"), lifo="yes")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def emitting_with_what_may_be_missing() -> None:
+    emission = provider.emit(
+        placed, Order("1"), delay=None, at=None, idempotency_key=None, meta=None, retry=None, reply=None
+    )
+    assert_type(emission, Emission[Receipt])
+    assert_type(wrapped(Order("1"), idempotency_key=None, reply_timeout=None), Emission[Receipt])
+    wrapped(Order("1"), key="x")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    provider.emit(placed, Order("1"), priority=None)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def wrapped(order: Order, **options: Unpack[EmitKeywords]) -> Emission[Receipt]:
+    return provider.emit(placed, order, **options)
 
 
 def emitting_from_a_thread() -> None:
     emission = provider.sync.emit(placed, Order("1"))
     assert_type(emission, SyncEmission[Receipt])
     assert_type(emission.result(5), Receipt)
-    provider.sync.emit(placed, 5)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert_type(provider.sync.result("id", event=placed), Receipt)
+    assert_type(provider.sync.result("id"), Any)
+    assert_type(provider.sync.emit_many(placed, [Order("1")]), list[SyncEmission[Receipt]])
+    provider.sync.emit(placed, 5)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 @provider.on(placed, concurrency=20, retry=Retry(attempts=5), timeout="10s")
 async def price(order: Order, ctx: EventContext) -> Receipt:
     assert_type(await ctx.emit(counted, 1), int)
     assert_type(ctx.emit("by.name"), Emission[Any])
+    assert_type(ctx.emit_many(counted, [1, 2], delay=None), list[Emission[int]])
+    ctx.emit(placed, 5)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    ctx.emit(placed, order, prio=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     await ctx.progress(50)
     ctx.log.info("priced", order=order.order_id)
     assert_type((ctx.event, ctx.attempt, ctx.causation_id), tuple[str, int, str | None])
@@ -105,13 +130,17 @@ async def price(order: Order, ctx: EventContext) -> Receipt:
 @provider.on("ping")
 def ping(payload: Any, ctx: SyncContext) -> str:
     ctx.progress({"at": 1})
-    assert_type(ctx.emit("by.name"), ContextEmission)
+    assert_type(ctx.emit("by.name"), SyncEmission[Any])
+    assert_type(ctx.emit(placed, Order("1"), delay=None).result(), Receipt)
+    assert_type(ctx.emit_many(counted, [1, 2]), list[SyncEmission[int]])
+    ctx.emit(placed, 5)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
     return "pong"
 
 
 # A handler stays the function that it was.
 async def using_handlers(ctx: EventContext, sync: SyncContext) -> None:
     assert_type(await price(Order("1"), ctx), Receipt)
+    assert_type(await price(order=Order("1"), ctx=ctx), Receipt)
     assert_type(ping(1, sync), str)
 
 
@@ -122,6 +151,7 @@ async def consuming() -> None:
         assert_type(worker.queues, list[str])
     with provider.context(tenant="a"):
         await provider.subscribe(placed, price, group="billing")
+        await provider.subscribe(placed, price, concurrency=None, retry=None, timeout=None, pool=None)
     await provider.add_group(placed, "mail")
 
 
@@ -136,7 +166,7 @@ async def named(given: EventProvider) -> AsyncGenerator[str]:
     yield given.settings.name
 
 
-@provider.lifespan  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+@provider.lifespan  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 async def yields_nothing() -> int:
     return 1
 
@@ -146,7 +176,7 @@ async def timing(payload: Any, ctx: EventContext, call: CallNext) -> Any:
     return await call(payload)
 
 
-@provider.use  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+@provider.use  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 async def misses_the_call(payload: Any, ctx: EventContext) -> Any: ...
 
 
@@ -163,8 +193,8 @@ def sharing_in_a_thread(order: Order, ctx: SyncContext) -> None:
 
 @provider.on(counted, pool="process")
 def count(payload: Any, facts: JobFacts) -> int:
-    facts.progress(1)  # pyright: ignore[reportAttributeAccessIssue]
+    facts.progress(1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     return facts.attempt
 
 
-provider.on(counted, pool="fork")  # pyright: ignore[reportArgumentType]
+provider.on(counted, pool="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

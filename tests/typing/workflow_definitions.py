@@ -8,11 +8,13 @@ from typing import Any, assert_type
 
 import msgspec
 
-from eventbus import Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from eventbus import Emission, Event, Retry
+from workflows import WorkflowProvider
+from workflows.definition.context import StepContext
+from workflows.definition.step import AsyncStep, Step, SyncStep, step
+from workflows.definition.workflow import Workflow
+from workflows.distributed.handle import FlowHandle
 from workflows.registry import StepRegistry
-from workflows.step import AsyncStep, Step, SyncStep, step
 
 
 class Order(msgspec.Struct):
@@ -31,7 +33,7 @@ checkout = Workflow("checkout", input=Order, output=Receipt, retry=Retry(attempt
 quiet = Workflow("quiet", input=Order, output=None)
 loose = Workflow("loose", input=Order)
 reading = Workflow("reading", output=int)
-bare = Workflow("bare", version="1", errors=[ValueError])
+bare = Workflow("bare", version="1", errors=[ValueError], retry_on=[ValueError])
 
 assert_type(checkout, Workflow[Order, Receipt])
 assert_type(quiet, Workflow[Order, None])
@@ -39,8 +41,8 @@ assert_type(loose, Workflow[Order, Any])
 assert_type(reading, Workflow[Any, int])
 assert_type(bare, Workflow[Any, Any])
 
-Workflow("retry", retry=3)  # pyright: ignore[reportArgumentType]
-Workflow("names", outputs=int)  # pyright: ignore[reportCallIssue]
+Workflow("retry", retry=3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+Workflow("names", outputs=int)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 @checkout.step()
@@ -79,6 +81,31 @@ async def mail(ctx: StepContext[Order]) -> None:
     assert_type(ctx.result("parcel"), Any)
 
 
+priced = Event("priced", payload=Order, result=int)
+
+
+@checkout.step(name=None, retry=None, timeout=None, when=None, after=None)
+async def price(ctx: StepContext[Order]) -> int:
+    assert_type(ctx.emit_many(priced, [ctx.input])[0].job_id, str)
+    await ctx.emit(priced, ctx.input, delay=None).enqueued()
+    emission: Emission[int] = ctx.emit(priced, ctx.input)
+    assert_type(await emission, int)
+    assert_type(await ctx.emit("by.name"), Any)
+    ctx.emit(priced, 5)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return await ctx.emit(priced, ctx.input)
+
+
+@checkout.step
+def price_in_a_thread(ctx: StepContext[Order]) -> int:
+    ctx.emit(priced, ctx.input).enqueued()
+    return ctx.emit(priced, ctx.input, idempotency_key=None).result(timeout=5)
+
+
+async def executing(flows: WorkflowProvider) -> None:
+    flow = await flows.execute(checkout, Order(1), idempotency_key=None, timeout=None, delay=None, meta=None)
+    assert_type(await flow.result(timeout=None), Receipt)
+
+
 @checkout.completed
 async def receipt(ctx: StepContext[Order]) -> Receipt:
     return Receipt(ctx.result(reserve).number)
@@ -113,8 +140,14 @@ async def using_steps(ctx: StepContext[Order]) -> None:
     report(ctx, ValueError())
 
 
-async def pack(ctx: StepContext[Order]) -> Reservation: ...
-async def of_receipt(ctx: StepContext[Receipt]) -> int: ...
+async def pack(ctx: StepContext[Order]) -> Reservation:
+    return Reservation(ctx.input.total)
+
+
+async def of_receipt(ctx: StepContext[Receipt]) -> int:
+    return ctx.input.number
+
+
 async def undo_pack(ctx: StepContext[Order], packed: Reservation) -> None: ...
 async def undo_text(ctx: StepContext[Order], packed: str) -> None: ...
 
@@ -123,22 +156,31 @@ packed = step(pack, retry=Retry(attempts=2), rollback=undo_pack)
 assert_type(packed, AsyncStep[Order, Reservation])
 assert_type(Workflow("built", input=Order).then(pack, packed).parallel(pack, pay), Workflow[Order, Any])
 
-step(pack, rollback=undo_text)  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.then(of_receipt)  # pyright: ignore[reportArgumentType]
-checkout.then(step(of_receipt))  # pyright: ignore[reportArgumentType]
-checkout.step(of_receipt)  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step()(of_receipt)  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step(pack, retry=3)  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step(pack, after=5)  # pyright: ignore[reportCallIssue, reportArgumentType]
-checkout.step(when=lambda ctx: ctx.input.nothing)  # pyright: ignore[reportAttributeAccessIssue]
-checkout.completed(of_receipt)  # pyright: ignore[reportArgumentType]
-checkout.flow(pack)  # pyright: ignore[reportArgumentType]
+step(pack, rollback=undo_text)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+checkout.then(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+checkout.then(step(of_receipt))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+checkout.step(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+checkout.step()(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+checkout.step(pack, retry=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+checkout.step(pack, after=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+checkout.step(when=lambda ctx: ctx.input.nothing)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
+checkout.completed(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+checkout.flow(pack)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@reserve.rollback  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
+@reserve.rollback  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
 async def wrong(ctx: StepContext[Order], reservation: Receipt) -> None: ...
 
 
 registry = StepRegistry()
 assert_type(registry.register(checkout), list[Workflow[Any, Any]])
 assert_type(registry.get("checkout", "charge"), Step[Any, Any])
+
+
+async def handles(flows: WorkflowProvider, key: str | None) -> None:
+    assert_type(await flows.execute(checkout, Order(1), idempotency_key=key), FlowHandle[Receipt])
+    assert_type(flows.handle("text"), FlowHandle[Any])
+    assert_type(flows.handle("text", checkout), FlowHandle[Receipt])
+    assert_type(await flows.handle("text", quiet).result(), None)
+    assert_type(await flows.retry("text"), FlowHandle[Any])
+    assert_type(await flows.retry("text", resume=True, workflow=reading), FlowHandle[int])

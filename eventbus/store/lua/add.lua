@@ -2,18 +2,21 @@
 -- Repeat-safe: ids are fresh, so an id that exists is a repeat and changes nothing.
 -- Everything is decided before the first write, which is one that a full server refuses.
 -- A call has rows of one kind: `plain` ones ask for nothing but perhaps a reply.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: now emitter queues plain rows
 -- queues: queue has_default max_waiting
 -- plain: id queue body reply
 -- rows: id queue body key print delay due priority lifo reply meeting
 --   meeting, when the key stands for a job: 0 join it | 1 join it also if it failed |
 --   2 supersede it: cancel it and take its place, whatever became of it
--- answer: now, then for each row that is not simply new: index word job state text
---   word: joined | other (joined, with another payload) | full
---include base
---include ready
---include plain
+-- answer: now, for each queue how many jobs an emission makes there, then for each row that is not simply new:
+--   index word job state text
+--   word: joined | other (joined, with another payload) | full (text: the queue, state: served | unserved) |
+--     foreign (somebody else's value stands in the place of a key of the queue, text: the key; nothing was added) |
+--     later (not looked at, for the rows before it make as many jobs as a call may)
+--   state of a job that was joined: completed | failed | cancelled | open (its end will be told) | unlisted (open, but
+--     so many wait for it that the emitter has to ask)
+--include base guard ready plain
 
 local now = read_now(take())
 local emitter, queue_count, plain_count, row_count = take(), take(), take(), take()
@@ -29,35 +32,33 @@ end
 for i, has_groups in ipairs(redis.call('SMISMEMBER', root .. ':grouped', unpack(names))) do
   if has_groups == 1 then
     are_simple = false
-    local targets = queues[i].targets
-    for _, group in ipairs(redis.call('SMEMBERS', key('groups', names[i]))) do
+    local targets, groups = queues[i].targets, try('SMEMBERS', key('groups', names[i]))
+    queues[i].is_foreign = not groups
+    for _, group in ipairs(groups or {}) do
       targets[#targets + 1] = { queue = names[i] .. '@' .. group, suffix = '@' .. group }
     end
   end
 end
 
+for i = 1, queue_count do answer[i + 1] = #queues[i].targets end
+
 if are_simple and row_count == 0 and are_fresh(plain_count) then
-  add_plain(queues, plain_count, emitter, now)
+  add_plain(queues, plain_count, emitter, now, answer)
   return answer
 end
---include pointer
---include enqueue
---include accept
+--include pointer enqueue presence accept joining
 
 local taken = accept_all(queues, plain_count, row_count, emitter, now, answer)
-enqueue(taken.jobs, taken.fresh, emitter, now)
+local refused = enqueue(taken.jobs, taken.fresh, emitter, now, answer)
 for _, join in ipairs(taken.joins) do
-  try('HSET', key('job', join.job), 'joined', 1)
-  try('HSET', key('waiters', join.job), join.emission, join.emitter)
+  if refused[join.job] then
+    if join.state_at then answer[join.state_at - 2], answer[join.state_at + 1] = 'foreign', refused[join.job] end
+  elseif not join_job(join.job, join.emitter) then
+    answer[join.state_at] = 'unlisted'
+  end
 end
 if taken.supersedes then
---include finish
---include retain
---include record
---include trees
---include telling
---include stopping
---include cancelling
+  --include cancelling epilogue
   for _, job in ipairs(taken.jobs) do
     if job.superseded then
       local reason = 'superseded by job ' .. job.id .. ', which has the same key'
@@ -65,9 +66,6 @@ if taken.supersedes then
     end
   end
   local ready = {}
-  flush_tells(ready, now)
-  place_ready(ready, now)
-  flush_ends()
-  wake_chores(now)
+  end_call(ready, now)
 end
 return answer

@@ -1,21 +1,20 @@
--- A worker says which queues its pool serves; groups come to exist by it.
+-- A worker says that it is there, and which queues its pool serves; groups come to exist by it.
 -- Takes parked jobs back when asked to: a worker that cannot run them parks them again.
--- KEYS: the shard's root
--- head: now pool unpark queues
+-- The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
+-- head: now pool worker former unpark queues
+--   former: the pool that it was in before it served more queues, or ''
 -- queues: queue base group
 -- answer: how many jobs were taken back
---include base
---include ready
---include record
---include groups
+--include base guard ready record groups presence putting_off
 
 local SILENCE = 120000
 local now = read_now(take())
-local pool, unpark, count = take(), take() == 1, take()
-local queues, back, taken = {}, {}, 0
+local pool, worker, former, unpark, count = take(), take(), take(), take() == 1, take()
+local queues, names, back, taken = {}, {}, {}, 0
 for i = 1, count do
   local queue = { name = take(), base = take(), group = take() }
-  queue.parked = unpark and redis.call('ZRANGE', key('parked', queue.name), 0, 99) or {}
+  queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
   for _, id in ipairs(queue.parked) do
     local record = read(id)
     if record and record.state == 'parked' and not record.v then
@@ -23,14 +22,23 @@ for i = 1, count do
       taken = taken + 1
     end
   end
-  queues[i] = queue
+  local refusal = queue.group ~= '' and refuse_group(queue.base, queue.group)
+  if refusal then return refusal end
+  queues[i], names[i] = queue, queue.name
 end
 
+local serving = key('serving', pool)
+redis.call('ZREMRANGEBYSCORE', serving, '-inf', whole(now - SILENCE)) -- a full server lets it through
+redis.call('ZREMRANGEBYSCORE', serving, whole(now + SILENCE), '+inf') -- the clock was ahead then
+redis.call('ZADD', serving, now, worker)
+redis.call('PEXPIRE', serving, SILENCE)
+if former ~= '' then leave_pool(worker, former, names, now) end
 for _, queue in ipairs(queues) do
   local pools = key('pools', queue.name)
-  redis.call('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) -- a full server lets it through
-  redis.call('ZADD', pools, now, pool)
-  redis.call('PEXPIRE', pools, SILENCE)
+  if try('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) then
+    redis.call('ZADD', pools, now, pool)
+    redis.call('PEXPIRE', pools, SILENCE)
+  end
   if queue.group ~= '' then add_group(queue.base, queue.group) end
 end
 for queue, list in pairs(back) do
@@ -39,5 +47,5 @@ for queue, list in pairs(back) do
     redis.call('ZREM', key('parked', queue), list[i])
   end
 end
-place_ready(back, now)
+place_ready(back, now, put_off)
 return taken

@@ -1,20 +1,12 @@
 -- Cancels jobs, each with those of its groups unless its id names one of them.
 -- Repeat-safe: what was cancelled stays so, and the same call is answered the same. The first write is one that a full server allows.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: now key_ttl jobs
 -- jobs: id queue call text
 --   call: fresh for each request, the same when it is sent again
 -- answer: for each job the first of these that is true of it or of one of its groups:
 --   ended | asked (it runs, its worker was told; or its tree stops) | over (it had ended, or was stopping) | unknown
---include base
---include ready
---include finish
---include retain
---include record
---include trees
---include telling
---include stopping
---include cancelling
+--include base guard cancelling epilogue
 
 local now = read_now(take())
 local key_ttl, count = take(), take()
@@ -44,8 +36,5 @@ for i, job in ipairs(jobs) do
   end
 end
 local ready = {}
-flush_tells(ready, now)
-place_ready(ready, now)
-flush_ends()
-wake_chores(now)
+end_call(ready, now)
 return words

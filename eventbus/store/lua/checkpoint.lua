@@ -1,7 +1,7 @@
 -- Saves what a running job has reached, adds children to it, and lets it wait for them: in one call,
 -- under its lease. Repeat-safe: what is saved is saved again, a child that exists is a repeat, and a job
--- that waits already answers so to the token it waited with.
--- KEYS: the shard's root
+-- that waits already answers so to the token it waited with. The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
 -- head: now id token acknowledges opens waits saves rows edges
 --   acknowledges: the stop of its tree is known to it, and what it settles from here on is the end
 --   opens: the children may run; until then they are only noted
@@ -9,17 +9,7 @@
 -- rows: id root queue body priority delay on up tree timeout
 -- edges: row job needs
 -- answer: ok | waiting | stopping (its tree stops, so nothing was added) | lost (the lease)
---include base
---include ready
---include finish
---include retain
---include record
---include trees
---include telling
---include stopping
---include leaves
---include rows
---include plant
+--include base guard ready record trees telling leaves rows plant epilogue marks
 
 local now = read_now(take())
 local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
@@ -35,7 +25,7 @@ local adds = row_count > 0 or waits
 if acknowledges and record.stop and not record.knows then return 'stopping' end -- it is claimed again, to undo
 if adds and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
 
-redis.call('ZREM', root .. ':active', '') -- a full server lets it through
+redis.call('ZREM', root .. ':active', '')
 if save_count > 0 then call_many('HSET', key('checkpoints', id), saves) end
 if acknowledges and record.stop then redis.call('HSET', job_root .. id, 'acked', 1) end
 if not adds then return 'ok' end
@@ -51,10 +41,7 @@ if waits then
   if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 tell_broken(now)
-flush_tells(ready, now)
-place_ready(ready, now)
-flush_ends()
-wake_chores(now)
+end_call(ready, now)
 for queue in pairs(lists.due) do wake(queue, now) end
 for _, row in ipairs(has_deadlines and rows or {}) do wake(row.queue, now) end
 return waits and 'waiting' or 'ok'

@@ -1,7 +1,7 @@
 -- Adds trees, each whole or in chunks: its root with the first, opened by the last.
 -- Repeat-safe: ids are fresh, so one that exists is a repeat and changes nothing.
 -- The first write is one that a full server refuses.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: now emitter trees
 -- trees: id is_first is_last key print meeting reply rows edges
 --   is_first: the first of its rows is the root
@@ -13,20 +13,8 @@
 --   row: the place of one of the two among the rows
 -- answer: now, then for each tree: word job state text
 --   word: new | joined | other (joined, with another payload) | gone (no root to go on with)
---   state: open | completed | failed | cancelled, of what was joined, with its outcome
---include base
---include ready
---include finish
---include retain
---include record
---include trees
---include telling
---include stopping
---include cancelling
---include leaves
---include rows
---include plant
---include pointer
+--   state: open | unlisted (see `add.lua`) | completed | failed | cancelled, of what was joined, with its outcome
+--include base guard joining ready trees stopping cancelling leaves rows plant pointer epilogue
 
 local now = read_now(take())
 local emitter, tree_count = take(), take()
@@ -43,7 +31,7 @@ local function decide(tree)
   tree.word, tree.is_idle = 'new', first.is_known and not try('HGET', job_root .. tree.id, 'pending')
   if first.is_known or tree.key == '' then return end
   tree.pointer = key('key', first.queue .. ':' .. tree.key)
-  local job, print, state, text = follow(tree.pointer, tree.id, tree.meeting)
+  local job, print, state, text = follow(tree.pointer, tree.meeting)
   if job and tree.meeting == SUPERSEDE then
     tree.superseded = job
   elseif job then
@@ -66,13 +54,12 @@ local ready = {}
 local lists = { ready = ready, leaves = {}, due = {} }
 local function join(tree)
   if tree.state then return end
-  try('HSET', job_root .. tree.job, 'joined', 1)
-  try('HSET', key('waiters', tree.job), tree.id, tree.reply and emitter or '')
+  if not join_job(tree.job, tree.reply and emitter or '') then tree.state = 'unlisted' end
 end
 
 local function write_root(tree)
   local first = tree.rows[1]
-  redis.call('ZADD', key('roots', first.queue), now, tree.id)
+  try('ZADD', key('roots', first.queue), now, tree.id)
   if tree.reply then redis.call('HSET', job_root .. tree.id, 'reply', emitter) end
   if tree.pointer then
     redis.call('HSET', job_root .. tree.id, 'key', tree.key)
@@ -80,7 +67,7 @@ local function write_root(tree)
   end
   if not tree.is_last then
     redis.call('HSET', job_root .. tree.id, 'pending', 1)
-    redis.call('ZADD', root .. ':deadlines', now + 60000, 'unopened:' .. tree.id)
+    redis.call('ZADD', root .. ':due', now + 60000, 'unopened:' .. tree.id)
   end
 end
 
@@ -110,10 +97,7 @@ for _, tree in ipairs(trees) do
 end
 requeue(lists.leaves, ready)
 tell_broken(now)
-flush_tells(ready, now)
-place_ready(ready, now)
-flush_ends()
-wake_chores(now)
+end_call(ready, now)
 for queue in pairs(lists.due) do wake(queue, now) end
 for _, tree in ipairs(has_deadlines and trees or {}) do wake(tree.rows[1].queue, now) end
 return answer

@@ -1,9 +1,11 @@
 -- Makes a group of a queue exist: it gets each emission from now on.
--- KEYS: the shard's root
+-- The first write is one that a full server refuses.
+-- KEYS: the shard's book, and a key that never exists
 -- head: queue group
 -- answer: 1 if it is new, else 0
---include base
---include groups
+--include base guard groups
 
 local queue, group = take(), take()
+local refusal = refuse_group(queue, group)
+if refusal then return refusal end
 return add_group(queue, group)

@@ -1,5 +1,5 @@
 -- Looks at one job: all that is recorded of it. Writes nothing.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: id
 -- answer: the record's fields as name, value pairs (none: unknown), body, result or error, progress,
 --   the log's entries, when its lease ends (ms, or '')

@@ -1,7 +1,7 @@
 -- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims, active and
 -- delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: queue state after score limit has_rows
 --   after, score: the last job that was seen, and its score; '' for the first page
 --   limit: of jobs on the page | has_rows: without them it only counts
@@ -10,13 +10,13 @@
 --include base
 
 local SEEN = 1000 -- a call looks at so many
-local SHARED = { active = true, delayed = true } -- one set for all queues
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
 local has_rows = take() == 1
-local is_rising = SHARED[state] or state == 'waiting'
+local is_shared = state == 'active' -- one set for all queues
+local is_rising = is_shared or state == 'delayed' or state == 'waiting'
 
 local PLACES = { waiting = 'ready', ['waiting-children'] = 'roots' }
-local name = SHARED[state] and root .. ':' .. state or root .. ':' .. (PLACES[state] or state) .. ':' .. queue
+local name = is_shared and root .. ':active' or root .. ':' .. (PLACES[state] or state) .. ':' .. queue
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
 
 -- The place of the first one behind those that were seen, from the lowest score or from the highest. Where the

@@ -1,11 +1,12 @@
 -- Looks jobs up, and joins those that are still open as a waiter when asked to.
--- Bounded in bytes: rows past the bound answer `later`.
--- KEYS: the shard's root
+-- Bounded in bytes: rows past the bound answer `later`. The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
 -- head: emitter bytes jobs
 -- jobs: id join
 -- answer: for each job: state text
+--   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
 --   state: a job state | unknown (no record) | later
---include base
+--include base guard joining
 
 local emitter, bytes, count = take(), take(), take()
 local rows, joins = {}, {}
@@ -20,13 +21,12 @@ for i = 1, count do
     bytes = bytes - #text
   else
     text = ''
-    if join and state ~= 'unknown' then joins[#joins + 1] = id end
+    if join and state ~= 'unknown' then joins[2 * i] = id end
   end
   rows[2 * i - 1], rows[2 * i] = state, text
 end
-if #joins > 0 then redis.call('ZREM', root .. ':active', '') end -- a full server lets it through
-for _, id in ipairs(joins) do
-  try('HSET', key('job', id), 'joined', 1)
-  try('HSET', key('waiters', id), 'w:' .. emitter, emitter)
+if next(joins) then redis.call('ZREM', root .. ':active', '') end
+for place, id in pairs(joins) do
+  if not join_job(id, emitter) then rows[place] = 'unlisted' end
 end
 return rows

@@ -1,9 +1,10 @@
 -- Records progress under the lease.
--- KEYS: the shard's root
+-- The first write is one that a full server allows: a handler that tells how far it is must not fail for it.
+-- KEYS: the shard's book, and a key that never exists
 -- head: jobs
 -- jobs: id token progress
 -- answer: ids whose lease is not held by that token any more
---include base
+--include base guard
 
 local count = take()
 local notes, lost = {}, {}
@@ -16,5 +17,6 @@ for _ = 1, count do
     lost[#lost + 1] = id
   end
 end
+redis.call('ZREM', root .. ':active', '')
 for _, each in ipairs(notes) do redis.call('SET', each[1], each[2]) end
 return lost

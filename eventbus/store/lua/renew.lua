@@ -1,12 +1,11 @@
 -- Renews the leases of one worker, and notes that it and the server were heard.
 -- The first write is one that a full server allows.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: now worker lag lease jobs
 -- lag: how far behind the worker's event loop is, ms
 -- jobs: id token
 -- answer: ids whose lease is not held by that token any more, ids that were cancelled
---include base
---include heard
+--include base guard heard
 
 local now = read_now(take())
 local worker, lag, lease, count = take(), take(), take(), take()
@@ -26,6 +25,6 @@ end
 redis.call('ZREM', root .. ':active', '')
 note_heard(now, lease)
 redis.call('HSET', key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
-redis.call('PEXPIRE', key('worker', worker), 600000)
+redis.call('PEXPIRE', key('worker', worker), math.max(600000, 2 * lease))
 call_many('ZADD', root .. ':active', held)
 return { lost, cancelled }

@@ -1,21 +1,13 @@
 -- Ends leases that ran out: back to ready, failed past the stall limit, or cancelled if that was asked.
 -- A stall is no attempt, and its job keeps its place. But one that stalled twice may have killed its
 -- process, and those beside it: it goes to the end of its priority, and is claimed alone.
--- Any worker may do this, also several at once.
--- KEYS: the shard's root
+-- Any worker may do this, also several at once. The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
 -- head: now lease limit max_stalls key_ttl
 -- answer: ms until the next lease ends (-1: nothing active), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base
---include ready
---include finish
---include retain
---include record
---include trees
---include telling
---include stopping
---include heard
+--include base guard ready finish record stopping heard epilogue marks
 
 local SUSPECT = 2
 local now = read_now(take())
@@ -50,8 +42,9 @@ end
 
 redis.call('ZREM', active, '')
 note_heard(now, lease)
-local grace = tonumber(redis.call('HGET', root .. ':clock', 'grace') or 0)
-if now < grace then return { grace - now } end
+cut_leases(now, lease)
+local grace = left_of_grace(now, lease)
+if grace > 0 then return { grace } end
 
 -- Keeps what is known of the stall in the job's log; returns it as text.
 local function note_stall(job)
@@ -78,18 +71,19 @@ local function rescue(job)
   redis.call('HSET', job_root .. job.id, 'stalls', job.stalls)
   local lease = job.lease
   if lease.tree and (marks[job.id] or '') ~= '' then lease.stop = marks[job.id] end -- since it was read
-  if lease.root and not lease.tree and mark_of(lease.root) ~= '' then
-    finish(job.id, lease, 'failed', text, now, key_ttl) -- not run again; whether it took effect is not known
-    return 'failed'
+  if lease.cancel and lease.cancel ~= lease.root then
+    return finish_cancelled(job.id, lease, now, key_ttl)
+  elseif lease.root and not lease.tree and mark_of(lease.root) ~= '' then
+    return finish(job.id, lease, 'failed', text, now, key_ttl) -- not run again; whether it took effect is not known
   elseif lease.tree and lease.stop and not lease.acked and not lease.knows then
     settle_stopped_root(job.id, now)
-  elseif lease.cancel then
-    finish_cancelled(job.id, lease, now, key_ttl)
-    return 'cancelled'
+  elseif job.stalls > max_stalls and lease.tree and lease.stop == 'cancelled' then
+    local text = try('GET', key('result', job.id)) or '' -- who cancelled it was told that it ends so
+    if #text > 2 then text = string.sub(text, 1, -2) .. ',"stalls":' .. job.stalls .. '}' end
+    return finish(job.id, lease, 'cancelled', text, now, key_ttl)
   elseif job.stalls > max_stalls then
     if not (lease.tree and lease.on == 'wake' and stop_tree(job.id, 'failed', job.id, text, now)) then
-      finish(job.id, lease, 'failed', text, now, key_ttl)
-      return 'failed'
+      return finish(job.id, lease, 'failed', text, now, key_ttl)
     end
     settle_stopped_root(job.id, now)
   else
@@ -108,10 +102,7 @@ for _, job in ipairs(stalled) do
   end
 end
 requeue(suspects, ready)
-flush_tells(ready, now)
-place_ready(ready, now)
-wake_chores(now)
-flush_ends()
+end_call(ready, now)
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
 answer[1] = first[2] and math.max(0, tonumber(first[2]) - now) or -1
 return answer

@@ -3,17 +3,13 @@
 -- the root adds those of the new one itself. The outcome of a run that failed is kept in the root's log.
 -- Repeat-safe: a run is begun once, for its number is checked, and the call that began it hears so again.
 -- The first write is one that a full server refuses.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: now id call run body timeout
 --   call: fresh for each request, the same when it is sent again | run: the last one's number, counted from 1
 --   timeout: of the new run, ms from now, or ''
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree)
---include base
---include ready
---include finish
---include record
---include pointer
+--include base guard ready record pointer putting_off outcomes
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = read_now(take())
@@ -50,14 +46,14 @@ for _, kind in ipairs({ 'result', 'progress', 'waiters', 'needs', 'leaves', 'che
 end
 if #body > FIELD then redis.call('SET', key('body', id), body) end
 redis.call('ZREM', key(state, queue), id)
-redis.call('ZADD', key('roots', queue), now, id)
+try('ZADD', key('roots', queue), now, id)
 if v[7] then open_key(v[7]) end
 
 local ready = {}
 requeue({ [queue] = { { id = id, order = v[8] and is_number(v[8]) and v[8] or MIDDLE } } }, ready)
-place_ready(ready, now)
+place_ready(ready, now, put_off)
 if timeout ~= '' then
-  redis.call('ZADD', root .. ':deadlines', now + timeout, 'timeout:' .. id)
-  if redis.call('ZRANGE', root .. ':deadlines', 0, 0)[1] == 'timeout:' .. id then wake(queue, now) end
+  redis.call('ZADD', root .. ':due', now + timeout, 'timeout:' .. id)
+  if redis.call('ZRANGE', root .. ':due', 0, 0)[1] == 'timeout:' .. id then wake(queue, now) end
 end
 return 'restarted'

@@ -1,16 +1,18 @@
--- Removes finished jobs past their retention, a bounded number for each queue.
--- KEYS: the shard's root
+-- Removes finished jobs past their retention, a bounded number for each queue, and sees to it that the delayed ones
+-- stand in `due`. The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
---include base
---include retain
+--include base guard retain delays
 
 local now = read_now(take())
 local limit, count = take(), take()
 local removed = 0
+redis.call('ZREM', root .. ':due', '')
 for _ = 1, count do
   local queue, keep_completed, age_completed, keep_failed, age_failed = take(), take(), take(), take(), take()
+  note_delayed(queue)
   removed = removed + retain('completed', queue, keep_completed, age_completed, limit, now)
   removed = removed + retain('failed', queue, keep_failed, age_failed, limit, now)
   removed = removed + retain('cancelled', queue, keep_failed, age_failed, limit, now)

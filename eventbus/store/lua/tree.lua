@@ -1,9 +1,10 @@
--- Looks at a tree: its root, what was saved there, and a page of its members.
--- KEYS: the shard's root
+-- Looks at a tree: its root, what was saved there, and a page of its members. Writes nothing.
+-- KEYS: the shard's book, and a key that never exists
 -- head: id list first limit bytes
 --   list: members (in the order they were added) | done (those that completed, in that order)
 --   bytes: of the outcomes on one page; it ends with the one that reaches them; 0: no outcomes, no bound
 -- answer: the root's fields as name, value pairs (none: unknown), what was saved as name, value pairs,
+--   with `damaged` among the fields where somebody else's value is in the place of one of the two lists,
 --   how many there are, members: id state queue attempts stalls created claimed ended text needs
 --   needs: the jobs that need it, joined by spaces
 --include base
@@ -11,7 +12,7 @@
 local id, list, first, limit, bytes = take(), take(), take(), take(), take()
 local FIELDS = {
   'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'due',
-  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run',
+  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run', 'token',
 }
 local values = try('HMGET', job_root .. id, unpack(FIELDS)) or {}
 local fields = {}
@@ -26,6 +27,9 @@ if values[1] then
   if not body or body == '' then body = try('GET', key('body', id)) or '' end
   fields[#fields + 1], fields[#fields + 2] = 'body', body
   fields[#fields + 1], fields[#fields + 2] = 'now', whole(read_now(''))
+  if not (try('LLEN', key('members', id)) and try('LLEN', key('done', id))) then
+    fields[#fields + 1], fields[#fields + 2] = 'damaged', '1'
+  end
 end
 
 local rows, name = {}, key(list, id)

@@ -4,30 +4,19 @@
 -- Settles are read and checked before the first write; that write is one that a full
 -- server allows, so running jobs still end when emits are refused. Claims come after: what a settle or
 -- a promotion made ready can be claimed in the same call. If they fail, the settles stay, and are none again.
--- KEYS: the shard's root
+-- KEYS: the shard's book, and a key that never exists
 -- head: now worker call lease pool want suspects bytes queues settles
 -- queues: queue quota keep_completed age_completed keep_failed age_failed key_ttl
 -- settles: id token state attempts text delay
 --   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked
 -- suspects: whether a job that stalled twice may be claimed: then it is claimed alone
--- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims
+-- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
+--   queues that cannot be read, because somebody else's value stands in their place
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base
---include ready
---include finish
---include retain
---include record
---include trees
---include telling
---include stopping
---include leaves
---include chores
---include verdict
---include settle
---include promote
---include candidate
---include claim
+--include base guard outcomes settle due marks candidate claim
+--defer load_retention: retain
+--defer load_trees: ready settle_rows chores telling stopping claim_odd putting_off answer_again
 
 local now = read_now(take())
 local worker, call, lease, pool = take(), take(), take(), take()
@@ -43,49 +32,59 @@ for i = 1, queue_count do
   queues[i], by_name[queue.name] = queue, queue
 end
 
--- What the last call claimed and this worker still holds, read again from the records.
-local function answer_again(lost, woken, ids)
-  local rows = {}
-  for _, id in ipairs(ids) do
-    local record, lease_record = read(id), read_lease(id)
-    local body = record and lease_record and read_body(id, record.body, lease_record.root)
-    if body and record.state == 'active' and lease_record.token == token then
-      for index, queue in ipairs(queues) do
-        if queue.name == record.queue then
-          local stop = lease_record.knows and lease_record.stop -- not one that came after the claim
-          add_claim(rows, id, index, body, record.created, record.attempts, record.stalls, record.due, stop)
-        end
-      end
-    end
-  end
-  return { now, next_due(), lost, woken, {}, rows }
-end
-
 local kept = redis.call('GET', last)
 if kept then
   local number, was_lost, was_woken, ids = unpack(cmsgpack.unpack(kept))
-  if number == call then return answer_again(was_lost, was_woken, ids) end
   if number > call then return redis.error_reply('STALE an older call of worker ' .. worker) end
+  if number == call then
+    load_trees()
+    return answer_again(queues, token, now, was_lost, was_woken, ids)
+  end
 end
 
 local settles, lost = read_settles(settle_count)
+local due_at = next_due()
+local is_plain, filled = #settles.rows == 0 and (due_at < 0 or due_at > now), {}
+if not is_plain then
+  load_trees()
+  complete_rows(settles.rows)
+end
 redis.call('PEXPIRE', last, 600000)
-local ready = {}
-local changed = write_settles(settles, by_name, ready, now)
-local due = read_due(now, 100)
-write_due(due, ready, now)
-if due.is_due then do_chores(now, ready) end
-flush_tells(ready, now)
-local filled = place_ready(ready, now, true)
+write_simple(settles.simple, by_name, whole(now))
+if not is_plain then
+  local ready = {}
+  write_rows(settles.rows, by_name, ready, now)
+  due_at = next_due()
+  if due_at >= 0 and due_at <= now then
+    do_chores(now, ready)
+  end
+  flush_tells(ready, now)
+  filled = place_ready(ready, now, put_off, true)
+end
+
 local plan = read_claims(queues, want, bytes, suspects)
-write_claims(queues, plan, token, whole(now + lease), now)
-ready = {}
-flush_tells(ready, now)
-place_ready(ready, now)
-wake_filled(filled, now)
+remove_claimed(queues)
+if #plan.odd + #plan.stopped > 0 then
+  is_plain = false
+  load_trees()
+  set_odd_apart(plan, now)
+end
+write_claims(plan, token, whole(now + lease), now)
+if not is_plain then
+  local ready = {}
+  flush_tells(ready, now)
+  place_ready(ready, now, put_off)
+  wake_filled(filled, now)
+  due_at = next_due()
+end
 flush_ends()
+-- Where few ended, one turn of eight asks; the time decides which, for calls that settle may all have even numbers.
 for i, queue in ipairs(queues) do
-  retain_ended(queue, (now + i) % 8 == 0, now) -- the time decides: calls that settle may all have even numbers
+  local most = math.max(queue.completed or 0, queue.failed or 0, queue.cancelled or 0)
+  if most >= 8 or most > 0 and (now + i) % 8 == 0 then
+    load_retention()
+    retain_ended(queue, (now + i) % 8 == 0, now)
+  end
 end
 
 local woken = {}
@@ -97,4 +96,4 @@ for _, index in ipairs(plan.more) do redis.call('ZADD', wakes, now, queues[index
 if #plan.more > 0 then redis.call('PEXPIRE', wakes, 120000) end
 
 redis.call('SET', last, cmsgpack.pack({ call, lost, woken, plan.ids }), 'PX', 600000)
-return { now, next_due(), lost, woken, plan.more, plan.rows }
+return { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }

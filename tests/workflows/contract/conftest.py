@@ -1,11 +1,11 @@
-"""The contract of a flow holds whoever runs it."""
+"""The contract of flows holds for every runner."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from runners import DistributedRunner, InlineRunner, Runner
+from drivers.runners import DistributedRunner, InlineRunner, Runner
 
 from eventbus import EventProvider
 

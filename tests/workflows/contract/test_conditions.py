@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from runners import Runner
+from drivers.runners import Runner
 
 from eventbus import Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import StepError
 
 _ONCE = Retry(attempts=1)

@@ -1,16 +1,16 @@
-"""What the functions of a flow know: the same meta, correlation and ids in each of them."""
+"""The contexts of a flow's functions: each has the same meta, correlation and ids."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from runners import Runner
+from drivers.runners import Runner
 
 from eventbus import Retry
 from eventbus.lowlevel import Ambient, current, enter
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import FlowError, StepError
 
 _ONCE = Retry(attempts=1)

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from runners import Runner, wait_states
+from drivers.runners import Runner, wait_states
 
 from eventbus import HandlerError, Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import FlowCancelled, FlowTimeout, StepError
 
 _ONCE = Retry(attempts=1)
@@ -162,7 +162,9 @@ async def test_a_rollback_inside_that_fails_is_told_with_its_path(runner: Runner
     assert "no money" in str(caught.value.rollback_errors[0])
 
 
-async def test_what_a_failed_sub_workflow_could_not_undo_makes_the_whole_incomplete(runner: Runner) -> None:
+async def test_what_a_failed_sub_workflow_could_not_undo_makes_the_whole_incomplete(
+    runner: Runner,
+) -> None:
     payment = Workflow("payment", retry=_ONCE)
 
     @payment.step()

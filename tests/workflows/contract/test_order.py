@@ -7,13 +7,13 @@ import threading
 from typing import Any
 
 import pytest
-from runners import Runner
+from drivers.runners import Runner
 
 from eventbus import DefinitionError, Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.step import step
+from workflows.definition.workflow import Workflow
 from workflows.errors import StepError
-from workflows.step import step
 
 _ONCE = Retry(attempts=1)
 Log = list[Any]
@@ -90,7 +90,9 @@ async def test_members_of_a_parallel_group_run_at_the_same_time(runner: Runner) 
         await handle.result()
 
 
-async def test_plain_functions_of_a_parallel_group_run_in_threads_at_the_same_time(runner: Runner) -> None:
+async def test_plain_functions_of_a_parallel_group_run_in_threads_at_the_same_time(
+    runner: Runner,
+) -> None:
     workflow = Workflow("threads", retry=_ONCE)
     barrier = threading.Barrier(2, timeout=20)
     threads: set[int] = set()

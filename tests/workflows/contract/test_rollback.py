@@ -1,4 +1,4 @@
-"""What was completed is undone, in reverse order of completion; the outcome is told."""
+"""Completed steps are undone in reverse order of completion, and the outcome is reported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from runners import Runner
+from drivers.runners import Runner
 
 from eventbus import HandlerError, Retry, Unrecoverable
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import FlowError, StepError
-from workflows.report import RollbackReport
+from workflows.records.report import RollbackReport
 
 _ONCE = Retry(attempts=1)
 _SOON = Retry(attempts=3, delay=0.01)

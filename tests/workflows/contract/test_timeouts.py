@@ -1,4 +1,4 @@
-"""Time: of one attempt of a step, of a whole flow; functions that do not listen."""
+"""Timeouts of a step's attempt and of a whole flow, and functions that ignore them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from runners import Runner
+from drivers.runners import Runner
 
 from eventbus import HandlerError, Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import FlowTimeout, StepError
 
 _ONCE = Retry(attempts=1)

@@ -1,4 +1,4 @@
-"""Values arrive with the type and value they had: inputs, results, outputs."""
+"""Inputs, results and outputs arrive with the type and the value that they had."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from runners import Runner
+from drivers.runners import Runner
 
 from eventbus import PayloadError, Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import StepError
 
 _ONCE = Retry(attempts=1)

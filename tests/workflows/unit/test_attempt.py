@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from workflows.attempt import Attempt, Ended, StillRuns
-from workflows.surroundings import in_thread
+from workflows.execution.attempt import Attempt, Ended, StillRuns
+from workflows.execution.environment import in_thread
 
 
 class _Function:
-    """A function that waits, and ignores its cancellation so many times."""
+    """A function that waits, and ignores its cancellation several times."""
 
     def __init__(self, ignores: int = 0, *, then: Any = None) -> None:
         self.started = asyncio.Event()

@@ -1,20 +1,20 @@
-"""Contexts: results that are loaded, that are not, and that may not be asked for."""
+"""Contexts: results that are loaded, results that are not, and results that may not be read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import msgspec
 import pytest
 
 from eventbus import DefinitionError, PayloadError, UsageError
-from workflows.codecs import Codecs
-from workflows.context import FlowFacts, StepContext
-from workflows.definition import Workflow
+from workflows.definition.codecs import Codecs
+from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import ResultNotLoaded, StepSkipped
-from workflows.records import StepRecord
-from workflows.surroundings import InlineTools
+from workflows.execution.environment import InlineTools
+from workflows.records.records import StepRecord
 
 
 class Point(msgspec.Struct):
@@ -151,6 +151,7 @@ def test_the_log_knows_the_trace(logs: list[dict[str, Any]]) -> None:
         "flow_id": "w~1",
         "workflow": "w",
         "step": "c",
+        "job_id": "j",
         "attempt": 2,
         "correlation_id": "c-1",
         "trace_id": "0af7651916cd43dd8448eb211c80319c",
@@ -158,9 +159,13 @@ def test_the_log_knows_the_trace(logs: list[dict[str, Any]]) -> None:
     assert len(logs) == 2
 
 
+async def _pool() -> AsyncIterator[str]:
+    yield "never made here"
+
+
 def test_without_a_provider_emitting_says_what_is_missing() -> None:
     ctx = _context({})
-    for use in (lambda: ctx.emit("e"), lambda: ctx.emit_many("e", []), lambda: ctx.shared(print)):
+    for use in (lambda: ctx.emit("e"), lambda: ctx.emit_many("e", []), lambda: ctx.shared(_pool)):
         with pytest.raises(UsageError, match=r"run_inline\(..., provider=provider\)"):
             use()
 
@@ -179,4 +184,4 @@ def test_with_a_provider_it_does_the_work() -> None:
     ctx = _context({}, tools=InlineTools(Provider(), {}))
     assert ctx.emit("e", 1, delay=2) == ("emit", ("e", 1), {"delay": 2})
     assert ctx.emit_many("e", [1]) == ("emit_many", ("e", [1]), {})
-    assert ctx.shared(print) == ("shared", print)
+    assert ctx.shared(_pool) == ("shared", _pool)

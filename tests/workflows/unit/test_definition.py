@@ -1,4 +1,4 @@
-"""Definitions: what steps follow, what is not given, how steps are found again."""
+"""Definitions: the order of steps, the defaults, and the ways to refer to a step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from eventbus import DefinitionError, Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
-from workflows.step import AsyncStep, Step, SyncStep, step
+from workflows.definition.context import StepContext
+from workflows.definition.step import AsyncStep, Step, SyncStep, step
+from workflows.definition.workflow import Workflow
 
 
 class Order(msgspec.Struct):
@@ -357,3 +357,16 @@ def test_a_thousand_steps_are_defined_and_checked() -> None:
     workflow = _shop().then(*(step(a, name=f"s{i}") for i in range(1000)))
     workflow.check()
     assert workflow.plan.last == ("s999",)
+
+
+def test_what_is_retried_on_is_some_of_the_declared_errors() -> None:
+    workflow = Workflow("w", errors=[ValueError, KeyError], retry_on=[KeyError])
+    assert (workflow.errors, workflow.retry_on) == ((ValueError, KeyError), (KeyError,))
+    with pytest.raises(
+        DefinitionError, match="expected retry_on of workflow 'w' to be some of its errors, got: KeyError"
+    ):
+        Workflow("w", errors=[ValueError], retry_on=[KeyError])
+    with pytest.raises(
+        DefinitionError, match="expected retry_on of workflow 'w' to be a list of exception classes"
+    ):
+        Workflow("w", errors=[ValueError], retry_on=["ValueError"])  # type: ignore[list-item]

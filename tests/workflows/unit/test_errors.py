@@ -1,4 +1,4 @@
-"""The errors of workflows: one tree, facts as attributes, texts that say what to do."""
+"""The errors of workflows: one tree, facts as attributes, messages that say what to do."""
 
 from __future__ import annotations
 

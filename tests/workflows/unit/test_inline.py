@@ -1,4 +1,4 @@
-"""What is true of the inline run alone: its door, its clock, its end."""
+"""What holds for inline runs alone: their interface, their clock, their end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from runners import states_of, wait_states
+from drivers.runners import states_of, wait_states
 
 from eventbus import DefinitionError, Retry
-from workflows.context import StepContext
-from workflows.definition import Workflow
+from workflows.definition.context import StepContext
+from workflows.definition.workflow import Workflow
 from workflows.errors import FlowCancelled, StepError
 from workflows.testing import run_inline, start_inline
 
@@ -131,6 +131,7 @@ async def test_a_cancel_before_the_first_step_runs_nothing() -> None:
     assert log == []
 
 
+@pytest.mark.slow
 async def test_a_member_that_was_given_up_on_is_unknown_and_makes_the_rollback_incomplete() -> None:
     workflow = Workflow("w", retry=_ONCE)
     is_active, let_go = asyncio.Event(), asyncio.Event()
@@ -175,6 +176,7 @@ async def test_a_step_that_was_cut_and_asks_for_it_is_undone_without_a_result() 
     assert undone == [None]
 
 
+@pytest.mark.slow
 async def test_a_thousand_steps_in_a_row_and_side_by_side() -> None:
     async def add(ctx: StepContext[Any]) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""Records of flows: what is written, what is read, and the errors that are made of them."""
+"""Records of flows: how they are written and read, and the errors made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from eventbus import HandlerError, StalledError
 from eventbus.lowlevel import Failure, describe, describe_cancelled, revive
 from workflows.errors import FlowCancelled, FlowError, FlowTimeout, RollbackError, StepError
-from workflows.records import (
+from workflows.records.records import (
     FlowFailure,
     FlowMessage,
     StepRecord,

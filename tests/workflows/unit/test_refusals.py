@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from eventbus import DefinitionError, EventContext
-from workflows.context import StepContext
-from workflows.definition import Workflow
-from workflows.step import Step, step
+from workflows.definition.context import StepContext
+from workflows.definition.step import Step, step
+from workflows.definition.workflow import Workflow
 
 
 class Order(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Which workflows a process knows."""
+"""The registry: the workflows that a process knows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eventbus import DefinitionError
-from workflows.definition import Workflow
+from workflows.definition.workflow import Workflow
 from workflows.errors import StepNotFound
 from workflows.registry import StepRegistry
 

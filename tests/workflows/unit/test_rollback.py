@@ -1,4 +1,4 @@
-"""The saga by itself: checkpoints, and going on where one stopped."""
+"""The rollback alone: checkpoints, and continuing where an earlier run stopped."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import msgspec
 import pytest
 
 from eventbus import Retry
-from workflows.codecs import Codecs
-from workflows.context import FlowFacts, StepContext
-from workflows.definition import Workflow
-from workflows.records import StepRecord
-from workflows.rollback import Saga, Undo, failures_of, read_undone, undone_name, verdict_on
-from workflows.surroundings import InlineTools, in_thread
+from workflows.definition.codecs import Codecs
+from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.workflow import Workflow
+from workflows.execution.environment import InlineTools, in_thread
+from workflows.execution.rollback import Saga, Undo, failures_of, verdict_on
+from workflows.records.checkpoints import read_undone, undone_name
+from workflows.records.records import StepRecord
 
 
 class Story:
-    """Three steps with rollbacks that write down what happens; some can be told to misbehave."""
+    """Three steps with rollbacks that record what happens; a test can make some of them fail."""
 
     def __init__(self) -> None:
         self.log: list[Any] = []

@@ -1,78 +1,107 @@
+--needs base pointer presence
+--exports accept_all
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
-local function accept_all(queues, plain_count, row_count, emitter, now, answer)
+local MOST = 200 -- jobs of one call
+local served = {} -- queue -> whether anybody works on it: asked once for each queue of the call that is full
+
+local function add_verdict(answer, index, word, job, state, text)
+  for _, value in ipairs({ index, word, job, state, text }) do
+    answer[#answer + 1] = value
+  end
+end
+
+local function read_plain(queues)
+  local row = { id = take(), queues = queues[take()], body = take(), reply = take() == 1 }
+  row.key, row.print, row.priority, row.meeting = '', '', 0, 0
+  return row
+end
+
+local function read_row(queues, now)
+  local row = { id = take(), queues = queues[take()], body = take(), key = take(), print = take() }
+  row.delay, row.due = take(), take()
+  row.priority, row.lifo, row.reply, row.meeting = take(), take() == 1, take() == 1, take()
+  if row.delay ~= '' then row.due = now + row.delay end
+  if row.due == '' or row.due <= now then row.due = nil end
+  return row
+end
+
+-- One target of a row: nil for a repeat, a job to join, or a new one.
+local function decide(row, target)
+  local id = row.id .. target.suffix
+  if redis.call('EXISTS', job_root .. id) == 1 then return nil end
+  if row.key == '' then return { id = id, target = target, row = row } end
+  local pointer = key('key', target.queue .. ':' .. row.key)
+  local job, print, state, text = follow(pointer, row.meeting)
+  if job == id then return nil end
+  if not job or row.meeting == SUPERSEDE then
+    return { id = id, target = target, row = row, pointer = pointer, superseded = job }
+  end
+  return { join = job, target = target, word = print == row.print and 'joined' or 'other', state = state, text = text }
+end
+
+-- Decides about all targets of a row; returns also the queue that is full, or the key that is somebody else's.
+local function decide_row(row, fresh)
+  local choices, full = {}, nil
+  for _, target in ipairs(row.queues.targets) do
+    local choice, queue = decide(row, target), target.queue
+    if choice and choice.superseded then -- else the older job would end for nothing
+      local place = key(row.due and 'delayed' or 'ready', queue)
+      if not try('ZCARD', place) then return {}, nil, place end
+    elseif choice and not choice.join and not row.due and row.queues.max ~= '' then
+      local waiting = (try('ZCARD', key('ready', queue)) or 0) + (fresh[queue] or 0)
+      if waiting >= row.queues.max then full = queue end
+    end
+    choices[#choices + 1] = choice
+  end
+  return choices, full
+end
+
+local function join(taken, index, row, choice, emitter, answer)
+  local is_own = choice.target.suffix == '' -- of the default group, whose outcome the emission has
+  if is_own then add_verdict(answer, index, choice.word, choice.join, choice.state or 'open', choice.text or '') end
+  if choice.state then return end
+  local told = is_own and row.reply and emitter or ''
+  taken.joins[#taken.joins + 1] = { job = choice.join, emitter = told, state_at = is_own and #answer - 1 }
+end
+
+local function accept(taken, index, row, choice)
+  taken.jobs[#taken.jobs + 1], choice.index = choice, index
+  if choice.pointer then planned[choice.pointer] = { job = choice.id, print = row.print } end
+  if choice.superseded then taken.supersedes = true end
+  local queue = choice.target.queue
+  if not row.due then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end
+end
+
+-- Who is told that a queue is full is told whether anybody works on it.
+local function describe_full(queue, now)
+  if served[queue] == nil then served[queue] = count_workers(queue, now, '') > 0 end
+  return served[queue] and 'served' or 'unserved'
+end
+
+-- A row is accepted whole or, when one of its queues is full or cannot be read, not at all.
+local function take_row(taken, index, row, emitter, now, answer)
+  local choices, full, foreign = {}, nil, row.queues.is_foreign and key('groups', row.queues.name)
+  if not foreign then choices, full, foreign = decide_row(row, taken.fresh) end
+  if foreign then return add_verdict(answer, index, 'foreign', row.id, '', foreign) end
+  if full then return add_verdict(answer, index, 'full', row.id, describe_full(full, now), full) end
+  for _, choice in ipairs(choices) do
+    if choice.join then join(taken, index, row, choice, emitter, answer) else accept(taken, index, row, choice) end
+  end
+end
+
+-- Groups multiply the jobs of a call, which is bounded in them: the first row is always taken, and once a row is too
+-- much all behind it wait too, so that they keep their order.
+function accept_all(queues, plain_count, row_count, emitter, now, answer)
   local taken = { jobs = {}, joins = {}, fresh = {}, supersedes = false } -- fresh: queue -> how many go to ready
-
-  local function tell(index, word, job, state, text)
-    for _, value in ipairs({ index, word, job, state, text }) do
-      answer[#answer + 1] = value
-    end
-  end
-
-  local function read_plain()
-    local row = { id = take(), queues = queues[take()], body = take(), reply = take() == 1 }
-    row.key, row.print, row.priority, row.meeting = '', '', 0, 0
-    return row
-  end
-
-  local function read_row()
-    local row = { id = take(), queues = queues[take()], body = take(), key = take(), print = take() }
-    row.delay, row.due = take(), take()
-    row.priority, row.lifo, row.reply, row.meeting = take(), take() == 1, take() == 1, take()
-    if row.meeting == SUPERSEDE then taken.supersedes = true end
-    if row.delay ~= '' then row.due = now + row.delay end
-    if row.due == '' or row.due <= now then row.due = nil end
-    return row
-  end
-
-  -- One target of a row: nil for a repeat, a job to join, or a new one.
-  local function decide(row, target)
-    local id = row.id .. target.suffix
-    if redis.call('EXISTS', job_root .. id) == 1 then return nil end
-    if row.key == '' then return { id = id, target = target, row = row } end
-    local pointer = key('key', target.queue .. ':' .. row.key)
-    local job, print, state, text = follow(pointer, row.id, row.meeting)
-    if job == id then return nil end
-    if not job or row.meeting == SUPERSEDE then
-      return { id = id, target = target, row = row, pointer = pointer, superseded = job }
-    end
-    return { join = job, target = target, word = print == row.print and 'joined' or 'other', state = state, text = text }
-  end
-
-  local function is_full(row, choice)
-    local max, queue = row.queues.max, choice.target.queue
-    if max == '' or choice.join or choice.superseded or row.due then return false end
-    return redis.call('ZCARD', key('ready', queue)) + (taken.fresh[queue] or 0) >= max
-  end
-
-  local function accept(index, row, choice)
-    if choice.join then
-      if not choice.state then
-        taken.joins[#taken.joins + 1] = { job = choice.join, emission = row.id, emitter = row.reply and emitter or '' }
-      end
-      if choice.target.suffix == '' then
-        tell(index, choice.word, choice.join, choice.state or 'open', choice.text or '')
-      end
-      return
-    end
-    taken.jobs[#taken.jobs + 1] = choice
-    if choice.pointer then planned[choice.pointer] = { job = choice.id, print = row.print } end
-    if not row.due then taken.fresh[choice.target.queue] = (taken.fresh[choice.target.queue] or 0) + 1 end
-  end
-
-  -- A row is accepted whole or, when one of its queues is full, not at all.
+  local jobs = 0
   for index = 0, plain_count + row_count - 1 do
-    local row, choices, full = index < plain_count and read_plain() or read_row(), {}, false
-    for _, target in ipairs(row.queues.targets) do
-      local choice = decide(row, target)
-      if choice then
-        choices[#choices + 1] = choice
-        full = full or is_full(row, choice)
-      end
-    end
-    if full then
-      tell(index, 'full', row.id, '', '')
+    local row = index < plain_count and read_plain(queues) or read_row(queues, now)
+    local width = #row.queues.targets
+    jobs = jobs + width
+    if jobs > MOST and jobs > width then
+      add_verdict(answer, index, 'later', row.id, '', '')
     else
-      for _, choice in ipairs(choices) do accept(index, row, choice) end
+      take_row(taken, index, row, emitter, now, answer)
     end
   end
   return taken

@@ -1,25 +1,28 @@
+--exports root key job_root args at take read_now whole stamp call_many try try_many push is_number
 -- Shared by every script: the shard's root, key names, the packed argument, the time.
--- KEYS[1] is the shard's root; every key starts with it and so carries its hash tag.
-local root = KEYS[1]
+-- KEYS[1] is the shard's book, `<root>:queues`; every key starts with the root and so carries its hash tag.
+-- KEYS[2] never exists. A cluster whose slot moves looks for both: while they are on two nodes it refuses the whole
+-- call, so that no script ever finds one half of the shard.
+root = string.sub(KEYS[1], 1, -8)
 
-local function key(kind, name)
+function key(kind, name)
   return root .. ':' .. kind .. ':' .. name
 end
 
-local job_root = key('job', '') -- records are what is named most
+job_root = key('job', '') -- records are what is named most
 
 -- One packed argument: a flat array, read from the front. Where rows are many, loops read it
 -- by place: a call for each field would cost as much as the commands.
-local args = cmsgpack.unpack(ARGV[1])
-local at = 0
+args = cmsgpack.unpack(ARGV[1])
+at = 0
 
-local function take()
+function take()
   at = at + 1
   return args[at]
 end
 
 -- Tests pass their own time; everybody else passes '' and gets the server's.
-local function read_now(given)
+function read_now(given)
   if given ~= '' then return tonumber(given) end
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
@@ -27,13 +30,13 @@ end
 
 -- Times and orders have more than 14 digits at most, which `..` would round. What is written
 -- many times is made text once: a number is formatted anew for each command.
-local function whole(n)
+function whole(n)
   return string.format('%.0f', n)
 end
 
 -- The time of the call is written many times: as text, made once.
 local stamps = {}
-local function stamp(now)
+function stamp(now)
   local text = stamps[now]
   if not text then
     text = whole(now)
@@ -43,7 +46,7 @@ local function stamp(now)
 end
 
 -- Calls `command` on `name` with many arguments, below the limit of unpack.
-local function call_many(command, name, list)
+function call_many(command, name, list)
   for first = 1, #list, 1000 do
     redis.call(command, name, unpack(list, first, math.min(first + 999, #list)))
   end
@@ -51,15 +54,23 @@ end
 
 -- A call on a key where somebody else's type may stand: nil instead of an error.
 -- A full server is an error all the same.
-local function try(...)
+function try(...)
   local answer = redis.pcall(...)
   if type(answer) ~= 'table' or not answer.err then return answer end
   if string.find(answer.err, 'OOM command', 1, true) then return redis.call(...) end
   return nil
 end
 
+-- `call_many` on a key where somebody else's type may stand. Returns whether it was ours.
+function try_many(command, name, list)
+  for first = 1, #list, 1000 do
+    if not try(command, name, unpack(list, first, math.min(first + 999, #list))) then return false end
+  end
+  return true
+end
+
 -- Appends one or two values to the list under `name`, made when missing.
-local function push(lists, name, first, second)
+function push(lists, name, first, second)
   local list = lists[name]
   if not list then
     list = {}
@@ -68,4 +79,9 @@ local function push(lists, name, first, second)
   local n = #list
   list[n + 1] = first
   if second ~= nil then list[n + 2] = second end
+end
+
+-- A whole number as we write them, or none; `tonumber` also takes nan, inf, 0x10 and 1e99.
+function is_number(value)
+  return not value or #value <= 17 and string.find(value, '^%-?%d+$')
 end

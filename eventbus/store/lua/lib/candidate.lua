@@ -1,4 +1,6 @@
--- One job that may be claimed: read, and chosen, left, or set apart. Writes nothing.
+--needs base marks
+--exports read_body add_claim choose
+-- One job that may be claimed: read, and chosen, left, or noted as odd. Writes nothing.
 
 -- A job that stalled so often may kill whatever process runs it. So a worker runs one such job at
 -- a time: then the stalls of those beside it do not add up to their failure.
@@ -6,7 +8,7 @@ local SUSPECT = 2
 
 -- A member without a body of its own is told what its root was given, read once for all of them; where
 -- it has a large one, its field is empty.
-local function read_body(id, body, tree)
+function read_body(id, body, tree)
   if body and body ~= '' then return body end
   if body or not tree then return try('GET', key('body', id)) or nil end
   mark_of(tree)
@@ -15,30 +17,15 @@ local function read_body(id, body, tree)
 end
 
 -- What a worker is told of a job. Absent: nothing counted, due when it was made.
-local function add_claim(rows, id, index, body, created, attempts, stalls, due, stop)
+function add_claim(rows, id, index, body, created, attempts, stalls, due, stop)
   local n = #rows
   created = created or '0'
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, index, body, attempts or '0'
   rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = stalls or '0', created, due or created, stop or ''
 end
 
--- A candidate that is not simply a job to run: set apart, parked, or a stray entry that is only removed.
-local function refuse(plan, queue, id)
-  local record, why = read(id)
-  if record and record.queue ~= queue.name then why = 'belongs to queue ' .. record.queue end
-  if not why and record.state ~= 'waiting' then
-    if is_placed(id, record) then return end
-    why = 'waits in the state ' .. record.state
-  end
-  if why or not record.v then
-    plan.bad[#plan.bad + 1] = { id = id, queue = queue.name, why = why or 'no body' }
-  else
-    plan.foreign[#plan.foreign + 1] = { id = id, queue = queue.name }
-  end
-end
-
 -- Reads one candidate into `plan`; returns its size in bytes. A suspect is claimed alone, or left.
-local function choose(plan, index, queue, id)
+function choose(plan, index, queue, id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'queue', 'body', 'created', 'attempts', 'stalls', 'due', 'v', 'order',
     'root', 'stop'
@@ -51,7 +38,7 @@ local function choose(plan, index, queue, id)
   end
   local body = is_sound and read_body(id, v[3], v[10])
   if not body then
-    refuse(plan, queue, id)
+    plan.odd[#plan.odd + 1] = { id = id, queue = queue.name }
     return 0
   end
   if v[6] and tonumber(v[6]) >= SUSPECT then

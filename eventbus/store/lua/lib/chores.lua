@@ -1,7 +1,14 @@
--- What is due in trees: deadlines, and chores, which are the rest of work that was too much for one call.
+--needs base finish leaves promote record retain stopping telling trees
+--exports do_chores
+-- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
+-- one call.
 -- Any worker's turn does a bounded part of them, and is followed by another while some are left.
 local CHORES = 20
 local do_chore = {}
+
+function do_chore.q(queue, now, ready)
+  promote(queue, now, ready)
+end
 
 function do_chore.stop(id, now)
   sweep(id, now)
@@ -23,8 +30,16 @@ function do_chore.tell(id)
   tells[#tells + 1] = { id = id, root = record.root, state = record.state, up = record.up, told = told }
 end
 
-function do_chore.forget(id, now)
-  forget({ id }, now)
+-- Goes on telling who joined a job that has ended.
+function do_chore.hear(id)
+  local record = read_lease(id)
+  if not record or OPEN[record.state] then return end
+  local text = try('HGET', job_root .. id, 'result') or try('GET', key('result', id)) or ''
+  tell_waiters(id, record, record.state, text)
+end
+
+function do_chore.forget(id)
+  forget({ id })
 end
 
 -- A tree whose adder died before the last chunk: nothing of it ran. Its key is free, and who joined is told.
@@ -37,11 +52,11 @@ function do_chore.unopened(id, now)
   removed[#removed + 1] = id
 end
 
-local function do_chores(now, ready)
-  local found = redis.call('ZRANGEBYSCORE', root .. ':deadlines', '-inf', whole(now), 'LIMIT', 0, CHORES)
+function do_chores(now, ready)
+  local found = redis.call('ZRANGEBYSCORE', root .. ':due', '-inf', whole(now), 'LIMIT', 0, CHORES)
   for _, entry in ipairs(found) do
     local kind, id = string.match(entry, '^(%a+):(.*)$')
-    redis.call('ZREM', root .. ':deadlines', entry) -- first: it may come back
+    redis.call('ZREM', root .. ':due', entry) -- first: it may come back
     if do_chore[kind] then do_chore[kind](id, now, ready) end
   end
   flush_tells(ready, now)

@@ -1,3 +1,5 @@
+--needs base candidate
+--exports read_claims remove_claimed write_claims
 -- Claiming: choosing and reading come first, then the moves.
 -- A move adds to active and removes from ready; nothing is popped, so nothing can be
 -- lost between two commands.
@@ -37,13 +39,16 @@ end
 
 -- At most `want` jobs and `bytes` of bodies, but always one job. One id more than may be
 -- taken is asked for, to see whether more is left.
-local function read_claims(queues, want, bytes, suspects)
-  local plan = { ids = {}, rows = {}, bad = {}, foreign = {}, stopped = {}, members = {}, more = {}, suspects = suspects }
+function read_claims(queues, want, bytes, suspects)
+  local plan = { ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, members = {}, more = {}, suspects = suspects }
   if want <= 0 then return plan end
   for _, queue in ipairs(queues) do
     queue.ids = {}
     if queue.quota > 0 then
-      queue.ids = redis.call('ZRANGE', key('ready', queue.name), 0, math.min(queue.quota, want))
+      queue.ids = try('ZRANGE', key('ready', queue.name), 0, math.min(queue.quota, want))
+      if not queue.ids then
+        queue.ids, plan.foreign[#plan.foreign + 1] = {}, queue.name
+      end
     end
   end
   for i, count in ipairs(share(queues, want)) do
@@ -75,29 +80,13 @@ local function remove_seen(queue)
   call_many('ZREM', name, gone)
 end
 
--- What was ready in a tree that stops, or in one around it whose sweep has not come here yet.
-local function cancel_stopped(id, now)
-  local record = read_lease(id)
-  if not record then return end
-  local why = '{"type":"JobCancelled","message":"its tree stopped"}'
-  if mark_of(record.root) == 'gone' then quarantine(record.root, nil, 'its members cannot read it', now) end
-  stop_tree(record.root, 'cancelled', record.root, why, now)
-  if redis.call('HGET', job_root .. id, 'state') == 'waiting' then
-    stop_member(id, record.root, mark_of(record.root), now)
-    if not record.tree then satisfy(record.root, id, now) end
-  end
-end
-
-local function write_claims(queues, plan, token, lease_end, now)
+function remove_claimed(queues)
   for _, queue in ipairs(queues) do
     if queue.seen and queue.seen > 0 then remove_seen(queue) end
   end
-  for _, bad in ipairs(plan.bad) do quarantine(bad.id, bad.queue, bad.why, now) end
-  for _, each in ipairs(plan.foreign) do
-    redis.call('HSET', key('job', each.id), 'state', 'parked')
-    redis.call('ZADD', key('parked', each.queue), now, each.id)
-  end
-  for _, id in ipairs(plan.stopped) do cancel_stopped(id, now) end
+end
+
+function write_claims(plan, token, lease_end, now)
   local active = {}
   for i, id in ipairs(plan.ids) do
     if plan.members[id] then

@@ -1,3 +1,5 @@
+--needs base delays due pointer ready refusing
+--exports enqueue
 -- Writes new jobs: records, pointers, and their places in ready or delayed.
 local function write_record(job, order, emitter, now)
   local row, id = job.row, job.id
@@ -22,7 +24,8 @@ end
 
 -- fresh: queue -> how many of `jobs` go to ready. An add that becomes the earliest due
 -- wakes a worker, so that its block ends in time.
-local function enqueue(jobs, fresh, emitter, now)
+-- A job of the default group whose queue cannot be written is refused, one of another group comes back each minute.
+function enqueue(jobs, fresh, emitter, now, answer)
   local ready, delayed, due_queues = {}, {}, {}
   local earliest
   local order = 0
@@ -36,12 +39,24 @@ local function enqueue(jobs, fresh, emitter, now)
     if not row.due then
       push(ready, queue, score, job.id)
     else
-      push(delayed, 'delayed', row.due, job.id)
-      earliest = earliest or tonumber(redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')[2]) or math.huge
-      if row.due < earliest then due_queues[queue] = true end
+      push(delayed, queue, row.due, job.id)
+      earliest = earliest or next_due()
+      if earliest < 0 or row.due < earliest then due_queues[queue] = true end
     end
   end
-  place_ready(ready, now)
-  if delayed.delayed then call_many('ZADD', root .. ':delayed', delayed.delayed) end
+  local refused, refuse = begin_refusing()
+  local function refuse_or_delay(id, _, queue, place)
+    if not string.find(id, '@', 1, true) then return refuse(id, now, queue, place) end
+    delay_again(id, now, queue, fail_apart)
+  end
+  place_ready(ready, now, refuse_or_delay)
+  place_delayed(delayed, now, refuse_or_delay)
+  for _, job in ipairs(next(refused) and jobs or {}) do
+    if refused[job.id] then
+      if job.pointer then redis.call('DEL', job.pointer) end
+      tell_refused(answer, job.index, job.id, refused[job.id])
+    end
+  end
   for queue in pairs(due_queues) do wake(queue, now) end
+  return refused
 end

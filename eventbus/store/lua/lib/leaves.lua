@@ -1,11 +1,13 @@
+--needs base chore_list delays putting_off ready record trees
+--exports place_leaf open_leaves
 -- Leaves: the members of a tree that need nothing, and so begin it.
 local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 
 -- Puts members that need nothing where they can be claimed.
-local function place_leaf(id, queue, order, due, lists, now)
+function place_leaf(id, queue, order, due, lists, now)
   if due and due > now then
     redis.call('HSET', job_root .. id, 'state', 'delayed')
-    redis.call('ZADD', root .. ':delayed', due, id)
+    place_delayed({ [queue] = { due, id } }, now, set_apart)
     lists.due[queue] = true
   else
     push(lists.leaves, queue, { id = id, order = order })
@@ -14,9 +16,18 @@ end
 
 -- Makes the noted leaves of an opened tree ready, in bounded steps.
 -- `adder`: the root, or the job that added them as its children.
-local function open_leaves(adder, ready, now)
+function open_leaves(adder, ready, now)
   local name = key('leaves', adder)
-  local ids = to_open > 0 and try('LRANGE', name, 0, to_open - 1) or {}
+  local ids
+  if to_open > 0 then
+    ids = try('LRANGE', name, 0, to_open - 1)
+  else
+    ids = try('LLEN', name) and {}
+  end
+  if not ids then
+    local record = read_lease(adder)
+    return record and break_tree(record.tree and adder or record.root, adder, 'leaves', adder, now)
+  end
   to_open = to_open - #ids
   local lists = { leaves = {}, due = {} }
   for _, id in ipairs(ids) do
@@ -25,6 +36,6 @@ local function open_leaves(adder, ready, now)
   end
   requeue(lists.leaves, ready)
   if #ids > 0 then redis.call('LTRIM', name, #ids, -1) end
-  if (try('LLEN', name) or 0) > 0 then add_chore('open', adder, now) end
+  if (try('LLEN', name) or 0) > 0 then add_chore('open', adder) end
   for queue in pairs(lists.due) do wake(queue, now) end
 end

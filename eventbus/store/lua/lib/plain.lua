@@ -1,9 +1,11 @@
+--needs base ready refusing
+--exports are_fresh add_plain
 -- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
 -- or limits. Most emissions are such; a job costs one command here beside its share of the batches.
 local PLAIN = 4 -- fields of a row
 
 -- Whether none of the rows is known: one question for all. A repeat goes the long way.
-local function are_fresh(count)
+function are_fresh(count)
   for first = 1, count, 1000 do
     local names = {}
     for i = first, math.min(first + 999, count) do
@@ -14,8 +16,9 @@ local function are_fresh(count)
   return true
 end
 
-local function add_plain(queues, count, emitter, now)
-  local ready, order = {}, MIDDLE + reserve(count)
+-- Where a queue cannot be written, its rows alone are refused: nothing of them stays.
+function add_plain(queues, count, emitter, now, answer)
+  local ready, order, first = {}, MIDDLE + reserve(count), at
   now = whole(now)
   for i = 1, count do
     local id, queue, body, has_reply = args[at + 1], queues[args[at + 2]].name, args[at + 3], args[at + 4] == 1
@@ -39,5 +42,10 @@ local function add_plain(queues, count, emitter, now)
       redis.call('HSET', name, 'queue', queue, 'state', 'waiting', 'order', score, 'created', now, 'body', body)
     end
   end
-  place_ready(ready, now)
+  local refused, refuse = begin_refusing()
+  place_ready(ready, now, refuse)
+  for i = 1, next(refused) and count or 0 do
+    local id = args[first + 1 + (i - 1) * PLAIN]
+    if refused[id] then tell_refused(answer, i - 1, id, refused[id]) end
+  end
 end

@@ -1,6 +1,8 @@
+--needs base leaves outcomes ready rows
+--exports has_deadlines plant
 -- Writing members of trees: their records, and who waits for whom.
 -- An id that exists is a repeat: its row and its edges change nothing.
-local has_deadlines = false -- one that became the earliest: a worker must hear of it
+has_deadlines = false -- one that became the earliest: a worker must hear of it
 
 local rooted = {}
 
@@ -30,8 +32,8 @@ local function write_row(row, order, now)
     if not rooted[row.queue] then redis.call('SADD', root .. ':rooted', row.queue) end
     rooted[row.queue] = true
     if row.timeout ~= '' then
-      redis.call('ZADD', root .. ':deadlines', (row.due or now) + row.timeout, 'timeout:' .. row.id)
-      has_deadlines = has_deadlines or redis.call('ZRANGE', root .. ':deadlines', 0, 0)[1] == 'timeout:' .. row.id
+      redis.call('ZADD', root .. ':due', (row.due or now) + row.timeout, 'timeout:' .. row.id)
+      has_deadlines = has_deadlines or redis.call('ZRANGE', root .. ':due', 0, 0)[1] == 'timeout:' .. row.id
     end
   end
 end
@@ -49,7 +51,7 @@ end
 
 -- lists: ready (as `place_ready` takes it), leaves (queue -> records), due (queues that got a delayed job).
 -- Where the tree is not open yet its leaves are only noted, under who adds them.
-local function plant(rows, adder, is_open, lists, now)
+function plant(rows, adder, is_open, lists, now)
   local members, feeds = {}, {}
   local order = reserve_ready(rows, is_open, now)
   for _, row in ipairs(rows) do

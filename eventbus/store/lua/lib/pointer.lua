@@ -1,12 +1,14 @@
+--needs base
+--exports SUPERSEDE planned follow point
 -- Idempotency keys: pointers from a key to the job it stands for.
-local REUSE, SUPERSEDE = 1, 2 -- what an emission may ask for where its key stands for a job
-local planned = {} -- pointer -> job and print, decided earlier in this call
+local REUSE = 1 -- what an emission may ask for where its key stands for a job
+SUPERSEDE = 2
+planned = {} -- pointer -> job and print, decided earlier in this call
 
 -- Returns the job that `pointer` stands for, its payload's print, its final state (nil
 -- while open) and outcome. Nil when the key is free: unknown, its record lost, or its
--- job ended without completing. An emission that joined that very job before (a repeat
--- whose first answer was lost) gets it again, and so does one that asks to reuse it.
-local function follow(pointer, emission, meeting)
+-- job ended without completing, unless the emission asks to reuse it.
+function follow(pointer, meeting)
   local plan = planned[pointer]
   if plan then return plan.job, plan.print end
   local values = try('HMGET', pointer, 'job', 'print', 'state', 'text') or {}
@@ -18,13 +20,13 @@ local function follow(pointer, emission, meeting)
     if not state then return nil end
     if state ~= 'completed' and state ~= 'failed' and state ~= 'cancelled' then return job, print end
   end
-  local may = state == 'completed' or meeting == REUSE or try('HEXISTS', key('waiters', job), emission) == 1
+  local may = state == 'completed' or meeting == REUSE
   if not may then return nil end
   return job, print, state, text or try('GET', key('result', job)) or try('GET', key('outcome', job)) or ''
 end
 
 -- Points the key at a new job; it has no expiry until that job ends.
-local function point(pointer, job, print)
+function point(pointer, job, print)
   redis.call('DEL', pointer)
   redis.call('HSET', pointer, 'job', job, 'print', print)
 end

@@ -1,36 +1,36 @@
--- Due delayed jobs: read first, then moved to ready with a new order.
+--needs base delays ready record
+--exports promote
+-- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
+local to_promote = 100 -- jobs that one call promotes
 
--- The earliest due time, ms, or -1: of a delayed job, of a tree's deadline, or now for a chore that is left.
-local function next_due()
-  local job = redis.call('ZRANGE', root .. ':delayed', 0, 0, 'WITHSCORES')[2]
-  local tree = redis.call('ZRANGE', root .. ':deadlines', 0, 0, 'WITHSCORES')[2]
-  local due = math.min(tonumber(job or math.huge), tonumber(tree or math.huge))
-  return due < math.huge and due or -1
-end
-
-local function read_due(now, limit)
-  local due = { ids = {}, by_queue = {}, bad = {}, next = next_due() }
-  due.is_due = due.next >= 0 and due.next <= now
-  if not due.is_due then return due end
-  local ids = redis.call('ZRANGEBYSCORE', root .. ':delayed', '-inf', whole(now), 'LIMIT', 0, limit)
-  due.ids = ids
+-- Sorts what is due into records to promote and damaged ones.
+local function read_due(queue, ids)
+  local due, bad = {}, {}
   for _, id in ipairs(ids) do
-    local record, why, queue = read(id)
-    if record and record.state ~= 'delayed' and not is_placed(id, record) then
-      record, why, queue = nil, 'delayed in the state ' .. record.state, record.queue
+    local record, why = read(id)
+    if record and record.queue ~= queue then
+      why = 'delayed in queue ' .. queue .. ' and of queue ' .. record.queue
+    elseif record and record.state ~= 'delayed' and not is_placed(id, record) then
+      why = 'delayed in the state ' .. record.state
     end
-    if not record then
-      due.bad[#due.bad + 1] = { id = id, queue = queue, why = why }
+    if why then
+      bad[#bad + 1] = { id = id, why = why }
     elseif record.state == 'delayed' then
       record.id = id
-      push(due.by_queue, record.queue, record)
+      due[#due + 1] = record
     end
   end
-  return due
+  return due, bad
 end
 
-local function write_due(due, ready, now)
-  call_many('ZREM', root .. ':delayed', due.ids)
-  for _, bad in ipairs(due.bad) do quarantine(bad.id, bad.queue, bad.why, now) end
-  requeue(due.by_queue, ready)
+-- Promotes a bounded number, and puts the queue back into `due` where some are left.
+function promote(queue, now, ready)
+  local name = key('delayed', queue)
+  local ids = to_promote > 0 and try('ZRANGEBYSCORE', name, '-inf', whole(now), 'LIMIT', 0, to_promote) or {}
+  local due, bad = read_due(queue, ids)
+  to_promote = to_promote - #ids
+  call_many('ZREM', name, ids)
+  for _, each in ipairs(bad) do quarantine(each.id, queue, each.why, now) end
+  requeue({ [queue] = due }, ready)
+  note_delayed(queue)
 end

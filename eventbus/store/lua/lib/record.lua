@@ -1,14 +1,10 @@
+--needs base finish outcomes
+--exports read read_lease note_error is_placed quarantine
 -- Reading job records that may be missing, foreign or damaged, without raising.
-local KEPT = 604800000 -- a week
-
--- A whole number as we write them, or none; `tonumber` also takes nan, inf, 0x10 and 1e99.
-local function is_number(value)
-  return not value or #value <= 17 and string.find(value, '^%-?%d+$')
-end
 
 -- What a claim, a promotion or a rescue must know. Absent fields are false.
 -- Returns the record; or nil, what is wrong with it, and its queue if that can be read.
-local function read(id)
+function read(id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'queue', 'order', 'attempts', 'stalls', 'created', 'due', 'body', 'v', 'lifo'
   )
@@ -26,7 +22,7 @@ local function read(id)
 end
 
 -- What settling must know, or nil: the lease, and who is to be told.
-local function read_lease(id)
+function read_lease(id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key', 'cancel',
     'root', 'up', 'tree', 'on', 'stop', 'stopper', 'acked', 'knows'
@@ -39,7 +35,7 @@ local function read_lease(id)
 end
 
 -- Appends the end of an attempt or of a lease to the job's log.
-local function note_error(id, text)
+function note_error(id, text)
   if text == '' then return end
   if not try('RPUSH', key('log', id), text) then return end
   redis.call('LTRIM', key('log', id), -50, -1)
@@ -47,15 +43,15 @@ end
 
 -- Whether a job found where its state does not belong also stands where it does: then the
 -- other entry is a stray. If not, the job is lost unless somebody is told.
-local function is_placed(id, record)
+function is_placed(id, record)
   local place = record.state == 'waiting' and 'ready' or record.state
-  if place ~= 'active' and place ~= 'delayed' then place = place .. ':' .. record.queue end
+  if place ~= 'active' then place = place .. ':' .. record.queue end
   return try('ZSCORE', root .. ':' .. place, id)
 end
 
 -- Sets a damaged job apart as failed: what stood there is kept under `raw`. Where no queue
 -- is known it is listed under `unknown`, which nobody sweeps; so that goes by itself.
-local function quarantine(id, queue, why, now)
+function quarantine(id, queue, why, now)
   local name, raw = key('job', id), key('raw', id)
   local record = { queue = queue or 'unknown' }
   if redis.call('EXISTS', name) == 1 then
@@ -86,5 +82,5 @@ local function quarantine(id, queue, why, now)
     redis.call('PEXPIRE', each, KEPT)
   end
   for _, each in ipairs(try('SMEMBERS', root .. ':rooted') or {}) do try('ZREM', key('roots', each), id) end
-  if redis.call('EXISTS', key('members', id)) == 1 then redis.call('ZADD', root .. ':deadlines', now + KEPT, 'forget:' .. id) end
+  if redis.call('EXISTS', key('members', id)) == 1 then redis.call('ZADD', root .. ':due', now + KEPT, 'forget:' .. id) end
 end

@@ -1,41 +1,42 @@
+--needs base chore_list
+--exports WINDOW record_keys forget forget_ties retain retain_ended
 -- Removing finished jobs: bounded work in each call, oldest first.
-local WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
+WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
 
 local to_forget = 200 -- members of trees that one call removes; the rest is a chore
 local forget_members
 
-local has_chores = false
-
-local function add_chore(kind, id, now)
-  redis.call('ZADD', root .. ':deadlines', now, kind .. ':' .. id)
-  has_chores = true
-end
-
--- Removes records, and with a root its whole tree.
-local function forget(ids, now)
-  local names, trees = {}, {}
-  for i, id in ipairs(ids) do
-    trees[i] = key('members', id)
+-- The keys of jobs, but for what ties them to others.
+function record_keys(ids)
+  local names = {}
+  for _, id in ipairs(ids) do
     for _, kind in ipairs({ 'job', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints' }) do
       names[#names + 1] = key(kind, id)
     end
   end
+  return names
+end
+
+-- Removes records, and with a root its whole tree.
+function forget(ids)
+  local names, trees = record_keys(ids), {}
+  for i, id in ipairs(ids) do trees[i] = key('members', id) end
   for first = 1, #names, 1000 do
     redis.call('UNLINK', unpack(names, first, math.min(first + 999, #names)))
   end
   for first = 1, #trees, 1000 do
     if redis.call('EXISTS', unpack(trees, first, math.min(first + 999, #trees))) > 0 then
-      for i = first, math.min(first + 999, #ids) do forget_members(ids[i], now) end
+      for i = first, math.min(first + 999, #ids) do forget_members(ids[i]) end
     end
   end
 end
 
 -- What ties a job to others.
-local function forget_ties(id)
+function forget_ties(id)
   redis.call('UNLINK', key('needs', id), key('feeds', id), key('leaves', id))
 end
 
-function forget_members(tree, now)
+function forget_members(tree)
   local name = key('members', tree)
   local ids = {}
   if to_forget > 0 then ids = try('LRANGE', name, 0, to_forget - 1) or {} end
@@ -44,10 +45,10 @@ function forget_members(tree, now)
   if #ids > 0 then
     redis.call('LTRIM', name, #ids, -1)
     for _, id in ipairs(ids) do forget_ties(id) end
-    forget(ids, now)
+    forget(ids)
   end
   if redis.call('EXISTS', name) == 1 then
-    add_chore('forget', tree, now)
+    add_chore('forget', tree)
   else
     forget_ties(tree)
     redis.call('UNLINK', key('done', tree))
@@ -56,9 +57,9 @@ end
 
 -- Removes at most `limit` jobs past `count` or `age` (ms) from one finished set;
 -- returns how many.
-local function retain(state, queue, count, age, limit, now)
+function retain(state, queue, count, age, limit, now)
   local name = key(state, queue)
-  local first = redis.call('ZRANGE', name, 0, 0, 'WITHSCORES')[2]
+  local first = (try('ZRANGE', name, 0, 0, 'WITHSCORES') or {})[2]
   if not first or tonumber(first) >= now - WINDOW then return 0 end
   local over = math.min(redis.call('ZCARD', name) - count, limit)
   local too_old = '(' .. whole(now - math.max(age, WINDOW))
@@ -68,7 +69,7 @@ local function retain(state, queue, count, age, limit, now)
   end
   if #gone > 0 then
     call_many('ZREM', name, gone)
-    forget(gone, now)
+    forget(gone)
   end
   return #gone
 end
@@ -77,7 +78,7 @@ local ENDED = { 'completed', 'failed', 'cancelled' }
 
 -- Removes what may go of the states in which jobs of the queue have just ended. Few ends do not ask
 -- each time, but in one turn of eight (`is_asked`), and for all eight: what ends may not outrun what goes.
-local function retain_ended(queue, is_asked, now)
+function retain_ended(queue, is_asked, now)
   for _, state in ipairs(ENDED) do
     local count, is_completed = queue[state], state == 'completed'
     if count and (is_asked or count >= 8) then

@@ -1,6 +1,8 @@
+--needs base record telling
+--exports is_fed read_rows tell_broken
 -- Reading the rows and edges of members, before the first write of a call.
 -- An id that exists is a repeat: its row and its edges change nothing.
-local is_fed = {} -- jobs that need something by an edge of this call
+is_fed = {} -- jobs that need something by an edge of this call
 local broken = {} -- job, and what it needs and will not get: that had failed or was cancelled before
 
 -- Which of the rows exist already: mostly none, and one question tells.
@@ -12,7 +14,7 @@ local function note_known(rows)
 end
 
 -- Reads the rows and edges of a call, before its first write.
-local function read_rows(row_count, edge_count)
+function read_rows(row_count, edge_count)
   local rows = {}
   for i = 1, row_count do
     rows[i] = {
@@ -40,7 +42,7 @@ local function read_rows(row_count, edge_count)
 end
 
 -- Tells those whose needs had ended before.
-local function tell_broken(now)
+function tell_broken(now)
   for _, each in ipairs(broken) do
     local record = read_lease(each[2])
     if record then tell_failure(each[1], { id = each[2], state = record.state, up = record.up }, now) end

@@ -1,8 +1,8 @@
+--needs base chore_list delays finish marks ready record trees
+--exports take_out tell_worker stop_member end_pending settle_stopped_root stop_tree sweep
 -- Stopping a tree: one mark on its root, which every claim looks at, then a sweep in bounded steps.
---
 --   root: waiting-children | waiting | delayed | parked -> waiting-children -> waiting, its activation undoes
 --         active -> (settles) -> the same, unless its activation has acknowledged the mark (`checkpoint.lua`)
---
 -- The first mark stays: its cause (failed | cancelled | timeout) and who made it (a member, a call).
 -- From then on the root waits for those alone that still run: the sweep puts them into its `needs`,
 -- where '' stands for the sweep itself; so none is missed and none is waited for twice. What nobody
@@ -12,14 +12,14 @@ local to_sweep = 100 -- members that one call still looks at
 local PLACES = { waiting = 'ready', delayed = 'delayed', parked = 'parked' }
 
 -- Takes a job that nobody runs out of the place where it waits.
-local function take_out(id, record)
+function take_out(id, record)
   gone[id] = true
   local place = PLACES[record.state]
-  if place then try('ZREM', place == 'delayed' and root .. ':delayed' or key(place, record.queue), id) end
+  if place and try('ZREM', key(place, record.queue), id) and place == 'delayed' then forget_delayed(record.queue) end
 end
 
 -- A message for one worker, which reads it at once when it is idle, else within a quarter second.
-local function tell_worker(token, message, now)
+function tell_worker(token, message, now)
   local worker = string.match(token or '', '^[^+:]+')
   if not worker then return end
   try('ZADD', key('control', worker), now, message)
@@ -34,7 +34,7 @@ local function drop_member(id, record, text, now)
   tell(id, record, 'cancelled', text)
 end
 
-local function stop_member(id, top, is_gentle, now)
+function stop_member(id, top, is_gentle, now)
   local record = read_lease(id)
   if not record or not OPEN[record.state] or record.root ~= top then return end
   if record.tree then
@@ -46,7 +46,7 @@ local function stop_member(id, top, is_gentle, now)
   else
     try('SADD', key('needs', top), id)
     if not is_gentle then
-      redis.call('HSET', job_root .. id, 'cancel', top)
+      if not record.cancel then redis.call('HSET', job_root .. id, 'cancel', top) end -- else by itself
       tell_worker(record.token, 'cancel:' .. id, now)
     end
   end
@@ -61,37 +61,36 @@ function sweep(top, now)
   for _, id in ipairs(ids) do stop_member(id, top, v[3], now) end
   redis.call('HSET', job_root .. top, 'swept', first + #ids)
   if #ids == count then
-    add_chore('stop', top, now)
+    add_chore('stop', top)
   else
     satisfy(top, '', now)
   end
 end
 
 -- A root whose last chunk is there, or is awaited no more.
-local function end_pending(id)
-  if redis.call('HDEL', job_root .. id, 'pending') == 1 then redis.call('ZREM', root .. ':deadlines', 'unopened:' .. id) end
+function end_pending(id)
+  if redis.call('HDEL', job_root .. id, 'pending') == 1 then redis.call('ZREM', root .. ':due', 'unopened:' .. id) end
 end
 
--- A gentle stop that somebody asks for again, not so gently, waits for what runs no more: a member that
--- hangs must not hold a tree that is cancelled or out of time. Its cause stays the first one.
-local function harden(top, record, by, now)
+-- A gentle stop that is asked for again, not so gently, waits for what runs no more, so that a member that hangs does
+-- not hold a tree that is cancelled or out of time. The first stop stays its cause and its author.
+local function harden(top, record, now)
   if record.knows or record.state ~= 'waiting-children' and record.state ~= 'active' then return false end
   if redis.call('HDEL', job_root .. top, 'gentle') == 0 then return false end
-  redis.call('HSET', job_root .. top, 'swept', 0, 'hardener', by)
+  redis.call('HSET', job_root .. top, 'swept', 0)
   if record.state == 'active' then tell_worker(record.token, 'cancel:' .. top, now) end
   try('SADD', key('needs', top), '')
   sweep(top, now)
-  return true
+  return false
 end
 
--- A gentle stop lets what runs finish its attempt; so do those of a tree whose member failed, and of the
--- trees in it. Returns whether this call changed anything; `text` is the outcome of a root that nobody wakes, or the
--- error of the root's own activation.
+-- A gentle stop lets what runs finish its attempt; so do those of a tree whose member failed, and of the trees in it.
+-- Returns whether this call stopped the tree; `text`: the outcome of a root that nobody wakes, or its activation's error.
 function stop_tree(top, cause, by, text, now, is_gentle)
   local record = read_lease(top)
   if not record or not OPEN[record.state] then return false end
   is_gentle = is_gentle or cause == 'failed'
-  if record.stop then return not is_gentle and harden(top, record, by, now) end
+  if record.stop then return not is_gentle and harden(top, record, now) end
   redis.call('HSET', job_root .. top, 'stop', cause, 'stopper', by)
   if is_gentle then redis.call('HSET', job_root .. top, 'gentle', 1) end
   redis.call('SET', key('result', top), text)
@@ -111,8 +110,8 @@ function stop_tree(top, cause, by, text, now, is_gentle)
   return true
 end
 
--- What becomes of a root that settles while it is marked, before its activation knew: it runs again, to undo.
-local function settle_stopped_root(id, now)
+-- A root that settles while it is marked, before its activation knew, runs again, to undo.
+function settle_stopped_root(id, now)
   redis.call('HDEL', job_root .. id, 'attempts', 'stalls')
   redis.call('HSET', job_root .. id, 'state', 'waiting-children')
   if redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end

@@ -1,3 +1,5 @@
+--needs base chore_list finish marks ready record retain stopping trees
+--exports tell_failure recall_failure flush_tells wake_chores
 -- Telling those who need a member that it ended, at once or by a chore.
 local to_tell = 200 -- dependents that one call tells; the rest is a chore
 local untold = {} -- members that left some to a chore
@@ -13,11 +15,13 @@ end
 
 -- One dependent of a job that did not complete: its own policy decides, or the child's for it. One that
 -- runs meanwhile is noted as `broken`, and hears of it when it waits.
-local function tell_failure(dependent, each, now)
+function tell_failure(dependent, each, now)
   local v = try('HMGET', job_root .. dependent, 'state', 'queue', 'on', 'tree', 'reply', 'joined', 'key', 'root', 'up') or {}
   if not (v[1] and v[2]) then return satisfy(dependent, each.id, now) end
   if not OPEN[v[1]] then return end
-  if (try('SMISMEMBER', key('needs', dependent), each.id) or {})[1] ~= 1 then return end -- an earlier run's
+  local found = try('SMISMEMBER', key('needs', dependent), each.id)
+  if not found or waits_for_nothing(dependent) then return break_tree(dependent, each.id, 'needs', dependent, now) end
+  if found[1] ~= 1 then return end -- an earlier run's
   local policy = each.up or v[3] or 'fail'
   local top = v[4] and dependent or v[8]
   local stops = v[4] or policy == 'fail' and try('HGET', job_root .. top, 'on') == 'wake'
@@ -40,7 +44,7 @@ local function tell_failure(dependent, each, now)
 end
 
 -- A job that begins to wait hears of a child that failed while it ran. Returns whether there was one.
-local function recall_failure(id, now)
+function recall_failure(id, now)
   local child = try('HGET', job_root .. id, 'broken')
   if not child then return false end
   local record = read_lease(child) or { state = 'failed' }
@@ -50,9 +54,16 @@ local function recall_failure(id, now)
 end
 
 local function tell_one(each, now)
+  if each.is_unlisted then break_tree(each.root, each.id, 'done', each.root, now) end
   if mark_of(each.root) ~= '' then return satisfy(each.root, each.id, now) end
   local feeds, first = key('feeds', each.id), each.told or 0
-  local dependents = to_tell > 0 and try('LRANGE', feeds, first, first + to_tell - 1) or {}
+  local dependents
+  if to_tell > 0 then
+    dependents = try('LRANGE', feeds, first, first + to_tell - 1)
+  else
+    dependents = try('LLEN', feeds) and {}
+  end
+  if not dependents then return break_tree(each.root, each.id, 'feeds', each.id, now) end
   for _, dependent in ipairs(dependents) do
     if each.state == 'completed' then
       satisfy(dependent, each.id, now)
@@ -64,12 +75,12 @@ local function tell_one(each, now)
   if to_tell <= 0 and (try('LLEN', feeds) or 0) > first + #dependents then
     redis.call('HSET', job_root .. each.id, 'told', first + #dependents)
     untold[each.id] = true
-    add_chore('tell', each.id, now)
+    add_chore('tell', each.id)
   end
 end
 
 -- Tells all, also those that end by it; what goes on is put into `ready`.
-local function flush_tells(ready, now)
+function flush_tells(ready, now)
   local i = 1
   while tells[i] do
     tell_one(tells[i], now)
@@ -78,7 +89,7 @@ local function flush_tells(ready, now)
   requeue(released, ready)
   for _, id in ipairs(removed) do
     if not untold[id] then -- else it is kept with its tree
-      forget({ id }, now)
+      forget({ id })
       forget_ties(id)
     end
   end
@@ -87,7 +98,7 @@ end
 
 -- For calls that are no turn: somebody must take the turn that goes on with what they left. The root's
 -- queue is served where there is a worker for it; the others look each 4 seconds.
-local function wake_chores(now)
+function wake_chores(now)
   if not has_chores then return end
   for tree in pairs(marks) do
     local queue = try('HGET', job_root .. tree, 'queue')

@@ -1,3 +1,5 @@
+--needs base finish ready record stopping
+--exports OPEN KEY_TTL released removed release break_tree waits_for_nothing satisfy
 -- Trees: jobs that wait for others, and what follows from the end of one.
 --
 --   waiting-children -> waiting (all it needs have ended) -> active -> ended
@@ -7,39 +9,20 @@
 -- `members:<root>` whom a tree has, `done:<root>` those that completed, in that order. What must hold:
 -- - a job goes on exactly when its set becomes empty: a member leaves a set once, however often it is told;
 -- - the end of a job and all that follows from it are one call, or a chore written in that call;
--- - once a root is marked (`stopping.lua`), nothing of its tree starts: every claim looks at the mark.
+-- - once a root is marked (`stopping.lua`), nothing of its tree starts: every claim looks at the mark;
+-- - no tree waits for what cannot come: where one of these keys is not what was written there, the tree stops
+--   with StoreCorrupt as soon as that is met, at the latest at the end of a member that cannot be told.
 -- Crash windows, each a whole call or none of it: `graph-half-added` (no root is open before its last
 -- chunk; an unopened one goes after a minute), `ended-not-told` (a chore tells), `stop-half-swept` (a
 -- chore sweeps on, and claims cancel what it has not reached).
-local OPEN = { waiting = true, delayed = true, parked = true, ['waiting-children'] = true, active = true }
-local KEY_TTL = 86400000 -- of a key whose root ends without a worker of its queue
-local released = {} -- queue -> records that go to ready
-local removed = {} -- what `remove` takes away when all are told
-local marks = {} -- root -> cause of its stop; '' without one, 'gone' without a record
-local parents, bodies = {}, {} -- root -> the tree that it is part of, and what it was given if that is small
-local stop_tree, sweep -- in `stopping.lua`
-
-local function mark_of(tree)
-  if not marks[tree] then
-    local v = try('HMGET', job_root .. tree, 'stop', 'state', 'root', 'body') or {}
-    marks[tree] = v[1] or v[2] and '' or 'gone'
-    parents[tree], bodies[tree] = v[3], v[4] ~= '' and v[4]
-  end
-  return marks[tree]
-end
-
--- The mark of a tree or of one that it is part of, nearest first.
-local function find_mark(tree)
-  while tree do
-    local mark = mark_of(tree)
-    if mark ~= '' then return mark end
-    tree = parents[tree]
-  end
-  return ''
-end
+OPEN = { waiting = true, delayed = true, parked = true, ['waiting-children'] = true, active = true }
+KEY_TTL = 86400000 -- of a key whose root ends without a worker of its queue
+released = {} -- queue -> records that go to ready
+local freed = {} -- those that this call released: their state says so only when it ends
+removed = {} -- what `remove` takes away when all are told
 
 -- Puts a job that waits for nothing any more where it can be claimed.
-local function release(id, now)
+function release(id, now)
   local v = try('HMGET', job_root .. id, 'state', 'queue', 'order', 'lifo', 'stop')
   if not (v and v[1] and v[2]) then return quarantine(id, v and v[2] or nil, 'it waited in a tree', now) end
   if v[1] ~= 'waiting-children' then return end
@@ -52,12 +35,43 @@ local function release(id, now)
     if is_removed then removed[#removed + 1] = id end
     return
   end
-  gone[id] = nil
+  gone[id], freed[id] = nil, true
   push(released, v[2], { id = id, order = is_number(v[3]) and v[3] or MIDDLE, lifo = v[4] })
 end
 
+-- Stops a tree of which the key `kind:id` is not what was written there; `by` is where that was met.
+function break_tree(top, by, kind, id, now)
+  local message = 'the key ' .. kind .. ':' .. id .. ' is not as it was written: it is gone, or somebody else wrote it'
+  local text = cjson.encode({ type = 'StoreCorrupt', message = message, attempts = 0 })
+  if top ~= id or kind ~= 'needs' then return stop_tree(top, 'failed', by, text, now) end
+  -- What a job waits for is not known any more. A member ends as failed; the needs of a root are found anew by a sweep.
+  local record = read_lease(id)
+  if not record or not OPEN[record.state] or record.knows or record.acked then return end
+  if record.tree and record.stop then
+    redis.call('DEL', key('needs', id))
+    redis.call('HSET', job_root .. id, 'swept', 0)
+    redis.call('SADD', key('needs', id), '')
+    sweep(id, now)
+  elseif record.tree or record.state ~= 'waiting-children' then
+    stop_tree(record.tree and id or record.root, 'failed', by, text, now)
+  else
+    redis.call('DEL', key('needs', id))
+    finish(id, record, 'failed', text, now, KEY_TTL)
+  end
+end
+
+-- Whether a job waits although nothing says for what.
+function waits_for_nothing(id)
+  return not freed[id] and redis.call('EXISTS', key('needs', id)) == 0 and try('HGET', job_root .. id, 'state') == 'waiting-children'
+end
+
 -- `id` needs `child` no more.
-local function satisfy(id, child, now)
+function satisfy(id, child, now)
   local needs = key('needs', id)
-  if try('SREM', needs, child) == 1 and redis.call('EXISTS', needs) == 0 then release(id, now) end
+  local count = try('SREM', needs, child)
+  if count == 1 then
+    if redis.call('EXISTS', needs) == 0 then release(id, now) end
+  elseif not count or waits_for_nothing(id) then
+    break_tree(id, child, 'needs', id, now)
+  end
 end

@@ -1,12 +1,28 @@
+--needs base marks stopping
+--exports decide_in_tree
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 
 -- What an activation that knows of the stop may ask for, though it did not acknowledge it yet.
 local ON_HOLD = { waiting = true, delayed = true, parked = true }
 
+-- A member that was cancelled by itself ends so, whatever it did meanwhile; what that was is kept in its
+-- outcome, so that it can be undone.
+local function decide_called_off(row, record)
+  if not record.root then return 'cancelled' end
+  if row.state == 'completed' then
+    local text = try('GET', key('result', row.id)) or ''
+    if #text > 2 then redis.call('SET', key('result', row.id), string.sub(text, 1, -2) .. ',"kept":' .. cjson.encode(row.text) .. '}') end
+  elseif row.state == 'waiting' then
+    redis.call('HSET', job_root .. row.id, 'stalls', 1) -- given back unfinished: nobody knows what it did
+  end
+  return 'cancelled'
+end
+
 -- What a settle comes to in a tree: a stopped one gives no further attempt, and a root that may undo
 -- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
-local function decide_in_tree(row, record, now)
+function decide_in_tree(row, record, now)
   local state = row.state
+  if record.cancel and record.cancel ~= record.root then return decide_called_off(row, record) end
   if record.tree and (marks[row.id] or '') ~= '' then record.stop = marks[row.id] end -- since it was read
   if record.tree and not record.acked then
     local is_end = state == 'failed' or state == 'cancelled'
@@ -19,6 +35,8 @@ local function decide_in_tree(row, record, now)
       settle_stopped_root(row.id, now)
       return nil
     end
+  elseif record.tree and record.stop == 'cancelled' then -- acknowledged; and who cancelled it was told so
+    return ON_HOLD[state] and state or 'cancelled'
   elseif record.root and not record.tree and mark_of(record.root) ~= '' then
     if state == 'completed' then return state end
     if state == 'delayed' then return 'failed' end -- this attempt was its last
@@ -28,6 +46,5 @@ local function decide_in_tree(row, record, now)
     end
     return state == 'parked' and 'cancelled' or state
   end
-  if record.cancel and not (record.root and state == 'completed') then return 'cancelled' end
   return state
 end

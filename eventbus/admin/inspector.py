@@ -1,0 +1,348 @@
+"""The inspector: reads the jobs in the server, and cancels them.
+
+The command line and dashboards use nothing else. Its reports are true for the moment at which the server
+answered; nothing is cached. It changes jobs only by `cancel`, and it reads damaged and foreign records
+without an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import msgspec
+
+from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
+from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.errors import DefinitionError, UnknownJob
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.message import decode_message
+from eventbus.model.names import EVENT_QUEUES, check_job_id, queue_name, shown, split_group
+from eventbus.model.states import JobState
+from eventbus.settings.settings import Settings
+from eventbus.store.queries import Cursor, JobLook, JobRow
+from eventbus.store.script_rows import TreeMember
+from eventbus.store.tree_store import PAGE, PAGE_BYTES
+
+__all__ = [
+    "FailureReport",
+    "GroupReport",
+    "Inspector",
+    "JobList",
+    "JobReport",
+    "JobState",
+    "JobSummary",
+    "MemberReport",
+    "TreeReport",
+]
+
+_LIMIT = 1000
+_QUEUES = (EVENT_QUEUES, "workflow.")
+
+
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. Times are Unix times in ms, 0 where there is none.
+
+    `payload` is the payload of an event; for other jobs it is the whole body. Text that is not JSON stays
+    text. `failures` are the newest 50 of the failed attempts and stalls, oldest first, including the last
+    one; `errors` has one line for each of them. `worker` is the worker that holds the lease until `lease_ms`.
+    `tree` is the id of the root if the job is a member of a tree. `is_root` is True if the job is a root
+    itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or `timeout`.
+    """
+
+    id: str
+    state: str
+    queue: str
+    payload: Any = None
+    result: Any = None
+    error: str = ""
+    errors: list[str] = []
+    failures: list[FailureReport] = []
+    attempts: int = 0
+    stalls: int = 0
+    progress: Any = None
+    created_ms: int = 0
+    due_ms: int = 0
+    claimed_ms: int = 0
+    ended_ms: int = 0
+    worker: str = ""
+    lease_ms: int = 0
+    tree: str = ""
+    is_root: bool = False
+    run: int = 1
+    stop: str = ""
+    why: str = ""
+    """Why the job is parked."""
+
+
+class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in a list, with some fields of a `JobReport`."""
+
+    id: str
+    attempts: int = 0
+    stalls: int = 0
+    created_ms: int = 0
+    due_ms: int = 0
+    claimed_ms: int = 0
+    ended_ms: int = 0
+    error: str = ""
+
+
+class JobList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of jobs. `cursor` asks for the next page; None on the last page."""
+
+    jobs: list[JobSummary]
+    cursor: str | None
+
+
+class MemberReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of a tree. `needed_by` are the ids of the jobs that wait or waited for it."""
+
+    id: str
+    state: str
+    queue: str
+    attempts: int = 0
+    stalls: int = 0
+    created_ms: int = 0
+    claimed_ms: int = 0
+    ended_ms: int = 0
+    error: str = ""
+    failures: list[FailureReport] = []
+    needed_by: list[str] = []
+
+
+class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A tree: its root, and its members as they were added, including those of earlier runs."""
+
+    root: JobReport
+    members: list[MemberReport]
+
+
+class Inspector:
+    """Reads the jobs in the server of a started provider.
+
+    Each method raises ProviderStopped while the provider is not started, and StoreError when the server does
+    not answer within `call_timeout`. That counts for the whole call and is `reply_timeout` by default.
+    """
+
+    def __init__(self, life: Lifecycle, settings: Settings) -> None:
+        self._life = life
+        self._settings = settings
+
+    async def job(self, job_id: str, *, call_timeout: Duration | None = None) -> JobReport:
+        """Return the report of a job; `<id>@<group>` is the id of a group's job.
+
+        Raises UnknownJob, also for text that is not a job id.
+        """
+        return await self._job(job_id, self._settings.deadline(call_timeout))
+
+    async def _job(self, job_id: str, deadline: float) -> JobReport:
+        store = self._life.running("look at a job").store
+        look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
+        if not look.fields:
+            raise UnknownJob(job_id)
+        return _report(job_id, look)
+
+    async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
+        """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
+        deadline = self._settings.deadline(call_timeout)
+        root = await self._job(root_id, deadline)
+        trees = self._life.running("look at a tree").store.trees
+        members: list[MemberReport] = []
+        while True:
+            page = await trees.look(
+                root_id, first=len(members), limit=PAGE, max_bytes=PAGE_BYTES, deadline=deadline
+            )
+            logs = await asyncio.gather(*(self._log_of(member, deadline) for member in page.members))
+            members += map(_member, page.members, logs)
+            if not page.members or len(members) >= page.total:
+                return TreeReport(root=root, members=members)
+
+    async def _log_of(self, member: TreeMember, deadline: float) -> list[str]:
+        """Return the log of a member. Most are not read, because they are empty or repeat the outcome."""
+        has_one_failure = member.state == "failed" and member.attempts == 1 and not member.stalls
+        if has_one_failure or not (member.attempts or member.stalls):
+            return []
+        store = self._life.running("look at a tree").store
+        return (await store.inspection.job(member.id, deadline=deadline)).log
+
+    async def jobs(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        *,
+        state: JobState,
+        limit: int = 50,
+        cursor: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> JobList:
+        """Return a page of the jobs of an event, or of a queue, in one state.
+
+        `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
+        Waiting jobs come in the order in which workers claim them, active and delayed jobs by their due time,
+        other jobs newest first. A page may have fewer than `limit` jobs (at most 1000) although more follow;
+        only a `cursor` of None means the end. In the state `waiting-children` only roots of trees are listed.
+        Members that have ended are not listed; `tree` has them.
+        """
+        queue, place = _queue_of(event_or_queue), _read_cursor(cursor)
+        if not 0 < limit <= _LIMIT:
+            raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
+        store = self._life.running("list jobs").store
+        page = await store.inspection.jobs(
+            queue,
+            _check_state(state),
+            cursor=place,
+            limit=limit,
+            deadline=self._settings.deadline(call_timeout),
+        )
+        following = None if page.cursor is None else f"{page.cursor.score}:{page.cursor.after}"
+        return JobList(jobs=[_summary(row) for row in page.jobs], cursor=following)
+
+    async def counts(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        *,
+        states: Sequence[JobState] = get_args(JobState),
+        call_timeout: Duration | None = None,
+    ) -> dict[str, int]:
+        """Return how many jobs an event, or a queue, has in each state. Counts the jobs that `jobs` lists."""
+        queue, deadline = _queue_of(event_or_queue), self._settings.deadline(call_timeout)
+        store = self._life.running("count jobs").store
+        return {
+            state: await store.inspection.count(queue, _check_state(state), deadline=deadline)
+            for state in states
+        }
+
+    async def groups(
+        self, event: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[GroupReport]:
+        """Return the groups of an event besides `default`, or those of all events."""
+        queue = None if event is None else split_group(_queue_of(event))[0]
+        deadline = self._settings.deadline(call_timeout)
+        return await list_groups(self._life.running("list groups").store, queue, deadline=deadline)
+
+    async def cancel(self, job_id: str, reason: str = "", *, call_timeout: Duration | None = None) -> bool:
+        """Cancel a job with the jobs of its groups, or a root with its tree, as `EventProvider.cancel`."""
+        emitter = self._life.running("cancel a job")
+        return await emitter.cancel(check_job_id(job_id), reason, call_timeout=call_timeout)
+
+
+def _queue_of(given: Event[Any, Any] | str) -> str:
+    name = given.name if isinstance(given, Event) else given
+    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
+    if not isinstance(given, Event) and name.startswith(_QUEUES):
+        return name
+    event, group = split_group(name)
+    return queue_name(event, group) if group else queue_name(event)
+
+
+def _check_state(state: str) -> str:
+    if state not in get_args(JobState):
+        known = ", ".join(get_args(JobState))
+        raise DefinitionError(f"expected a state of jobs, one of {known}, got: {shown(state)}")
+    return state
+
+
+def _read_cursor(cursor: str | None) -> Cursor:
+    if cursor is None:
+        return Cursor()
+    score, colon, after = cursor.partition(":")
+    try:
+        float(score)
+    except ValueError:
+        colon = ""
+    if not colon or not after:
+        raise DefinitionError(f"expected the cursor of an earlier list of jobs, got: {shown(cursor)}")
+    return Cursor(after, score)
+
+
+def _report(job_id: str, look: JobLook) -> JobReport:
+    fields = look.fields
+    state, queue = fields.get("state", "unknown"), fields.get("queue", "")
+    is_completed = state == "completed"
+    failures = read_failures(state, look.text, look.log)
+    return JobReport(
+        id=job_id,
+        state=state,
+        queue=queue,
+        payload=_payload(look.body, queue),
+        result=_value(look.text) if is_completed else None,
+        error=error_line(look.text) if state in ("failed", "cancelled") else "",
+        errors=[str(failure) for failure in failures],
+        failures=failures,
+        attempts=_number(fields, "attempts"),
+        stalls=_number(fields, "stalls"),
+        progress=_value(look.progress),
+        created_ms=_number(fields, "created"),
+        due_ms=_number(fields, "due"),
+        claimed_ms=_number(fields, "claimed"),
+        ended_ms=_number(fields, "ended"),
+        worker=_worker_of(fields.get("token", "")) if state == "active" else "",
+        lease_ms=look.lease_end if state == "active" else 0,
+        tree=fields.get("root", ""),
+        is_root="tree" in fields,
+        run=_number(fields, "run") or 1,
+        stop=fields.get("stop", ""),
+        why=fields.get("why", "") if state == "parked" else "",
+    )
+
+
+def _worker_of(token: str) -> str:
+    """Return the worker's id in the token of a lease, `<worker>[+]:<call>`."""
+    return token.partition(":")[0].partition("+")[0]
+
+
+def _member(member: TreeMember, log: list[str]) -> MemberReport:
+    return MemberReport(
+        id=member.id,
+        state=member.state,
+        queue=member.queue,
+        attempts=member.attempts,
+        stalls=member.stalls,
+        created_ms=member.created,
+        claimed_ms=member.claimed,
+        ended_ms=member.ended,
+        error=error_line(member.text) if member.state in ("failed", "cancelled") else "",
+        failures=read_failures(member.state, member.text, log),
+        needed_by=member.needs.split(),
+    )
+
+
+def _summary(row: JobRow) -> JobSummary:
+    return JobSummary(
+        id=row.id,
+        attempts=row.attempts,
+        stalls=row.stalls,
+        created_ms=row.created,
+        due_ms=row.due,
+        claimed_ms=row.claimed,
+        ended_ms=row.ended,
+        error=error_line(row.text),
+    )
+
+
+def _payload(body: str, queue: str) -> Any:
+    if queue.startswith(EVENT_QUEUES):
+        try:
+            return msgspec.json.decode(decode_message(body).payload)
+        except (msgspec.MsgspecError, UnicodeError):
+            return plain(body)
+    return _value(body)
+
+
+def _value(text: str) -> Any:
+    """Return the value of JSON text, or the text itself if it is not JSON."""
+    if not text:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return plain(text)
+
+
+def _number(fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "")
+    return int(text) if text.isdecimal() else 0

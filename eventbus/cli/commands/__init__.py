@@ -1,0 +1,1 @@
+"""The commands of `eventbus`, and the parts that only one command uses."""

@@ -1,0 +1,100 @@
+"""`eventbus check`: checks everything that a worker or an emitter needs. Each finding says what to do."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+import typer
+
+from eventbus.cli.failures import CommandError, is_debugging, one_line
+from eventbus.cli.loading import load_provider, with_settings
+from eventbus.cli.logs import configure_logs
+from eventbus.cli.loop import run
+from eventbus.cli.packages import look_at_packages
+from eventbus.errors import ConfigError, EventBusError
+from eventbus.provider import EventProvider
+from eventbus.settings.settings import redact
+from eventbus.store.connection.connector import Connector
+from eventbus.store.diagnostics import Checkup, Finding
+
+__all__ = ["check"]
+
+
+def check(
+    place: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:PROVIDER]", help="Also import this, and look for its workers."),
+    ] = None,
+    *,
+    url: Annotated[str | None, typer.Option(help="The server, over the provider's own setting.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Check the installation, the settings, the server, its rights, and the handlers of a program.
+
+    Exit code 0: nothing keeps the bus from working, though there may be warnings; 1: the server
+    does; 2: the installation, the settings or the program do.
+    """
+    configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)
+    findings, provider = _read_program(place, url)
+    findings += look_at_packages()  # after the import, which adds the program's folder to the search path
+    if provider is None:
+        code = 2
+    else:
+        code = 2 if _has_error(findings) else 0
+        at_server = run(_look(provider))
+        findings += at_server
+        code = code or int(_has_error(at_server))
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode({"exit_code": code, "findings": findings}) + b"\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in _lines(findings)))
+    return code
+
+
+def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], EventProvider | None]:
+    """Return the findings about settings and program, and the provider; None if there is none to check."""
+    try:
+        provider = EventProvider(url) if place is None else with_settings(load_provider(place), url=url)
+        Connector(provider.settings.url)
+    except (CommandError, EventBusError) as error:
+        is_setting = place is None or isinstance(error, ConfigError)
+        return [Finding("settings" if is_setting else "program", "error", one_line(error))], None
+    findings = [Finding("settings", "ok", f"valid; url {redact(provider.settings.url)}")]
+    if place is not None:
+        count = len(provider.queues)
+        if count:
+            said = f"{count} handler{'' if count == 1 else 's'}"
+            findings.append(Finding("program", "ok", f"{place} is importable and has {said}"))
+        else:
+            remedy = "register them with @provider.on(...), if it is to run a worker"
+            findings.append(Finding("program", "warning", f"{place} has no handlers", remedy))
+    return findings, provider
+
+
+def _has_error(findings: Iterable[Finding]) -> bool:
+    return any(finding.level == "error" for finding in findings)
+
+
+async def _look(provider: EventProvider) -> list[Finding]:
+    settings = provider.settings
+    connector = Connector(settings.url)
+    try:
+        checkup = Checkup(connector, prefix=settings.prefix, name=f"{settings.name}-check")
+        return await checkup.run(
+            provider.queues,
+            allow_eviction=settings.allow_eviction,
+            replicated=settings.durability == "replicated",
+        )
+    finally:
+        await connector.aclose()
+
+
+def _lines(findings: Iterable[Finding]) -> Iterable[str]:
+    for finding in findings:
+        yield f"{finding.level:8} {finding.subject:17} {finding.said}"
+        if finding.remedy:
+            yield f"{'':26} -> {finding.remedy}"

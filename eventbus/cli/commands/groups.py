@@ -1,0 +1,87 @@
+"""`eventbus groups`: lists the groups of events, and removes a group that nobody serves any more.
+
+The command needs no program, because it reads only the server.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from eventbus.admin.groups import GroupReport
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span
+from eventbus.provider import EventProvider
+
+__all__ = ["groups"]
+
+
+def groups(
+    event: Annotated[str | None, typer.Argument(metavar="[EVENT]", help="Of this event only.")] = None,
+    *,
+    remove: Annotated[
+        str | None,
+        typer.Option("--remove", metavar="GROUP", help="Remove this group, cancel what waits for it."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Remove it though workers serve it.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
+    ] = False,
+    url: UrlOption = None,
+) -> int:
+    """List the groups of events beside `default`, with what waits for them and who serves them; or remove one."""
+    if remove is not None:
+        if event is None:
+            raise CommandError(
+                "expected an EVENT whose group to remove: eventbus groups EVENT --remove GROUP"
+            )
+        count = ask_server(url, partial(_remove, event=event, group=remove, force=force))
+        print(f"group {remove} of {event} is removed, {count} job{'' if count == 1 else 's'} cancelled")
+        return 0
+    if force:
+        raise CommandError("expected --force with --remove only")
+    found = ask_server(url, partial(_list, event=event))
+    if as_json:
+        sys.stdout.buffer.write(b"".join(msgspec.json.encode(report) + b"\n" for report in found))
+        return 0
+    _print(found)
+    return 0
+
+
+def _print(found: list[GroupReport]) -> None:
+    if not found:
+        print("no groups beside default")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("event", "group", "waiting", "parked", "oldest", "workers", "served"):
+        is_count = name in ("waiting", "parked", "workers")
+        table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
+    for report in found:
+        table.add_row(
+            report.event,
+            report.name,
+            str(report.waiting),
+            str(report.parked),
+            span(report.oldest_ms, 0) if report.oldest_ms else "-",
+            Text(str(report.workers), "" if report.workers else "bold red"),
+            moment(report.served_ms),
+        )
+    open_console().print(table)
+
+
+async def _list(provider: EventProvider, event: str | None) -> list[GroupReport]:
+    return await provider.inspector.groups(event)
+
+
+async def _remove(provider: EventProvider, event: str, group: str, *, force: bool) -> int:
+    known = [report.name for report in await provider.inspector.groups(event)]
+    count = await provider.remove_group(event, group, force=force)
+    if group not in known and not count:
+        there = f"there is: {', '.join(known)}" if known else "it has none beside default"
+        raise CommandError(f"{event} has no group {group}; {there}", exit_code=1)
+    return count

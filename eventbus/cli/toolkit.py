@@ -1,0 +1,48 @@
+"""The parts that commands about a server share, also the commands of other packages; see `plugins`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+from eventbus.cli.failures import CommandError, is_debugging
+from eventbus.cli.logs import configure_logs
+from eventbus.cli.loop import run
+from eventbus.cli.session import started
+from eventbus.cli.times import moment, span
+from eventbus.model.names import shown
+from eventbus.provider import EventProvider
+
+__all__ = ["CommandError", "UrlOption", "ask_server", "moment", "open_console", "shown", "span"]
+
+T = TypeVar("T")
+
+UrlOption = Annotated[str | None, typer.Option(help="The server; default EVENTBUS_URL, else ./.eventbus.")]
+
+_PATIENCE = 10.0  # seconds that the server may take to answer: a person at a terminal waits
+_WIDE = 400  # columns of output that does not go to a screen
+
+
+def ask_server(url: str | None, ask: Callable[[EventProvider], Awaitable[T]]) -> T:
+    """Start a provider of that server, call `ask` with it, and return its result.
+
+    Raises StoreUnavailable at once if the server is not reachable, and the errors of `ask`.
+    """
+    configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)
+    return run(_ask(EventProvider(url, reply_timeout=_PATIENCE), ask))
+
+
+async def _ask(provider: EventProvider, ask: Callable[[EventProvider], Awaitable[T]]) -> T:
+    async with started(provider):
+        return await ask(provider)
+
+
+def open_console() -> Console:
+    """Return standard output: on a screen with colours and its width, otherwise with plain and wide lines."""
+    is_screen = sys.stdout.isatty()
+    return Console(width=None if is_screen else _WIDE, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,1 @@
+"""The emitter's side of the event bus: emissions become jobs in the server, and outcomes come back."""

@@ -1,0 +1,350 @@
+"""The emitter of a running provider: makes ids and messages, and owns the senders and the completion tracker.
+
+There is one emitter for one start; a provider that starts again gets a new emitter with a new id. Its roles
+are started and stopped in one place: reader, keeper, timeouts, lookups, send buffer.
+
+Not here: batches (`send_buffer`, `tree_sender`), outcomes (`completion`), and the checks of single options
+(`settings.keywords`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import msgspec
+
+from eventbus.emit.completion import CompletionTracker
+from eventbus.emit.emission import OutcomeDecoder, PendingEmission
+from eventbus.emit.job_tree import Tree, chunks_of
+from eventbus.emit.route import Route
+from eventbus.emit.send_buffer import QueuedEmission, SendBuffer
+from eventbus.emit.tree_sender import TreeSender
+from eventbus.engine.drain import Wait
+from eventbus.errors import DefinitionError, PayloadError, ProviderStopped, StoreError, StoreUnavailable
+from eventbus.model import clock
+from eventbus.model.codec.codec import Codec
+from eventbus.model.durations import Duration, milliseconds, seconds
+from eventbus.model.message import EventMessage, encode_bare, encode_message
+from eventbus.model.names import check_key
+from eventbus.settings.keywords import EmitOptions, check_priority
+from eventbus.settings.settings import Settings
+from eventbus.store.keys import key_digest, payload_digest
+from eventbus.store.script_rows import JOIN, REUSE, SUPERSEDE, AddRow
+from eventbus.store.store import SHARD, Store
+from eventbus.telemetry.logging import get_logger
+from eventbus.telemetry.propagation import Ambient, current
+from eventbus.telemetry.spans import baggage_around, send_context
+
+__all__ = ["Emitter"]
+
+_log = get_logger("eventbus.provider")
+
+_START_PATIENCE = 2.0  # seconds that the server has to answer at the start; emissions wait longer
+_STOP_PATIENCE = 5.0  # seconds for the unsent emissions and trees at the stop
+_DEFAULT_DEADLINE = 30.0  # seconds; for an unsent emission without a reply timeout
+_new_row = AddRow.__new__  # called directly, because a call of the class takes 1.5 times as long
+
+
+class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The values that follow from an emission's options alone; `delay` and `due` in ms, `''` if absent."""
+
+    delay: int | str
+    due: int | str
+    wait: float
+    """Seconds until the job is due."""
+    timeout: float | None
+    """Seconds until the reply is overdue, counted from when the job is due; None for no limit."""
+    patience: float
+    """Seconds after which an emission that is not in the server is given up."""
+    priority: int
+    lifo: int
+    is_choosy: bool
+    """Whether the emission does not simply join the job that has its key."""
+
+
+class Emitter:
+    """Everything that one started provider needs to emit."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.id: str = secrets.token_hex(6)
+        self.store = store
+        self._settings = settings
+        self._tracker = CompletionTracker(store, self.id, settings=settings)
+        self._buffer = SendBuffer(store, self._tracker, self.id)
+        self._tree_sender = TreeSender(store, self._tracker, self.id)
+        self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
+        self._count = 0
+        self._planned = EmitOptions()
+        self._plan = self._plan_for(self._planned)
+        self._is_stopping = False
+        self._roles: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def start(self) -> None:
+        """Connect and start the roles.
+
+        An unreachable server is not an error here: emissions wait for it within their own deadlines.
+        Raises StoreRefused if the server is reachable but cannot be used.
+        """
+        deadline = clock.monotonic() + _START_PATIENCE
+        with self.store.availability.quiet():
+            try:
+                await self.store.start(deadline=deadline, allow_eviction=self._settings.allow_eviction)
+                await self._tracker.open(deadline=deadline)
+            except StoreUnavailable as error:
+                self.store.availability.note_failure(error)  # so that its return is logged
+                _log.warning("started without a server, trying on", error=str(error))
+        self._roles = asyncio.create_task(self._run_roles(), name="eventbus-emitter")
+
+    async def stop(self) -> None:
+        """Fail all waiters, send the emissions that are not sent yet, and close. Takes 6 s at most."""
+        self._is_stopping = True  # from here on, nothing new is taken
+        stopped = ProviderStopped("the provider stopped before the outcome came")
+        self._tracker.dismiss(stopped)
+        try:
+            async with asyncio.timeout(_STOP_PATIENCE):
+                await self._buffer.flush()
+                await self._tree_sender.aclose(_STOP_PATIENCE)
+                await self._tracker.stop_reading()
+        except (TimeoutError, StoreError) as error:
+            _log.warning("stopping without the server", error=str(error) or "no answer in time")
+        self._buffer.abandon()
+        self._stop.set()
+        if self._roles is not None:
+            await asyncio.wait([self._roles])
+        try:
+            await self._tracker.aclose(stopped)
+        except StoreError as error:
+            _log.info("reply stream left to expire", error=str(error))
+
+    async def flush(self) -> None:
+        """Wait until each emission so far is answered or given up."""
+        await self._buffer.flush()
+
+    def emit(
+        self, route: Route, payload: Any, options: EmitOptions, *, is_bounded: bool = True
+    ) -> PendingEmission[Any]:
+        """Emit one event; see `EventProvider.emit`. Only with `is_bounded` a full send buffer refuses it."""
+        if self._is_stopping:
+            raise ProviderStopped(f"cannot emit {route.name}: the provider is stopping")
+        if is_bounded:
+            self._buffer.check_room(route.name)
+        # By identity, for speed: `emit_options` returns the same object for the usual options.
+        plan = self._plan if options is self._planned else self._plan_for(options)
+        event = route.event
+        reply = event.reply if options.reply is None else options.reply and event.default
+        data = route.encode_payload(payload)
+        self._count += 1
+        job_id = f"{SHARD}-{self.id}-{self._count:08x}"
+        key = self._key_of(route, payload, options)
+        ambient = current()
+        body, correlation_id = self._message(route, data, job_id, key, options, ambient)
+        emission: PendingEmission[Any] = PendingEmission(
+            route,
+            self._tracker,
+            job_id,
+            correlation_id,
+            plan.timeout,
+            reply=reply,
+            causation_id=ambient.job_id,
+        )
+        row = _new_row(
+            AddRow,
+            job_id,
+            self._buffer.place(route),
+            body,
+            key_digest(key) if key else "",
+            payload_digest(data) if key else "",
+            plan.delay,
+            plan.due,
+            plan.priority,
+            plan.lifo,
+            1 if reply else 0,
+            _meeting(options, key) if plan.is_choosy else JOIN,
+        )
+        queued = QueuedEmission(emission, row, clock.monotonic() + plan.patience)
+        if reply:  # registered before it can be sent, so that no outcome finds it missing
+            self._tracker.register(emission, delay=plan.wait)
+        self._buffer.put(queued)
+        return emission
+
+    def _plan_for(self, options: EmitOptions) -> _Plan:
+        """Return the plan for options. It is kept, because the next emission mostly has the same options."""
+        delay, due, wait = _due(options)
+        timeout = self._reply_timeout(options)
+        plan = _Plan(
+            delay=delay,
+            due=due,
+            wait=wait,
+            timeout=timeout,
+            patience=timeout or _DEFAULT_DEADLINE,
+            priority=check_priority(options.priority),
+            lifo=int(options.lifo),
+            is_choosy=options.supersede or options.reuse_failure,
+        )
+        if options.at is None:  # with `at`, the wait is shorter at each emission
+            self._planned, self._plan = options, plan
+        return plan
+
+    def add_tree(
+        self,
+        tree: Tree,
+        reading: OutcomeDecoder,
+        *,
+        correlation_id: str,
+        call_timeout: Duration | None = None,
+    ) -> PendingEmission[Any]:
+        """Add a tree. The returned emission stands for the outcome of the tree's root."""
+        patience = self._settings.call_timeout(call_timeout)
+        if self._is_stopping:
+            raise ProviderStopped(f"cannot start {reading.name}: the provider is stopping")
+        emission: PendingEmission[Any] = PendingEmission(
+            reading,
+            self._tracker,
+            tree.id,
+            correlation_id,
+            None,
+            reply=True,
+            causation_id=current().job_id,
+        )
+        emission.keep_quiet()
+        self._tree_sender.put(emission, chunks_of(tree, reply=True), patience=patience)
+        return emission
+
+    async def result(self, route: OutcomeDecoder, job_id: str, reply_timeout: float | None) -> Any:
+        """Wait for the outcome of any job; see `EventProvider.result`."""
+        if self._is_stopping:  # the waiters were failed already, so nothing would end a new wait
+            raise ProviderStopped("cannot wait for a result: the provider is stopping", job_id=job_id)
+        emission: PendingEmission[Any] = PendingEmission(
+            route, self._tracker, job_id, job_id, reply_timeout, reply=True
+        )
+        deadline = clock.monotonic() + (reply_timeout or self._settings.call_timeout())
+        try:
+            # Before the look, so that an outcome which arrives during it is not missed.
+            self._tracker.join(emission, job_id, "open", "")
+            await self._tracker.look_up([job_id], deadline=deadline)
+            if reply_timeout is not None and not emission.done():
+                emission.bucket = self._tracker.deadlines.add(emission, reply_timeout)
+            return await emission
+        finally:
+            self._tracker.drop(emission)
+
+    async def cancel(
+        self, job_id: str, reason: str, *, queue: str = "", call_timeout: Duration | None = None
+    ) -> bool:
+        """Cancel any job; see `EventProvider.cancel`."""
+        return await self._tracker.cancel(job_id, reason, queue=queue, call_timeout=call_timeout)
+
+    def find_waits(self) -> list[Wait]:
+        """Return which running jobs await which jobs, for the emissions of this emitter."""
+        return self._tracker.find_waits()
+
+    async def _run_roles(self) -> None:
+        """Run all roles until `stop`."""
+        async with anyio.create_task_group() as roles:
+            for run in (
+                self._tracker.run_reader,
+                self._tracker.run_timeouts,
+                self._tracker.run_lookups,
+                self._buffer.run,
+            ):
+                roles.start_soon(_keep_running, run, name=run.__qualname__)
+            await self._stop.wait()
+            roles.cancel_scope.cancel()
+
+    def _message(
+        self, route: Route, data: bytes, job_id: str, key: str, options: EmitOptions, ambient: Ambient
+    ) -> tuple[str, str]:
+        """Return the job's body and the emission's correlation id."""
+        chain = options.correlation_id or ambient.correlation_id
+        correlation_id = chain or job_id
+        traceparent, tracestate = send_context(
+            route.name, job_id, ambient, correlation_id, self._settings.name
+        )
+        baggage = baggage_around()
+        if not (chain or ambient.meta or traceparent or key or options.meta or options.retry or baggage):
+            return encode_bare(data), job_id  # the payload alone, which is faster and shorter
+        message = EventMessage(
+            payload=msgspec.Raw(data),
+            meta=self._merged_meta(ambient.meta, options.meta),
+            correlation_id=chain,
+            causation_id=ambient.job_id,
+            traceparent=traceparent,
+            tracestate=tracestate,
+            key=key,
+            retry=None if options.retry is None else options.retry.to_wire(),
+            baggage=baggage,
+        )
+        return encode_message(message), correlation_id
+
+    def _merged_meta(self, outer: Any, inner: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Merge the meta of the surrounding job with that of the options, which wins. Raises as its codec."""
+        meta: dict[str, Any] = {**(outer or {}), **(inner or {})}
+        if not meta:
+            return None
+        self._meta.encode(meta)  # only to check it; the message encodes it again
+        return meta
+
+    def _reply_timeout(self, options: EmitOptions) -> float | None:
+        """Return the reply timeout in seconds, None for no limit."""
+        given = options.reply_timeout
+        if given is msgspec.UNSET:
+            return self._settings.reply_timeout
+        return None if given is None else seconds(given, setting="reply_timeout") or None  # 0: no limit
+
+    def _key_of(self, route: Route, payload: Any, options: EmitOptions) -> str:
+        """Return the idempotency key: of the options, or from the event's key function, `""` for none."""
+        if options.idempotency_key is not None:
+            return check_key(options.idempotency_key)
+        if route.key is None:
+            return ""
+        try:
+            key = route.key(payload)
+        except Exception as error:
+            raise PayloadError(
+                f"the key function of {route.name} raised {type(error).__name__}: {error}", event=route.name
+            ) from error
+        return check_key(key)
+
+
+async def _keep_running(role: Callable[[], Awaitable[None]]) -> None:
+    """Run a role, and start it again after an unexpected error, because emissions would wait for ever."""
+    while True:
+        try:
+            return await role()
+        except Exception:  # noqa: BLE001  (any error is logged, and the role goes on)
+            _log.exception("a role of the emitter failed, starting it again")
+            await asyncio.sleep(1)  # an error that stays must not keep the loop busy
+
+
+def _due(options: EmitOptions) -> tuple[int | str, int | str, float]:
+    """Return the delay in ms, the absolute due time in Unix ms, and the seconds until the job is due.
+
+    At most one of the first two is given; `''` stands for the other.
+    """
+    if options.delay is not None:
+        if options.at is not None:
+            raise DefinitionError("expected either delay or at, got both")
+        delay = milliseconds(options.delay, setting="delay")
+        return (delay or "", "", delay / 1000)
+    if options.at is not None:
+        due = clock.to_unix_ms(options.at)
+        return ("", due, max(0.0, due / 1000 - clock.now()))
+    return ("", "", 0.0)
+
+
+def _meeting(options: EmitOptions, key: str) -> int:
+    """Return JOIN, REUSE or SUPERSEDE: what happens if a job has the key already (header of `add.lua`)."""
+    if options.supersede:
+        if options.reuse_failure:
+            raise DefinitionError("expected either supersede or reuse_failure, got both")
+        if not key:
+            raise DefinitionError(
+                "supersede needs a key: give idempotency_key, or the event a key function that returns one"
+            )
+        return SUPERSEDE
+    return REUSE if options.reuse_failure else JOIN

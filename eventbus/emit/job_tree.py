@@ -1,0 +1,154 @@
+"""Trees of jobs, as the code that adds them describes them: a root, its members, and which job needs which.
+
+These are values only; `tree_sender` sends them. A tree is added in one call, or in chunks if it is too large
+for one call: the first chunk brings the root, and the last chunk opens the tree.
+
+What must always hold: an edge travels with the later of its two jobs, so that the server never knows a job without
+the jobs that it needs (see `lib/plant.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from eventbus.store.script_rows import JOIN, EdgeRow, MemberRow, TreeHead
+from eventbus.store.tree_store import CALL_ROWS, Chunk
+
+__all__ = ["Member", "Policy", "Tree", "chunks_of", "rows_of"]
+
+Policy: TypeAlias = Literal["", "fail", "ignore", "remove", "wake"]
+"""What becomes of a job if a job that it needs does not complete; empty for `fail`."""
+
+_BYTES = 1 << 20  # of bodies in one chunk, so that one call does not hold up the server
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One job of a tree. `needs` are the ids of the members that must complete before it starts.
+
+    A job without a `body` is given the body of its root. `delay` is in seconds. `on` says what becomes of
+    the job if a job that it needs does not complete. `up` says what its own failure does to the jobs that
+    need it, and overrides their `on`. With `is_root`, the job is the root of a nested tree, to which it may
+    add members while it runs; `timeout` is the timeout of that tree, in seconds.
+    """
+
+    id: str
+    queue: str
+    needs: Sequence[str] = ()
+    body: str = ""
+    priority: int = 0
+    delay: float = 0.0
+    on: Policy = ""
+    up: Policy = ""
+    is_root: bool = False
+    timeout: float = 0.0
+
+
+class Tree(msgspec.Struct, frozen=True):
+    """A root and its members. The root starts when the members that it `needs` have ended.
+
+    `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `timeout` is in
+    seconds from when the root is due, 0 for none; the server keeps it. `key` is the digest of an idempotency
+    key, and `print` the digest of the payload. `meeting` has the same meaning as for emissions (`AddRow`).
+    """
+
+    id: str
+    queue: str
+    body: str
+    members: Sequence[Member] = ()
+    needs: Sequence[str] = ()
+    on: Policy = "wake"
+    priority: int = 0
+    delay: float = 0.0
+    timeout: float = 0.0
+    key: str = ""
+    print: str = ""
+    meeting: int = JOIN
+
+
+def chunks_of(tree: Tree, *, reply: bool) -> list[Chunk]:
+    """Return the chunks of a tree in the order in which they must be sent."""
+    head = Member(
+        tree.id,
+        tree.queue,
+        (),
+        tree.body,
+        tree.priority,
+        tree.delay,
+        on=tree.on,
+        is_root=True,
+        timeout=tree.timeout,
+    )
+    parts = list(_parts([head, *tree.members]))
+    chunks: list[Chunk] = []
+    for place, part in enumerate(parts):
+        rows, edges = rows_of(part, root=tree.id, parent=tree.id, awaited=tree.needs)
+        first, last = int(place == 0), int(place == len(parts) - 1)
+        chunks.append(
+            Chunk(
+                TreeHead(
+                    tree.id,
+                    first,
+                    last,
+                    tree.key,
+                    tree.print,
+                    tree.meeting,
+                    int(reply),
+                    len(rows),
+                    len(edges),
+                ),
+                rows,
+                edges,
+            )
+        )
+    return chunks
+
+
+def rows_of(
+    members: Sequence[Member], *, root: str, parent: str, awaited: Sequence[str]
+) -> tuple[list[MemberRow], list[EdgeRow]]:
+    """Return the rows and the edges of members of one tree. The job `parent` waits for those in `awaited`."""
+    rows: list[MemberRow] = []
+    edges: list[EdgeRow] = []
+    waited = set(awaited)
+    for place, member in enumerate(members, start=1):
+        rows.append(
+            MemberRow(
+                member.id,
+                "" if member.id == root else root,
+                member.queue,
+                member.body,
+                member.priority,
+                round(member.delay * 1000) or "",
+                member.on,
+                member.up,
+                1 if member.is_root else "",
+                round(member.timeout * 1000) or "",
+            )
+        )
+        edges.extend(EdgeRow(place, member.id, needed) for needed in member.needs)
+        if member.id in waited:
+            edges.append(EdgeRow(place, parent, member.id))
+    return rows, edges
+
+
+def parts_of(members: Sequence[Member]) -> list[list[Member]]:
+    """Split members into parts that each fit in one call. Return at least one part, which may be empty."""
+    return list(_parts(members)) or [[]]
+
+
+def _parts(members: Sequence[Member]) -> Iterator[list[Member]]:
+    """Yield parts of members, each within `CALL_ROWS` and `_BYTES` unless it is a single member."""
+    part: list[Member] = []
+    count = size = 0
+    for member in members:
+        count += 1 + len(member.needs)  # its row and its edges
+        size += len(member.body)
+        if part and (count > CALL_ROWS or size > _BYTES):
+            yield part
+            part, count, size = [], 1 + len(member.needs), len(member.body)
+        part.append(member)
+    if part:
+        yield part

@@ -1,0 +1,101 @@
+"""Routes: the queue, the codecs and the defaults of each event, prepared once per provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from eventbus.errors import DefinitionError
+from eventbus.model.codec.codec import Codec
+from eventbus.model.event import Event
+from eventbus.model.names import queue_name, shown
+from eventbus.settings.settings import Settings
+from eventbus.store.script_rows import AddQueue
+from eventbus.telemetry.failure import revive
+
+__all__ = ["Route", "Routes"]
+
+
+class Route:
+    """The queue, the codecs and the defaults of one event."""
+
+    __slots__ = (
+        "encode_payload",
+        "event",
+        "key",
+        "name",
+        "payload",
+        "queue",
+        "result",
+        "row",
+    )
+
+    def __init__(self, event: Event[Any, Any], settings: Settings) -> None:
+        self.event: Event[Any, Any] = event
+        self.name: str = event.name
+        self.queue: str = queue_name(event.name)
+        self.row: AddQueue = AddQueue(
+            self.queue, int(event.default), "" if settings.max_waiting is None else settings.max_waiting
+        )
+        self.payload: Codec = Codec(
+            event.payload, role="payload", owner=event.name, max_bytes=settings.max_payload
+        )
+        self.result: Codec = Codec(
+            event.result, role="result", owner=event.name, max_bytes=settings.max_result
+        )
+        self.encode_payload: Callable[[Any], bytes] = self.payload.encode
+        self.key: Callable[[Any], str] | None = event.key
+
+    def decode_result(self, text: str) -> Any:
+        """Return the result that a JSON text stands for."""
+        return self.result.decode(text)
+
+    def revive(self, state: str, text: str, job_id: str) -> Exception:
+        """Return the error of a job that did not complete. A declared error is of its own class."""
+        return revive(state, text, event=self.name, job_id=job_id, declared=self.event.errors)
+
+
+class Routes:
+    """The routes of one provider; one definition for each event name."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._routes: dict[str, Route] = {}
+
+    def find(self, event: Event[Any, Any] | str) -> Route:
+        """Return the route of an event or of an event's name.
+
+        For a name, the route is untyped unless the event itself was passed before. Raises DefinitionError for
+        two different events of one name.
+        """
+        # No check of the type on this path, which each emission takes: `_add` refuses anything else.
+        try:
+            route = self._routes.get(event if isinstance(event, str) else event.name)
+        except AttributeError:
+            route = None
+        if route is not None and (route.event is event or isinstance(event, str)):
+            return route
+        return self._add(event, route)
+
+    def known(self, name: str) -> Event[Any, Any] | None:
+        """Return the event of a name, if it has a route already."""
+        route = self._routes.get(name)
+        return None if route is None else route.event
+
+    def _add(self, given: Any, known: Route | None) -> Route:
+        """Add the route of an event. It may replace only a route that was made from the name alone."""
+        event = Event(given) if isinstance(given, str) else cast("Event[Any, Any]", given)
+        if not isinstance(given, (str, Event)):
+            raise DefinitionError(f"expected an Event or the name of one, got: {shown(given)}")
+        if known is not None and not _is_bare(known.event):
+            raise DefinitionError(
+                f"event {event.name!r} is defined twice; define it once and import it where it is used"
+            )
+        route = Route(event, self._settings)
+        self._routes[event.name] = route
+        return route
+
+
+def _is_bare(event: Event[Any, Any]) -> bool:
+    """Return whether an event looks made from a name alone, so that a definition may still replace it."""
+    return event.payload is Any and event.result is Any and event.key is None and not event.errors

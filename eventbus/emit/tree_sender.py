@@ -1,0 +1,169 @@
+"""The tree sender: sends trees of jobs to the server, as the send buffer sends emissions.
+
+Trees that are added in one tick of the event loop travel together, if they fit in one call. A larger tree
+goes in chunks of its own, one after the other, and the last chunk opens it.
+
+Not here: how a tree becomes chunks (`job_tree`), and the repeats of a call (`store.connection.retrying`).
+
+What must always hold:
+- the emission of each tree is notified that the tree is in the server, or fails with the reason;
+- a chunk is sent again only with the same ids, so that a repeat changes nothing.
+
+Crash windows:
+    `graph-not-answered`  the same chunk is sent again until the deadline; past it `enqueued` is None if
+                          the answer to the last chunk is missing, and False otherwise
+    `adder-dies`          before the last chunk, nothing of the tree runs, and it is removed after a
+                          minute; after it, the tree runs, and its outcome is found by the root's id
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus.emit.batches import describe_lost, end_calls, join, may_have_arrived, note_unexpected
+from eventbus.emit.completion import CompletionTracker
+from eventbus.emit.emission import PendingEmission
+from eventbus.errors import EmitError, ProviderStopped
+from eventbus.model import clock
+from eventbus.store.store import Store
+from eventbus.store.tree_store import CALL_ROWS, Chunk, TreeVerdict
+
+__all__ = ["TreeSender"]
+
+# Seconds by which the deadlines of trees in one call may differ, because the earliest one ends the call.
+_NEAR = 0.1
+
+
+class _PendingTree(msgspec.Struct, gc=False):
+    """One tree to add; `deadline` is in monotonic seconds."""
+
+    emission: PendingEmission[Any]
+    chunks: Sequence[Chunk]
+    deadline: float
+
+
+class TreeSender:
+    """The trees that one emitter is adding."""
+
+    def __init__(self, store: Store, tracker: CompletionTracker, emitter: str) -> None:
+        self._store = store
+        self._tracker = tracker
+        self._emitter = emitter
+        self._waiting: list[_PendingTree] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._is_ended = False
+
+    def put(self, emission: PendingEmission[Any], chunks: Sequence[Chunk], *, patience: float) -> None:
+        """Add a tree within `patience` seconds. The emission is notified of the answer and of the outcome.
+
+        Raises ProviderStopped after `aclose`.
+        """
+        if self._is_ended:
+            raise ProviderStopped(f"cannot add {emission.event}: the provider is stopping")
+        pending = _PendingTree(emission, chunks, clock.monotonic() + patience)
+        if chunks[0].head.key:
+            self._tracker.expect_answers(1)
+        # Before the call, so that no outcome finds its emission missing.
+        self._tracker.register(emission, delay=0.0)
+        if len(chunks) > 1:
+            self._start(self._send_chunks(pending))
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._flush)  # the other trees of this tick go along
+        self._waiting.append(pending)
+
+    async def aclose(self, patience: float) -> None:
+        """Refuse new trees, wait at most `patience` seconds for the calls under way, then cancel them."""
+        self._is_ended = True
+        self._flush()
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=patience)
+        await end_calls(self._calls)
+
+    def _start(self, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(call, name="eventbus-tree-sender")
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    def _flush(self) -> None:
+        """Send the waiting trees, several in one call if they fit and their deadlines are near each other."""
+        waiting, self._waiting = self._waiting, []
+        batch: list[_PendingTree] = []
+        count = 0
+        for pending in waiting:
+            size = pending.chunks[0].head.rows
+            is_apart = batch and abs(pending.deadline - batch[0].deadline) > _NEAR
+            if batch and (is_apart or count + size > CALL_ROWS):
+                self._start(self._send(batch))
+                batch, count = [], 0
+            batch.append(pending)
+            count += size
+        if batch:
+            self._start(self._send(batch))
+
+    async def _send(self, batch: list[_PendingTree]) -> None:
+        """Send whole trees in one call, which ends at the earliest of their deadlines."""
+        chunks = [pending.chunks[0] for pending in batch]
+        deadline = min(pending.deadline for pending in batch)
+        try:
+            verdicts = await self._store.trees.add(self._emitter, chunks, deadline=deadline)
+        except BaseException as error:  # a cancellation too: the emissions must get their end
+            for pending in batch:
+                self._fail(pending, error, is_last=True)
+            if not isinstance(error, Exception):
+                raise
+            return
+        for pending, verdict in zip(batch, verdicts, strict=True):
+            self._deliver(pending, verdict)
+
+    async def _send_chunks(self, pending: _PendingTree) -> None:
+        """Send a large tree chunk by chunk, only the first one if its key already stands for a tree."""
+        verdict: TreeVerdict | None = None
+        chunk = pending.chunks[0]
+        try:
+            for chunk in pending.chunks:
+                (verdict,) = await self._store.trees.add(self._emitter, [chunk], deadline=pending.deadline)
+                if verdict.word != "new":
+                    break
+        except BaseException as error:
+            # Without its last chunk a tree never opens, so it counts as not sent.
+            self._fail(pending, error, is_last=chunk is pending.chunks[-1])
+            if not isinstance(error, Exception):
+                raise
+            return
+        if verdict is not None:
+            self._deliver(pending, verdict)
+
+    def _deliver(self, pending: _PendingTree, verdict: TreeVerdict) -> None:
+        """Notify the emission of a tree of the server's answer."""
+        emission = pending.emission
+        if verdict.word == "new":
+            emission.mark_enqueued()
+        elif verdict.word == "gone":
+            why = EmitError(
+                f"{emission.event} was not added whole: it took longer than a minute, or was cancelled meanwhile",
+                event=emission.event,
+                job_id=emission.job_id,
+            )
+            self._tracker.forget(emission, why)
+        else:
+            join(self._tracker, emission, verdict)
+        self._end(pending)
+
+    def _fail(self, pending: _PendingTree, error: BaseException, *, is_last: bool) -> None:
+        """End the emission of a tree whose call failed. `is_last`: the call carried the last chunk."""
+        emission = pending.emission
+        note_unexpected("adding a tree failed unexpectedly", error)
+        maybe_sent = is_last and may_have_arrived(error)
+        hint = f"its id {emission.job_id!r}"
+        self._tracker.forget(emission, describe_lost(emission, error, maybe_sent=maybe_sent, hint=hint))
+        self._end(pending)
+
+    def _end(self, pending: _PendingTree) -> None:
+        """Note that no answer for this tree's key is owed any more."""
+        if pending.chunks[0].head.key:
+            self._tracker.expect_answers(-1)

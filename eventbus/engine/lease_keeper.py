@@ -1,0 +1,187 @@
+"""The lease thread of a worker: renews the leases of its jobs, also while the event loop is blocked.
+
+The thread has a connection of its own, so a handler that blocks the loop does not lose its job. The
+thread also watches the loop. After a lag of 1 s it logs once which code blocks the loop. After
+`hang_after` it stops renewing, because the worker no longer works and its jobs should run elsewhere.
+Code that holds the GIL stops this thread too and loses its lease.
+
+What must always hold: a lease is kept until the settle of its job is answered; a lease found lost cancels its
+handler; a renewal comes each 0.3 of a lease, and one that gets no answer is tried again sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from eventbus.engine.executor import Executor, Running
+from eventbus.errors import StoreError
+from eventbus.model import clock
+from eventbus.store.script_rows import LeaseRow
+from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
+from eventbus.telemetry.propagation import job_around
+from eventbus.telemetry.tracebacks import short_stack
+
+__all__ = ["LeaseKeeper"]
+
+_log = get_logger("eventbus.worker")
+
+_LAG_LIMIT = 1.0
+"""Seconds after which a blocked event loop is logged."""
+_LAG_LOOK = 0.5
+"""Seconds between two looks at the event loop, at most."""
+_END_WITHIN = 0.5
+"""Seconds that a stop waits for the thread."""
+_NAMED = 5
+"""At most this many running jobs are named if the job that blocks the loop is unknown."""
+
+
+class LeaseKeeper:
+    """Renews the leases of one worker's jobs: the running ones, and the ended ones that wait to be settled."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        worker: str,
+        unsettled: Mapping[str, str],
+        lease: float,
+        hang_after: float,
+    ) -> None:
+        """`unsettled` has the tokens of ended jobs by id. `lease` and `hang_after` are in seconds."""
+        self._leases = store.open_leases(timeout=max(0.5, lease / 3))
+        self._executor = executor
+        self._worker = worker
+        self._unsettled = unsettled
+        self._lease = lease
+        self._hang_after = hang_after
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._asked: float | None = None  # monotonic time since which the loop owes an answer
+        self._is_lagging = False
+        self._is_refused = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Call this in the event loop that the thread shall watch."""
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="eventbus-leases", daemon=True)
+        self._thread.start()
+
+    async def aclose(self) -> None:
+        """End the thread and its connection; wait at most 0.5 s, because the server may not answer."""
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, _END_WITHIN)
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the event loop has owed an answer; 0 if it owes none."""
+        asked = self._asked
+        return 0.0 if asked is None else clock.monotonic() - asked
+
+    @property
+    def is_kept(self) -> bool:
+        """False only if the thread died: it was started, was not asked to stop, and does not live."""
+        return self._stop.is_set() or self._thread is None or self._thread.is_alive()
+
+    def _run(self) -> None:
+        beat = 0.3 * self._lease  # three tries before a lease ends
+        next_beat = clock.monotonic()
+        while not self._stop.is_set():
+            self._ask_loop()
+            if clock.monotonic() >= next_beat:
+                is_done = self._renew()
+                next_beat = clock.monotonic() + (beat if is_done else beat / 4)
+            self._stop.wait(min(_LAG_LOOK, max(0.0, next_beat - clock.monotonic())))
+            self._watch_loop()
+        self._leases.close()
+
+    def _renew(self) -> bool:
+        """Renew all leases; return False if it failed and must be tried again soon, before the leases end."""
+        if self.lag > self._hang_after:
+            return True
+        rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
+        # Unsettled jobs come last. If one of them also runs under a newer token, `dict(rows)` below keeps
+        # the older token, so a lost lease does not cancel the newer run.
+        rows += [LeaseRow(*job) for job in list(self._unsettled.items())]
+        try:
+            lost, cancelled = self._leases.renew(
+                rows, worker=self._worker, lease_ms=round(self._lease * 1000), lag_ms=round(self.lag * 1000)
+            )
+        except StoreError as error:
+            self._note_refused(error, len(rows))
+            return False
+        if self._is_refused:
+            self._is_refused = False
+            _log.info("leases renewed again", jobs=len(rows))
+        if lost:
+            tokens = dict(rows)
+            self._in_loop(self._executor.lose, [(job, tokens[job]) for job in lost])
+        if cancelled:  # the wake listener got a message of most of them, but a message may be lost
+            self._in_loop(self._executor.cancel, cancelled)
+        return True
+
+    def _note_refused(self, error: StoreError, jobs: int) -> None:
+        """Log a failed renewal once until one succeeds, and only if there are jobs to lose."""
+        if jobs and not self._is_refused:
+            self._is_refused = True
+            _log.warning("leases not renewed, trying again", error=str(error), jobs=jobs)
+
+    def _ask_loop(self) -> None:
+        """Ask the loop for an answer, unless it owes one: the lag counts from the first question."""
+        if self._asked is None:
+            self._asked = clock.monotonic()
+            self._in_loop(self._answer)
+
+    def _answer(self) -> None:
+        self._asked = None
+
+    def _in_loop(self, call: object, *args: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *args)  # type: ignore[union-attr, arg-type]
+        except RuntimeError:
+            self._stop.set()  # the loop is closed, so no handler is left that needs a lease
+
+    def _watch_loop(self) -> None:
+        lag = self.lag
+        if lag < _LAG_LIMIT:
+            self._is_lagging = False
+            return
+        if self._is_lagging:
+            return
+        self._is_lagging = True
+        # The only way to read another thread's stack; it is documented in spite of its name.
+        frames = sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        frame = frames.get(self._loop_thread)
+        stack = short_stack(frame).rstrip() if frame else ""
+        _log.warning(
+            "event loop blocked; run CPU-bound code outside it",
+            seconds=round(lag, 1),
+            stack=stack,
+            **self._blocking(),
+        )
+
+    def _blocking(self) -> dict[str, Any]:
+        """Return log fields of the job that blocks the loop, or of some running jobs if that is unknown."""
+        running = list(self._executor.running.values())
+        task = None if self._loop is None else asyncio.current_task(self._loop)
+        for run in running:
+            if task is not None and run.task is task:
+                return run.told()
+        # A task that a handler started is no job's own task, but its context names the job.
+        found = None if task is None else self._executor.running.get(job_around(task))
+        if found is not None:
+            return found.told()
+        return {"running": [_named(run) for run in running[:_NAMED]], "running_count": len(running)}
+
+
+def _named(run: Running) -> str:
+    return f"{run.job.queue} {run.job.id}"

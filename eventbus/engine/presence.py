@@ -1,0 +1,100 @@
+"""The presence of a worker: announces the worker and the queues of its pool in the server, so that emits wake it.
+
+An announcement also re-queues parked jobs that this worker may be able to run.
+
+What must always hold: once a worker claims no more, neither emits nor other workers count it as serving its queues.
+So it leaves when its stop begins, not when the stop ends: workers that stop together must not wait for each other.
+
+What may go wrong:
+- a worker dies without leaving, or its leave call is lost: the server forgets it 20 s after its last announcement, and
+  its pool is woken in vain for up to 60 s;
+- an announcement is under way when the worker leaves: on the same connection it arrives before the leave call. If it is
+  repeated on a later connection, the worker counts as live for 20 s more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+
+from eventbus.engine.consumer import Consumer
+from eventbus.errors import StoreError
+from eventbus.model import clock
+from eventbus.store.script_rows import AnnounceQueue
+from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
+
+__all__ = ["Presence", "pool_of"]
+
+_log = get_logger("eventbus.worker")
+
+_INTERVAL = 5.0
+"""Seconds; a worker counts as dead after 20, a pool as silent after 60. Parked jobs are re-queued at the same
+interval: during a rolling deploy, one release parks jobs that only the other can run."""
+
+_LEAVE_WITHIN = 1.0
+"""Seconds that the server has to answer the leave call."""
+
+
+def pool_of(queues: Mapping[str, Consumer]) -> str:
+    """Return the name of the pool of workers that serve exactly these queues."""
+    names = "\n".join(sorted(queues))
+    return hashlib.sha256(names.encode()).hexdigest()[:16]
+
+
+class Presence:
+    """Keeps one worker announced in the server, with the queues of its pool."""
+
+    def __init__(self, store: Store, consumers: Mapping[str, Consumer], *, worker: str) -> None:
+        self._store = store
+        self._consumers = consumers
+        self._worker = worker
+        self._pools: dict[str, list[str]] = {}
+        """The pools in which the server may know this worker, with their queues: mostly one."""
+        self._has_left = False
+
+    async def run_once(self, *, unpark: bool) -> str:
+        """Announce the worker and return its pool; leave the former pool if queues were added.
+
+        `unpark` re-queues the parked jobs of these queues. Raises StoreError.
+        """
+        consumers = dict(self._consumers)
+        pool = pool_of(consumers)
+        former = next((name for name in self._pools if name != pool), "")
+        self._pools[pool] = list(consumers)  # before the call, because its answer may be lost
+        rows = [AnnounceQueue(served.queue, served.base, served.group) for served in consumers.values()]
+        taken = await self._store.announce(
+            pool=pool, worker=self._worker, former=former, queues=rows, unpark=unpark
+        )
+        self._pools.pop(former, None)
+        if taken:
+            _log.info("parked jobs taken back", count=taken)
+        return pool
+
+    async def run(self) -> None:
+        """Announce each 5 s until the worker leaves or this is cancelled."""
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            if self._has_left:
+                return
+            try:
+                await self.run_once(unpark=True)
+            except StoreError as error:
+                _log.error("announcement refused", error=str(error))
+
+    async def leave(self) -> None:
+        """Stop announcing, and remove the worker from its pools in the server, within one second.
+
+        Does not raise: a server that cannot be reached forgets the worker after 20 s.
+        """
+        self._has_left = True
+        if not self._store.is_connected:
+            return
+        deadline = clock.monotonic() + _LEAVE_WITHIN
+        for pool, queues in self._pools.items():
+            try:
+                await self._store.presence.leave(self._worker, pool, queues, deadline=deadline)
+            except StoreError as error:
+                _log.info("left without a word to the server, which forgets it in 20 s", error=str(error))
+                return

@@ -1,0 +1,348 @@
+"""The consumer of one subscription: decodes each claimed job, calls its handler, and encodes the result.
+
+    claimed -> decoded -> run -> encoded: completed
+                             -> an error: decided, retried or failed
+
+This is the hot path of a worker, so context objects, loggers and spans are only made if they are used.
+
+Not here: how a job is claimed, cancelled and settled (`engine.claimer`, `engine.executor`).
+
+What must always hold: whatever a handler does, its job gets one decision; log events inside a handler, also in its
+threads and processes, carry the facts of its job and of no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from opentelemetry.trace import Tracer
+
+from eventbus.engine.consumer import Retention
+from eventbus.engine.job import Job, Settle, complete, fail, retry
+from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
+from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
+from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
+from eventbus.handlers.process.handler import RemoteHandler, recorded
+from eventbus.handlers.process.messages import check_found
+from eventbus.handlers.subscriptions import Subscription
+from eventbus.model.durations import LONGEST
+from eventbus.model.message import EventMessage, decode_message
+from eventbus.model.names import DEFAULT_GROUP
+from eventbus.model.retry import Retry
+from eventbus.runtime.process_pool import ProcessPool, available_processors
+from eventbus.runtime.thread_pool import ThreadPool
+from eventbus.settings.keep import Keep
+from eventbus.settings.settings import Settings
+from eventbus.telemetry.failure import (
+    describe,
+    describe_expired,
+    is_answer,
+    is_final,
+    log_failure,
+    read_failure,
+)
+from eventbus.telemetry.log_context import (
+    ATTEMPT,
+    CORRELATION_ID,
+    EVENT_NAME,
+    GROUP,
+    JOB_ID,
+    TRACE_ID,
+    trace_facts,
+)
+from eventbus.telemetry.logging import get_logger
+from eventbus.telemetry.propagation import Ambient, enter
+from eventbus.telemetry.spans import (
+    attach_baggage,
+    begin_apart,
+    message_attributes,
+    receive_span,
+    trace_id_of,
+    traceparent_of,
+    tracer,
+)
+
+__all__ = ["HandlerConsumer", "retention_of"]
+
+_log = get_logger("eventbus.handler")
+
+
+class HandlerConsumer:
+    """Runs the jobs of one subscription. It is the engine's `Consumer` of the subscription's queue."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        settings: Settings,
+        tools: Tools,
+        sync: SyncTools,
+        *,
+        threads: ThreadPool,
+        processes: ProcessPool,
+        middleware: Sequence[Middleware] = (),
+        worker: str = "",
+    ) -> None:
+        """`worker` is the id that spans show. Raises DefinitionError if another process could not find the handler."""
+        route, handler = subscription.route, subscription.handler
+        self.queue: str = subscription.queue
+        self.base: str = route.queue
+        self.group: str = "" if handler.group == DEFAULT_GROUP else handler.group
+        self.concurrency: int = handler.concurrency or settings.concurrency
+        self.retention: Retention = retention_of(settings)
+        self._name = route.name
+        self._function = handler.function
+        self._context = handler.context
+        self._group_name = handler.group
+        self.follows: Sequence[str] = ()
+        self._timeout = handler.timeout
+        self._retry = handler.retry or route.event.retry or settings.retry
+        self._ttl_ms = None if route.event.ttl is None else round(route.event.ttl * 1000)
+        self._errors, self._retry_on = route.event.errors, route.event.retry_on
+        self._decode = route.payload.decode
+        # Only the default group answers the emitter, so the results of other groups are not kept.
+        self._encode = route.result.encode if handler.group == DEFAULT_GROUP else _encode_nothing
+        self._tools = tools
+        self._sync = sync
+        self._threads = threads
+        self._middleware = middleware
+        self._attributes = message_attributes(
+            "process",
+            "process",
+            destination=route.name,
+            client=settings.name,
+            **{"messaging.consumer.group.name": handler.group, "eventbus.worker.id": worker},
+        )
+        self._call = self._choose_call(subscription, processes)
+
+    def _choose_call(
+        self, subscription: Subscription, processes: ProcessPool
+    ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
+        """Return the function that calls the handler. It is chosen once, so unused features cost a job nothing."""
+        route, handler, task = subscription.route, subscription.handler, subscription.task
+        call = self._call_async if handler.is_async else self._call_thread
+        if task is not None:
+            check_found(task, handler)
+            self.concurrency = handler.concurrency or min(self.concurrency, available_processors())
+            self._remote = RemoteHandler(task, route, processes)
+            call = self._call_process
+            if not self._middleware:  # then no code here reads values: pass JSON through
+                self._decode, self._encode = _as_it_is, _as_it_is
+                call = self._pass_to_process
+        if not self._middleware:
+            return call
+        self._inner = call
+        # A handler in a process gets JSON, and making the JSON checks the payload.
+        self._passed_on = None if task is not None else route.payload
+        return self._call_through_middleware
+
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """Do nothing: no queue follows that of an event."""
+
+    def surround(self) -> None:
+        """Set the context variables that are the same for each job of the queue; `run` sets the others."""
+        begin_apart()
+        EVENT_NAME.set(self._name)
+        JOB_ID.set(...)  # no value yet; setting a variable that exists is cheaper in each job
+        CORRELATION_ID.set(...)
+        ATTEMPT.set(1)
+        if self.group:
+            GROUP.set(self.group)
+
+    def timeout_of(self, job: Job) -> float | None:
+        """Return the handler's timeout, which is the same for each job."""
+        del job
+        return self._timeout
+
+    async def run(self, job: Job) -> Settle:
+        """Decode the job's message, call the handler and encode its result.
+
+        Raises whatever the handler raises, PayloadError, StoreCorrupt for a message that cannot be read, and
+        EmissionExpired for one that waited longer than its `ttl`.
+        """
+        message = _read(job)
+        if self._ttl_ms is not None:
+            self._check_ttl(job)
+        correlation_id = message.correlation_id or self._chain_of(job)
+        enter(Ambient(message.meta, correlation_id, job.id, message.traceparent, message.tracestate))
+        JOB_ID.set(job.id)
+        CORRELATION_ID.set(correlation_id)
+        if job.attempts:
+            ATTEMPT.set(job.attempts + 1)
+        if message.traceparent:
+            TRACE_ID.set(trace_id_of(message.traceparent))
+        if message.baggage:
+            attach_baggage(message.baggage)
+        payload = self._decode(memoryview(message.payload))
+        active = tracer()
+        if active is None:
+            result = await self._call(job, message, payload)
+        else:
+            result = await self._call_traced(active, job, message, payload)
+        return complete(self._encode(result).decode())
+
+    def _chain_of(self, job: Job) -> str:
+        """Return the correlation id of a chain that begins with this job: the job's id without its group."""
+        return job.id.removesuffix(f"@{self.group}") if self.group else job.id
+
+    async def _call_traced(self, active: Tracer, job: Job, message: EventMessage, payload: Any) -> Any:
+        attributes = {
+            **self._attributes,
+            "messaging.message.id": job.id,
+            "messaging.message.conversation_id": message.correlation_id or self._chain_of(job),
+            "eventbus.attempt": job.attempts + 1,
+        }
+        with receive_span(
+            active,
+            f"process {self._name}",
+            attributes,
+            traceparent=message.traceparent,
+            tracestate=message.tracestate,
+        ) as span:
+            message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
+            return await self._call(job, message, payload)
+
+    async def _call_async(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        if self._context is None:
+            return await self._function(payload)
+        context = EventContext(self._tools, job.token, **self._facts(job, message))
+        return await self._function(payload, **{self._context: context})
+
+    async def _call_thread(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        if self._context is None:
+            return await self._threads.run(lambda: self._function(payload))
+        context = SyncContext(self._tools, self._sync, job.token, **self._facts(job, message))
+        keywords = {self._context: context}
+        return await self._threads.run(lambda: self._function(payload, **keywords))
+
+    async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        return await self._remote.call(payload, self._facts(job, message), message.baggage)
+
+    async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        return await self._remote.run(payload, self._facts(job, message), message.baggage)
+
+    async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
+        context = EventContext(self._tools, job.token, **self._facts(job, message))
+        call = partial(self._call_innermost, job, message, payload)
+        return await chain(self._middleware, context, call)(payload)
+
+    async def _call_innermost(self, job: Job, message: EventMessage, given: Any, payload: Any, /) -> Any:
+        """Call the handler; check the payload first if it is not the object that the job brought."""
+        if payload is not given and self._passed_on is not None:
+            encode_passed_on(self._passed_on, payload)
+        return await self._inner(job, message, payload)
+
+    def _facts(self, job: Job, message: EventMessage) -> dict[str, Any]:
+        return {
+            "event": self._name,
+            "group": self._group_name,
+            "job_id": job.id,
+            "attempt": job.attempts + 1,
+            "correlation_id": message.correlation_id or self._chain_of(job),
+            "causation_id": message.causation_id or None,
+            "meta": message.meta or {},
+            "traceparent": message.traceparent,
+        }
+
+    def decide(self, job: Job, error: BaseException) -> Settle:
+        """Retry the job while attempts are left and a retry can help; otherwise fail it."""
+        attempts = job.attempts + 1
+        # An EmissionExpired of another job is an error of the handler, which awaited that job.
+        if isinstance(error, EmissionExpired) and error.job_id == job.id:
+            return fail(describe_expired(error, attempts=job.attempts), counts=False)
+        known = recorded(error)
+        text = (
+            known.text
+            if known
+            else describe(error, attempts=attempts, declared=self._errors, event=self._name)
+        )
+        rule = self._rule_for(job)
+        is_last = known.is_final if known else self._is_final(error)
+        if is_last or attempts >= rule.attempts:
+            return fail(text)
+        try:
+            delay = rule.delay_after(attempts, error)
+        except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
+            return fail(describe(own, attempts=attempts, event=self._name))
+        return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
+
+    def _is_final(self, error: BaseException) -> bool:
+        return is_final(error) or is_answer(error, self._errors, self._retry_on)
+
+    def facts(self, job: Job) -> Mapping[str, Any]:
+        """Return the same fields as `ctx.log` adds."""
+        facts: dict[str, Any] = {"event_name": self._name, "job_id": job.id, "attempt": job.attempts + 1}
+        if self.group:
+            facts["group"] = self.group
+        try:
+            message = _read(job)
+        except StoreCorrupt:
+            return facts
+        facts["correlation_id"] = message.correlation_id or self._chain_of(job)
+        return facts | trace_facts(trace_id_of(message.traceparent), job_id=job.id)
+
+    def failed(self, job: Job, settle: Settle) -> None:
+        """Log a failure: as a warning if the job is retried, otherwise as an error. A declared error is info.
+
+        Only the default group answers the emitter, so a declared error of another group is logged like any error.
+        """
+        if settle.state == "cancelled":
+            return  # a user asked for it, and the executor has logged it
+        facts = {**self.facts(job), "max_attempts": self._rule_for(job).attempts}
+        is_last = settle.state == "failed"
+        log_failure(
+            _log,
+            "job failed" if is_last else "attempt failed, trying again",
+            settle.text,
+            facts,
+            retry_in=None if is_last else settle.delay_ms / 1000,
+            is_answer=not self.group and bool(read_failure(settle.text).declared),
+        )
+
+    def _rule_for(self, job: Job) -> Retry:
+        """Return the retry rule of a job: that of the emission, else of the handler, the event or the provider."""
+        try:
+            wire = decode_message(job.body).retry
+            return Retry.from_wire(wire) if wire is not None else self._retry
+        except (msgspec.MsgspecError, UnicodeError, DefinitionError):
+            return self._retry
+
+    def _check_ttl(self, job: Job) -> None:
+        # The ttl only counts until the first run begins, so not after an attempt or a stall.
+        age = job.claimed_ms - job.due_ms
+        if job.attempts or job.stalls or self._ttl_ms is None or age <= self._ttl_ms:
+            return
+        raise EmissionExpired(
+            f"{self._name} was not started within its ttl of {self._ttl_ms / 1000:g} s; it waited {age / 1000:g} s",
+            event=self._name,
+            job_id=job.id,
+        )
+
+
+def _read(job: Job) -> EventMessage:
+    try:
+        return decode_message(job.body)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the message of job {job.id} cannot be read: {error}") from None
+
+
+def _encode_nothing(_: Any) -> bytes:
+    return b"null"
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
+
+
+def retention_of(settings: Settings) -> Retention:
+    """Return the settings' retention in the units of the engine: counts, and ages in ms."""
+    completed, failed = _kept(settings.keep_completed), _kept(settings.keep_failed)
+    return Retention(*completed, *failed, key_ttl=round(settings.key_ttl * 1000))
+
+
+def _kept(keep: Keep) -> tuple[int, int]:
+    count = 2**31 if keep.count is None else keep.count
+    age = LONGEST if keep.age is None else keep.age
+    return count, round(float(age) * 1000)  # type: ignore[arg-type]  (a Keep holds float seconds)

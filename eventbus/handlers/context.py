@@ -1,0 +1,241 @@
+"""Contexts: the facts about its job that a handler gets beside the payload, and what it can do there.
+
+An async handler gets an `EventContext`, a handler in a thread a `SyncContext`, and a handler in a process
+`JobFacts` alone, because it has no connection to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+
+from eventbus.model.codec.codec import Codec
+from eventbus.model.emits import Emits
+from eventbus.model.names import DEFAULT_GROUP
+from eventbus.settings.keywords import EmitKeywords
+from eventbus.telemetry.log_context import trace_facts
+from eventbus.telemetry.logging import Logger, get_logger
+from eventbus.telemetry.spans import trace_id_of
+
+if TYPE_CHECKING:
+    from eventbus.emit.emission import Emission
+    from eventbus.emit.sync_emission import SyncEmission
+    from eventbus.model.event import Event
+
+__all__ = ["EventContext", "JobFacts", "SyncContext", "SyncTools", "Tools"]
+
+
+P = TypeVar("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+_MAX_PROGRESS = 16 * 1024
+_progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
+
+
+class Tools(Emits["Emission[Any]"], Protocol):
+    """The parts of a provider that contexts use."""
+
+    @property
+    def provider(self) -> Any:
+        """The provider, which is passed to its lifespans."""
+        ...
+
+    def note_progress(self, job_id: str, token: str, progress: str) -> Coroutine[Any, Any, None]:
+        """Record a job's progress, JSON text, under its lease."""
+        ...
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a lifespan yielded in the worker of this process. Raises UsageError."""
+        ...
+
+
+class JobFacts:
+    """The facts about one running job. Do not change them.
+
+    This is the context of a handler with `pool="process"`; the other contexts have these facts too.
+
+    `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job. `attempt` counts
+    from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain of emissions. `causation_id`
+    is the id of the job whose handler emitted this one, or None. `meta` is the JSON object that the emitter added,
+    empty if there was none.
+    """
+
+    __slots__ = (
+        "_log",
+        "_trace",
+        "attempt",
+        "causation_id",
+        "correlation_id",
+        "event",
+        "group",
+        "job_id",
+        "meta",
+    )
+
+    def __init__(
+        self,
+        *,
+        event: str,
+        group: str,
+        job_id: str,
+        attempt: int,
+        correlation_id: str,
+        causation_id: str | None,
+        meta: Mapping[str, Any],
+        traceparent: str,
+    ) -> None:
+        self.event: str = event
+        self.group: str = group
+        self.job_id: str = job_id
+        self.attempt: int = attempt
+        self.correlation_id: str = correlation_id
+        self.causation_id: str | None = causation_id
+        self.meta: Mapping[str, Any] = meta
+        self._trace = traceparent
+        self._log: Logger | None = None
+
+    @property
+    def log(self) -> Logger:
+        """A structlog logger that adds the facts of this job to each log event.
+
+        These are `event_name`, `job_id`, `attempt`, `correlation_id`, the `group` unless it is the default one, and
+        `trace_id` and `span_id` where there is a trace.
+        """
+        if self._log is None:
+            facts: dict[str, Any] = {
+                "event_name": self.event,
+                "job_id": self.job_id,
+                "attempt": self.attempt,
+                "correlation_id": self.correlation_id,
+            }
+            if self.group != DEFAULT_GROUP:
+                facts["group"] = self.group
+            facts |= trace_facts(trace_id_of(self._trace), job_id=self.job_id)
+            self._log = get_logger("eventbus.handler").bind(**facts)
+        return self._log
+
+
+class EventContext(JobFacts):
+    """The context of an async handler: the facts about its job, and what the handler can do there."""
+
+    __slots__ = ("_token", "_tools")
+
+    def __init__(self, tools: Tools, token: str, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._tools = tools
+        self._token = token
+
+    async def progress(self, value: Any) -> None:
+        """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
+
+        A newer value replaces an older one. Returns when the server has recorded it; while the server is away, the
+        call waits. If the lease is lost, nothing is recorded and the handler is cancelled. Raises PayloadError for any
+        other value, and StoreRefused if the server refuses the call.
+        """
+        await self._tools.note_progress(self.job_id, self._token, _progress.encode(value).decode())
+
+    @overload
+    def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> Emission[R]: ...
+    @overload
+    def emit(self, event: str, payload: Any = ..., **options: Unpack[EmitKeywords]) -> Emission[Any]: ...
+    def emit(self, event: Any, payload: Any = None, **options: Any) -> Emission[Any]:
+        """Emit an event as `EventProvider.emit` does, as part of this job's chain and trace.
+
+        Returns at once; await the emission for its result. Takes the same options and raises the same errors.
+        """
+        return self._tools.emit(event, payload, **options)
+
+    @overload
+    def emit_many(
+        self, event: Event[P, R], payloads: Iterable[P], **options: Unpack[EmitKeywords]
+    ) -> list[Emission[R]]: ...
+    @overload
+    def emit_many(
+        self, event: str, payloads: Iterable[Any], **options: Unpack[EmitKeywords]
+    ) -> list[Emission[Any]]: ...
+    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Emission[Any]]:
+        """Emit one event for each payload as `EventProvider.emit_many` does, as part of this job's chain and trace.
+
+        Returns the emissions at once, in the order of the payloads.
+        """
+        return self._tools.emit_many(event, payloads, **options)
+
+    @overload
+    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
+    @overload
+    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a `@provider.lifespan` function yielded in this worker.
+
+        `lifespan` is the function itself. Raises UsageError if it is not a lifespan of this worker.
+        """
+        return self._tools.shared(lifespan)
+
+
+class SyncTools(Emits["SyncEmission[Any]"], Protocol):
+    """The parts of a provider that contexts in threads use."""
+
+    def note_progress(self, job_id: str, token: str, progress: str) -> None:
+        """Record a job's progress, JSON text, under its lease."""
+        ...
+
+
+class SyncContext(JobFacts):
+    """The context of a sync handler, which runs in a thread: as `EventContext`, with blocking calls."""
+
+    __slots__ = ("_sync", "_token", "_tools")
+
+    def __init__(self, tools: Tools, sync: SyncTools, token: str, **facts: Any) -> None:
+        super().__init__(**facts)
+        self._tools = tools
+        self._sync = sync
+        self._token = token
+
+    def progress(self, value: Any) -> None:
+        """Record the job's progress as `EventContext.progress` does, and block until the server has recorded it.
+
+        Raises PayloadError and StoreRefused as that does, and ProviderStopped if the provider has stopped.
+        """
+        self._sync.note_progress(self.job_id, self._token, _progress.encode(value).decode())
+
+    @overload
+    def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> SyncEmission[R]: ...
+    @overload
+    def emit(self, event: str, payload: Any = ..., **options: Unpack[EmitKeywords]) -> SyncEmission[Any]: ...
+    def emit(self, event: Any, payload: Any = None, **options: Any) -> SyncEmission[Any]:
+        """Emit an event from this thread, as part of this job's chain and trace.
+
+        Waits for the event loop to take it, but not for the server. Call `.enqueued()` of the emission to wait for the
+        server, and `.result()` to wait for the result. Takes the same options and raises the same errors as
+        `EventProvider.emit`.
+        """
+        return self._sync.emit(event, payload, **options)
+
+    @overload
+    def emit_many(
+        self, event: Event[P, R], payloads: Iterable[P], **options: Unpack[EmitKeywords]
+    ) -> list[SyncEmission[R]]: ...
+    @overload
+    def emit_many(
+        self, event: str, payloads: Iterable[Any], **options: Unpack[EmitKeywords]
+    ) -> list[SyncEmission[Any]]: ...
+    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[SyncEmission[Any]]:
+        """Emit one event for each payload from this thread, as part of this job's chain and trace.
+
+        Returns the emissions in the order of the payloads.
+        """
+        return self._sync.emit_many(event, payloads, **options)
+
+    @overload
+    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
+    @overload
+    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a `@provider.lifespan` function yielded in this worker.
+
+        Several threads may use the value at once, so it must be safe for that. Raises UsageError if the function is
+        not a lifespan of this worker.
+        """
+        return self._tools.shared(lifespan)

@@ -1,0 +1,183 @@
+"""Handlers: the functions that subscribers register, checked against their events at registration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from eventbus.errors import DefinitionError
+from eventbus.handlers.context import EventContext, JobFacts, SyncContext
+from eventbus.model.durations import Duration, seconds
+from eventbus.model.event import Event
+from eventbus.model.names import DEFAULT_GROUP, check_group, shown
+from eventbus.model.retry import Retry
+from eventbus.model.type_matching import hints_of, is_untyped, types_agree
+
+__all__ = ["Handler", "Pool", "check_event", "make_handler"]
+
+Pool: TypeAlias = Literal["thread", "process"]
+"""Where a sync handler runs: in a thread of the worker, or in a process of its own."""
+
+_EMPTY = inspect.Parameter.empty
+_CONTEXTS = ("EventContext", "JobFacts", "SyncContext")
+
+
+class Handler(msgspec.Struct, frozen=True):
+    """One registered function with its options.
+
+    `context` is the name of the parameter that takes the context, or None. `timeout` is in seconds, None for no
+    limit. `pool` is None for an async function, which runs in the event loop.
+    """
+
+    function: Callable[..., Any]
+    group: str
+    concurrency: int | None
+    retry: Retry | None
+    timeout: float | None
+    is_async: bool
+    context: str | None
+    pool: Pool | None = None
+
+
+def make_handler(
+    function: Callable[..., Any],
+    *,
+    event: str,
+    payload: Any,
+    result: Any,
+    group: str = DEFAULT_GROUP,
+    concurrency: int | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    pool: Pool | None = None,
+) -> Handler:
+    """Check a function against its event's types and return it as a handler. A `timeout` of 0 means no limit.
+
+    Raises DefinitionError, which names the event and the function, if they do not agree.
+    """
+    where = f"handler {_name_of(function)} of event {event!r}"
+    if not callable(function):
+        raise DefinitionError(f"expected {where} to be a function, got: {shown(function)}")
+    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(
+            f"expected retry of {where} to be a Retry, such as Retry(attempts=3), got: {shown(retry)}"
+        )
+    check_group(group)
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise DefinitionError(
+            f"expected concurrency of {where} to be a positive integer, got: {shown(concurrency)}"
+        )
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise DefinitionError(
+            f"expected {where} to return its result, but it is a generator: it has a `yield`"
+        )
+    hints = hints_of(function)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
+    )
+    _check_pool(pool, where, is_async=is_async)
+    first, context = _parameters_of(function, hints, where)
+    _check_type(first, payload, f"the payload parameter of {where}", "payload")
+    if group == DEFAULT_GROUP:  # the results of other groups reach nobody
+        _check_type(hints.get("return", _EMPTY), result, f"the return type of {where}", "result")
+    _check_context(context, hints, where, _context_class(is_async=is_async, pool=pool))
+    return Handler(
+        function=function,
+        group=group,
+        concurrency=concurrency,
+        retry=retry,
+        timeout=None if timeout is None else seconds(timeout, setting="timeout") or None,
+        is_async=is_async,
+        context=context,
+        pool=None if is_async else pool or "thread",
+    )
+
+
+def check_event(given: Any) -> None:
+    """Raise DefinitionError unless a handler can be registered for `given`, an Event or the name of one.
+
+    The usual mistake is `@provider.on` without an event, which passes the function itself.
+    """
+    if isinstance(given, (str, Event)):
+        return
+    if inspect.isroutine(given):
+        raise DefinitionError(
+            f"@provider.on stands above {_name_of(given)} without an event; "
+            f'write @provider.on("order.placed") or @provider.on(event)'
+        )
+    raise DefinitionError(f"expected an Event or the name of one, got: {shown(given)}")
+
+
+def _name_of(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or shown(function)
+
+
+def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[Any, str | None]:
+    """Return the payload's annotation and the name of the context's parameter."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        raise DefinitionError(f"expected {where} to be a function whose parameters can be known") from None
+    context = next((param.name for param in parameters if _is_context(hints.get(param.name))), None)
+    others = [param for param in parameters if param.name != context]
+    needed = [
+        param
+        for param in others
+        if param.default is _EMPTY and param.kind not in (param.VAR_POSITIONAL, param.VAR_KEYWORD)
+    ]
+    if not others or others[0].kind is inspect.Parameter.KEYWORD_ONLY or len(needed) > 1:
+        names = ", ".join(param.name for param in parameters) or "none"
+        raise DefinitionError(
+            f"expected {where} to take the payload and, if annotated as EventContext, a context; "
+            f"its parameters are: {names}"
+        )
+    if context is not None and parameters[0].name == context:
+        raise DefinitionError(f"expected {where} to take the payload first, its context {context!r} after it")
+    return hints.get(others[0].name, _EMPTY), context
+
+
+def _is_context(hint: Any) -> bool:
+    if isinstance(hint, str):  # an annotation that could not be resolved, such as a class inside a function
+        return hint.rsplit(".", 1)[-1] in _CONTEXTS
+    return isinstance(hint, type) and issubclass(hint, JobFacts)
+
+
+def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
+    if isinstance(annotated, str) or is_untyped(annotated):
+        return
+    if not types_agree(declared, annotated):
+        raise DefinitionError(f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}")
+
+
+def _check_pool(pool: Any, where: str, *, is_async: bool) -> None:
+    if pool not in (None, "thread", "process"):
+        raise DefinitionError(f'expected pool of {where} to be "thread" or "process", got: {shown(pool)}')
+    if pool is not None and is_async:
+        raise DefinitionError(
+            f"{where} is async and runs in the event loop; for pool={pool!r} make it a plain function"
+        )
+
+
+def _context_class(*, is_async: bool, pool: Pool | None) -> type[JobFacts]:
+    if is_async:
+        return EventContext
+    return JobFacts if pool == "process" else SyncContext
+
+
+def _check_context(context: str | None, hints: dict[str, Any], where: str, wanted: type[JobFacts]) -> None:
+    """Raise DefinitionError unless a handler asks for the context class that it gets, or for JobFacts.
+
+    Every context has the facts of JobFacts.
+    """
+    if context is None:
+        return
+    hint = hints[context]
+    name = hint.rsplit(".", 1)[-1] if isinstance(hint, str) else hint.__name__
+    if name in _CONTEXTS and name not in (wanted.__name__, JobFacts.__name__):
+        kind = {"EventContext": "is async", "SyncContext": "is sync"}.get(
+            wanted.__name__, "runs in a process"
+        )
+        raise DefinitionError(f"{where} {kind}: annotate its context as {wanted.__name__}, not {name}")

@@ -1,0 +1,1 @@
+"""Handlers with `pool="process"`: how the other process finds them, the messages in between, and its program."""

@@ -1,0 +1,99 @@
+"""The messages between a worker and its processes, in JSON: a request there, log notes and a report back.
+
+Not here: the processes (`runtime.process_pool`), and the program that runs in them (`child`).
+
+What must always hold: a request makes a process import and run only the import paths that this program's own code
+gave when it registered the handler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.emit.route import Route
+from eventbus.errors import DefinitionError
+from eventbus.handlers.handler import Handler
+from eventbus.handlers.process.import_path import (
+    ImportPath,
+    import_path_of_event,
+    import_path_of_function,
+    is_found_here,
+)
+from eventbus.model.names import DEFAULT_GROUP
+
+__all__ = ["HandlerSpec", "LogNote", "Report", "Request", "check_found", "make_spec"]
+
+
+class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The description of a handler for another process; the same for all its jobs.
+
+    `event_place` is the import path of the event, None for an untyped one. `context` is the name of the context's
+    parameter, or None. `replies` says whether the result is sent back. `max_result` is in bytes.
+    """
+
+    function: ImportPath
+    event: str
+    event_place: ImportPath | None
+    context: str | None
+    replies: bool
+    max_result: int
+
+
+class Request(msgspec.Struct):
+    """One job for a process. `facts` become its `JobFacts`; `span_id` and `baggage` are those of its trace."""
+
+    task: HandlerSpec
+    payload: msgspec.Raw
+    facts: dict[str, Any]
+    span_id: str = ""
+    baggage: str = ""
+
+
+class Report(msgspec.Struct, omit_defaults=True):
+    """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can help."""
+
+    result: msgspec.Raw = msgspec.Raw()
+    error: str = ""
+    is_final: bool = False
+
+
+class LogNote(msgspec.Struct):
+    """One event that a handler logged with structlog while it ran."""
+
+    logger: str
+    level: str
+    event: str
+    fields: dict[str, Any]
+
+
+def make_spec(route: Route, handler: Handler) -> HandlerSpec:
+    """Describe a handler for another process.
+
+    Raises DefinitionError if another process cannot find the function, or the event if that has types.
+    """
+    function = import_path_of_function(handler.function, f"the handler of event {route.name!r}")
+    event = route.event
+    is_typed = event.payload is not Any or event.result is not Any or event.errors
+    near: str = handler.function.__module__
+    return HandlerSpec(
+        function=function,
+        event=route.name,
+        event_place=import_path_of_event(event, near, f"event {route.name!r}") if is_typed else None,
+        context=handler.context,
+        replies=handler.group == DEFAULT_GROUP,
+        max_result=route.result.max_bytes,
+    )
+
+
+def check_found(task: HandlerSpec, handler: Handler) -> None:
+    """Check that the import path of a handler leads to it. Its module must be imported already.
+
+    Raises DefinitionError if another object has its name, as after a further decorator.
+    """
+    if not is_found_here(task.function, handler.function):
+        raise DefinitionError(
+            f'{task.function} is not the handler that was registered with pool="process"; put '
+            "@provider.on above its other decorators and give the function a name of its own"
+        )

@@ -1,0 +1,1 @@
+"""The values and rules that all other modules use: events, messages, names, durations. No I/O."""

@@ -1,0 +1,1 @@
+"""Payloads and results: from Python values to JSON and back."""

@@ -1,0 +1,115 @@
+"""The retry rule: how often and when a failed job runs again, as a value.
+
+Not here: which errors count as failures, stalls, and which rule wins (emission over handler over event
+over provider). `handlers.consumer` decides these for events, `workflows.execution.step_runner` for steps; a stall is
+the rescuer's matter.
+What must always hold: a `Retry` that exists is valid, its durations are float seconds, and every delay that
+it returns is finite, at least 0, and at most `max_delay` and 100 years.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from eventbus.errors import DefinitionError
+from eventbus.model.durations import LONGEST, Duration, seconds
+from eventbus.model.names import shown
+
+__all__ = ["Backoff", "Retry"]
+
+Backoff: TypeAlias = Literal["exponential", "fixed"] | Callable[[int, BaseException], Duration]
+"""How delays grow: they double, stay the same, or come from a function `(attempt, error) -> delay`."""
+
+_WIRE_FIELDS = ("attempts", "delay", "backoff", "max_delay", "jitter")
+_MAX_DOUBLINGS = 64  # enough to reach LONGEST from a nanosecond; 2.0**1024 would overflow
+
+
+class _Attempts(msgspec.Struct, frozen=True):
+    """The one field of a `Retry` that may be given by position: `Retry(5)`."""
+
+    attempts: int = 3
+
+
+class Retry(_Attempts, frozen=True, kw_only=True):
+    """How often and when a failed job runs again.
+
+        Retry(5, delay="2s", max_delay="1m", jitter=0.2)
+
+    `attempts` is the total number of runs allowed, including the first. After the n-th failed attempt the job
+    waits `delay * 2**(n-1)` (`"exponential"`), `delay` (`"fixed"`), or the duration that `backoff(n, error)`
+    returns. `max_delay` is the longest wait. `jitter` (0 to 1) shortens each wait by a random share, at most
+    by this one. Durations are kept as float seconds, so that equal rules compare equal however they were
+    written. Raises DefinitionError for values out of range.
+    """
+
+    delay: Duration = 1.0
+    backoff: Backoff = "exponential"
+    max_delay: Duration | None = None
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        attempts, backoff, jitter = cast("tuple[Any, Any, Any]", (self.attempts, self.backoff, self.jitter))
+        if type(attempts) is not int or attempts < 1:
+            raise DefinitionError(f"expected attempts to be a positive integer, got: {shown(attempts)}")
+        if not callable(backoff) and backoff not in ("exponential", "fixed"):
+            raise DefinitionError(
+                f'expected backoff to be "exponential", "fixed" or a function of attempt and error, '
+                f"got: {shown(backoff)}"
+            )
+        if isinstance(jitter, bool) or not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
+            raise DefinitionError(f"expected jitter to be a number from 0 to 1, got: {shown(jitter)}")
+        msgspec.structs.force_setattr(self, "delay", seconds(self.delay, setting="delay"))
+        msgspec.structs.force_setattr(self, "jitter", float(jitter))
+        if self.max_delay is not None:
+            msgspec.structs.force_setattr(self, "max_delay", seconds(self.max_delay, setting="max_delay"))
+
+    def delay_after(
+        self, attempt: int, error: BaseException, rng: Callable[[], float] = random.random
+    ) -> float:
+        """Return the seconds to wait after failed attempt number `attempt` (1 is the first).
+
+        `rng` returns numbers in [0, 1) for the jitter. The method does not check `attempts`. It raises the
+        errors of a custom `backoff`, and DefinitionError if that returns something other than a duration.
+        """
+        longest = LONGEST if self.max_delay is None else cast("float", self.max_delay)
+        wait = min(self._wait(attempt, error), longest)
+        return wait * (1.0 - self.jitter * rng()) if self.jitter else wait
+
+    def _wait(self, attempt: int, error: BaseException) -> float:
+        if callable(self.backoff):
+            return seconds(self.backoff(attempt, error), setting="the delay returned by backoff")
+        delay = cast("float", self.delay)
+        if self.backoff == "fixed":
+            return delay
+        return math.ldexp(delay, min(attempt - 1, _MAX_DOUBLINGS))
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the rule as JSON values, for the envelope of an emission; `from_wire` reads them.
+
+        Raises DefinitionError if `backoff` is a function, because code cannot be sent.
+        """
+        if callable(self.backoff):
+            raise DefinitionError(
+                f'expected the backoff of an emission to be "exponential" or "fixed", '
+                f"got: {shown(self.backoff)}; a function cannot be sent, set it on the handler"
+            )
+        return {name: getattr(self, name) for name in _WIRE_FIELDS}
+
+    @classmethod
+    def from_wire(cls, wire: object) -> Retry:
+        """Return the rule that `to_wire` described.
+
+        Missing fields have their defaults and unknown fields are ignored, so that two releases can run side
+        by side. Raises DefinitionError for other values.
+        """
+        if not isinstance(wire, Mapping):
+            raise DefinitionError(
+                f"expected retry to be an object with attempts and delay, got: {shown(wire)}"
+            )
+        fields = cast("Mapping[str, Any]", wire)
+        return cls(**{name: fields[name] for name in _WIRE_FIELDS if name in fields})

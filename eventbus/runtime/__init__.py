@@ -1,0 +1,1 @@
+"""Helpers for event loops, threads and processes, without any knowledge of jobs."""

@@ -1,0 +1,46 @@
+"""The thread pool for sync handlers, with a limit of its own.
+
+A thread cannot be cancelled: it goes on after its job has timed out. So a thread keeps its token of the limit
+until it really ends, not until its caller stops waiting. A handler that never ends therefore costs one token,
+never a growing number of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+__all__ = ["ThreadPool"]
+
+
+class ThreadPool:
+    """A bounded pool of threads for one event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=limit, thread_name_prefix="eventbus-handler")
+        self._tokens = asyncio.Semaphore(limit)
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Run `call` in a thread, in a copy of the caller's context. A cancellation ends only the waiting."""
+        await self._tokens.acquire()
+        loop = asyncio.get_running_loop()
+        try:
+            future = loop.run_in_executor(self._pool, contextvars.copy_context().run, call)
+        except BaseException:
+            self._tokens.release()
+            raise
+        # The inner future ends with the thread, because a cancellation reaches only the shield around it.
+        future.add_done_callback(self._return_token)
+        return await asyncio.shield(future)
+
+    def close(self) -> None:
+        """Refuse further calls. Running threads go on to their end."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _return_token(self, future: asyncio.Future[Any]) -> None:
+        self._tokens.release()
+        if not future.cancelled():
+            future.exception()  # marks it as retrieved: asyncio would log it if the caller no longer waits

@@ -1,0 +1,1 @@
+"""The settings of a provider, and the keyword options of its calls."""

@@ -1,0 +1,314 @@
+"""Opening connections to the server of a URL, and translating redis-py's errors into ours.
+
+Not a pool, and nothing is retried here: redis-py's retries are off, because only the store knows which
+calls may be repeated. What must always hold: no text that leaves this module contains a password, and
+`translate` maps every exception of redis-py (a test walks the whole tree of them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from pathlib import Path
+from typing import Any, Literal, cast
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio.connection as asyncio_connection
+import redis.exceptions as foreign
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
+from eventbus.model.names import shown
+from eventbus.model.url_redaction import redact
+from eventbus.store.embedded.server import EmbeddedServer
+
+__all__ = ["TRANSIENT", "Connector", "refusal", "translate"]
+
+_SCHEMES = "redis://, rediss://, valkey://, valkeys://, unix://, embedded:PATH, memory:"
+_DIALECTS = {"valkey": "redis", "valkeys": "rediss"}
+_REMEDIES = {
+    "NOAUTH": "put the password into the URL, as in redis://:PASSWORD@host:6379",
+    "WRONGPASS": "the server does not take this user name and password; check the URL",
+    "NOPERM": "the user of the URL lacks a right (ACL LOG in the server names it); docs/operations.md lists "
+    "the rights needed",
+    "READONLY": "this is a read-only replica; use the URL of the primary",
+    "OOM": "the server's maxmemory is reached; raise it, or shorten what is kept",
+    "MISCONF": "the server cannot write to its disk and refuses writes; see its log",
+    "CLUSTERDOWN": "the cluster does not serve this slot; see its log",
+    "CERTIFICATE": "the server's certificate is not trusted; name the authority that signed it in the URL, "
+    "as in rediss://host:6379?ssl_ca_certs=/path/to/ca.pem, and the host as in the certificate",
+    "MOVED": "this is a node of a cluster, which is not supported yet; use the URL of one server",
+}
+
+#: Codes of refusals after which the same call may succeed: the store repeats it.
+#: UNBLOCKED ends a blocked read when its server becomes a replica.
+TRANSIENT = frozenset(
+    {"LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "BUSY", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED"}
+)
+
+
+def translate(error: BaseException, *, address: str, sent: bool) -> StoreError:
+    """Return our error for an error of redis-py or of the operating system.
+
+    `sent` says whether a command may have reached the server.
+    """
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error.__cause__, foreign.AuthenticationError):
+        error = error.__cause__  # redis-py wraps errors that occur while it connects
+    if isinstance(error, foreign.AuthenticationError):
+        code = "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
+        return _refused(code, str(error).rstrip("."), address)
+    invalid = _certificate_error(error)
+    if invalid is not None:
+        return _refused("CERTIFICATE", getattr(invalid, "verify_message", str(invalid)), address)
+    if isinstance(
+        error, (foreign.ConnectionError, foreign.TimeoutError, OSError, EOFError, asyncio.TimeoutError)
+    ):
+        if isinstance(error, foreign.BusyLoadingError):
+            return _refused("LOADING", "the server is loading its data", address)
+        why = str(error) or type(error).__name__
+        when = "before it answered" if sent else "while connecting"
+        if not sent and _CUT_OFF.search(why):
+            why += "; if it speaks TLS it may want rediss://, or a client's certificate (ssl_certfile, ssl_keyfile)"
+        return StoreUnavailable(f"no server at {address} ({when}): {why}", address=address, sent=sent)
+    if isinstance(error, foreign.ResponseError):
+        return _refused(_code_of(error), str(error), address)
+    return StoreError(f"the server at {address} answered unexpectedly: {type(error).__name__}: {error}")
+
+
+# A server that expects TLS, or a client's certificate, ends the connection with one of these texts.
+_CUT_OFF = re.compile(r"reset by peer|closed by server|ALERT_CERTIFICATE_REQUIRED")
+
+
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    """Return OpenSSL's error about the server's certificate, however deep redis-py wrapped it."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, ssl.SSLCertVerificationError):
+        seen = seen.__cause__ or seen.__context__
+    return seen
+
+
+_CODES: dict[type[Exception], str] = {
+    foreign.ReadOnlyError: "READONLY",
+    foreign.NoPermissionError: "NOPERM",
+    foreign.OutOfMemoryError: "OOM",
+    foreign.NoScriptError: "NOSCRIPT",
+    foreign.MasterDownError: "MASTERDOWN",
+    foreign.ClusterDownError: "CLUSTERDOWN",
+    foreign.TryAgainError: "TRYAGAIN",
+    foreign.ExecAbortError: "EXECABORT",
+    foreign.ClusterCrossSlotError: "CROSSSLOT",
+    foreign.MovedError: "MOVED",
+    foreign.AskError: "ASK",
+}
+
+# Redis 6 wraps the refusal of a command inside a script: `...: @user_script: 9: -OOM command ...`
+_IN_SCRIPT = re.compile(r"@user_script: ?\d+: -?([A-Z]{3,}) ")
+
+
+def _code_of(error: foreign.ResponseError) -> str:
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
+    return _code_in(str(error))
+
+
+def _code_in(text: str) -> str:
+    """Return the code of a refusal: its first word, or a code further back in the text, otherwise `ERR`."""
+    if "user executing the script" in text or text.startswith("ACL failure"):
+        return "NOPERM"  # Redis 7 and Valkey say so about a command inside a script
+    first = text.partition(" ")[0]
+    if first.isupper() and first != "ERR":
+        return first
+    inner = _IN_SCRIPT.search(text)
+    return inner[1] if inner else "ERR"
+
+
+def refusal(line: str, *, address: str) -> StoreRefused:
+    """Return our error for an error line of the server that redis-py did not parse."""
+    first, _, rest = line.partition(" ")
+    if first == "LOADING":
+        return _refused(first, "the server is loading its data", address)
+    text = rest if first == "ERR" else line
+    return _refused(_code_in(text), text, address)
+
+
+def _refused(code: str, text: str, address: str) -> StoreRefused:
+    remedy = _REMEDIES.get(code)
+    if text.startswith("DB index"):
+        remedy = "the URL names a database that it does not have, as in redis://host:6379/DATABASE; use 0"
+    return StoreRefused(
+        f"the server at {address} refused: {text}" + (f"; {remedy}" if remedy else ""), code=code
+    )
+
+
+class Connector:
+    """Opens connections to the server of one URL, and starts the embedded server if the URL names one."""
+
+    def __init__(self, url: str, *, connect_timeout: float = 5.0) -> None:
+        """Parse `url`. Raises ConfigError for a URL that cannot be used."""
+        self._timeout = connect_timeout
+        self._server: EmbeddedServer | None = None
+        self._is_closed = False
+        self._arguments: dict[str, Any] = {}
+        scheme = url.split(":", 1)[0].lower()
+        if scheme in ("embedded", "memory"):
+            path = url.split(":", 1)[1]
+            if scheme == "embedded" and not path:
+                raise ConfigError("expected embedded:PATH, got a URL without a path", setting="url")
+            self._server = EmbeddedServer(Path(path).expanduser() if scheme == "embedded" else None)
+            self.address = url
+            return
+        self._arguments = _parse(url, scheme)
+        self.address: str = _address_of(self._arguments)
+
+    async def start(self) -> None:
+        """Start or join the embedded server if the URL names one, and start it again if it has died."""
+        if self._server is not None and not self._is_closed:
+            path = await asyncio.to_thread(self._server.start)  # blocks: it waits for locks and processes
+            self._arguments = {
+                "path": str(path),
+                "connection_class": asyncio_connection.UnixDomainSocketConnection,
+            }
+
+    async def aclose(self) -> None:
+        """Leave the embedded server; its last user process ends it. Idempotent."""
+        self._is_closed = True
+        if self._server is None:
+            return
+        try:
+            await asyncio.to_thread(self._server.stop)
+        except RuntimeError:  # an interpreter that is ending starts no more threads
+            self._server.stop()
+
+    async def open(self, *, name: str) -> asyncio_connection.Connection:
+        """Open one connection. CLIENT LIST shows `name`.
+
+        Raises StoreUnavailable or StoreRefused.
+        """
+        await self.start()  # an embedded server may have died since
+        arguments = self._common(name)
+        kind = arguments.pop("connection_class", asyncio_connection.Connection)
+        connection = kind(**arguments, retry=AsyncRetry(NoBackoff(), 0))
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.connect()
+        except BaseException as error:
+            await connection.disconnect(nowait=True)  # also when cancelled; must not wait for the server
+            if isinstance(error, Exception):
+                cause = TimeoutError(self.silence) if isinstance(error, TimeoutError) else error
+                raise translate(cause, address=self.address, sent=False) from error
+            raise
+        return cast("asyncio_connection.Connection", connection)
+
+    @property
+    def silence(self) -> str:
+        """The text of the error when connecting takes too long."""
+        if self._arguments.get("connection_class") is asyncio_connection.SSLConnection:
+            return "no answer in time; if it does not speak TLS, use redis:// or valkey://"
+        return "no answer in time"
+
+    def open_blocking(self, *, name: str, timeout: float) -> redis.Connection:
+        """Open one blocking connection, for a thread. `timeout` is how many seconds each answer may take.
+
+        Raises StoreUnavailable or StoreRefused.
+        """
+        arguments = self._common(name)
+        kind = arguments.pop("connection_class", asyncio_connection.Connection)
+        blocking: dict[type, type[Any]] = {
+            asyncio_connection.Connection: redis.Connection,
+            asyncio_connection.SSLConnection: redis.SSLConnection,
+            asyncio_connection.UnixDomainSocketConnection: redis.UnixDomainSocketConnection,
+        }
+        arguments["socket_timeout"] = timeout
+        connection = blocking[kind](**arguments, retry=Retry(NoBackoff(), 0))
+        try:
+            connection.connect()
+        except Exception as error:
+            connection.disconnect()
+            raise translate(error, address=self.address, sent=False) from error
+        return cast("redis.Connection", connection)
+
+    def _common(self, name: str) -> dict[str, Any]:
+        # After the URL's own options, because these must not change how answers are read.
+        return {
+            "socket_connect_timeout": self._timeout,
+            **self._arguments,
+            "protocol": 2,
+            "socket_timeout": None,
+            "decode_responses": True,
+            "encoding": "utf-8",
+            "encoding_errors": "surrogateescape",
+            "client_name": name,
+        }
+
+
+def _parse(url: str, scheme: str) -> dict[str, Any]:
+    kind: Literal["Sentinel", "Cluster"] | None = None
+    if "sentinel" in scheme:
+        kind = "Sentinel"
+    elif "cluster" in scheme:
+        kind = "Cluster"
+    if kind:
+        raise ConfigError(
+            f"{kind} is not supported yet: {redact(url)}; use the URL of one server", setting="url"
+        )
+    if scheme not in ("redis", "rediss", "unix", *_DIALECTS):
+        raise ConfigError(f"expected a URL of {_SCHEMES}, got: {redact(url)!r}", setting="url")
+    plain = _DIALECTS.get(scheme, scheme) + url[len(scheme) :]
+    try:
+        arguments = dict(asyncio_connection.parse_url(plain))
+        urlsplit(plain).port  # noqa: B018  (raises for a port that is no number)
+        kind_of = arguments.get("connection_class", asyncio_connection.Connection)
+        # Made once only to learn of options that redis-py refuses.
+        cast("Any", kind_of)(**{k: v for k, v in arguments.items() if k != "connection_class"})
+    except (ValueError, TypeError, redis.RedisError) as error:
+        raise ConfigError(f"cannot use the URL {redact(url)!r}: {_why_not(error)}", setting="url") from None
+    if scheme != "unix":
+        _check_database(url, urlsplit(plain).path.strip("/"), cast("int", arguments.get("db", 0)))
+    for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = str(arguments.get(option, ""))
+        if path and not os.access(path, os.R_OK):
+            raise ConfigError(f"cannot read the file of the URL's option {option}: {path!r}", setting="url")
+    if scheme == "unix" and not arguments.get("path"):
+        raise ConfigError(f"expected unix:///path/to/socket, got: {redact(url)!r}", setting="url")
+    return cast("dict[str, Any]", arguments)
+
+
+def _check_database(url: str, path: str, number: int) -> None:
+    """Raise ConfigError for a path that is not a number, which redis-py takes for database 0, and for a
+    negative number, which it sends to the server.
+    """
+    if number >= 0 and (not path or (path.isascii() and path.isdecimal())):
+        return
+    got = f", got: {shown(path or number)}" if "@" not in path else ""  # "@": part of a password
+    raise ConfigError(
+        f"cannot use the URL {redact(url)!r}: expected its database to be a number, "
+        f"as in redis://host:6379/0{got}",
+        setting="url",
+    )
+
+
+def _why_not(error: Exception) -> str:
+    """Say what is wrong with a URL. An unknown text of redis-py is left out: it may quote a password."""
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if unknown:
+        return f"it has an option that is not known, {unknown[1]!r}"
+    if str(error).startswith(("Invalid value for", "Invalid SSL Certificate Requirements Flag")):
+        return str(error)
+    return (
+        "expected scheme://user:password@host:port/db with a port from 0 to 65535, "
+        "other characters of the password percent-encoded"
+    )
+
+
+def _address_of(arguments: dict[str, Any]) -> str:
+    if "path" in arguments:
+        return f"unix:{os.fspath(arguments['path'])}"
+    return f"{arguments.get('host', 'localhost')}:{arguments.get('port', 6379)}"

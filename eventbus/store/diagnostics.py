@@ -1,0 +1,271 @@
+"""The checks of a server behind `eventbus check`: each makes a finding, with a remedy.
+
+Not here: how findings are shown. What must always hold: a check leaves nothing behind. A command
+whose right is tried gets a key that did not exist before and is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
+from eventbus.model import clock
+from eventbus.store.backlog import Backlog, Neglected
+from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.keys import Keys
+from eventbus.store.presence_store import PresenceStore
+from eventbus.store.store import OLDEST, SHARD, parse_info
+
+__all__ = ["TRIED", "Checkup", "Finding"]
+
+_ANSWER_WITHIN = 5.0
+_LOOK_WITHIN = 20.0
+_NAMED = 8
+"""A finding names at most this many queues."""
+_OPTIONAL = frozenset({"scan"})
+"""Commands that only these checks need."""
+_BAD_WRITE = "its disk may be full or read-only; see the server's log, new jobs are refused meanwhile"
+
+#: Command -> arguments that run it on `key` without harm. docs/operations.md lists the same commands.
+TRIED: dict[str, tuple[str, ...]] = {
+    "eval": ("return 1", "1", "key"),
+    "evalsha": ("0" * 40, "1", "key"),
+    "time": (),
+    "scan": ("0", "COUNT", "1"),
+    "exists": ("key",),
+    "expire": ("key", "1"),
+    "pexpire": ("key", "1"),
+    "del": ("key",),
+    "unlink": ("key",),
+    "rename": ("key", "key"),
+    "get": ("key",),
+    "incrby": ("key", "0"),
+    "set": ("key", "", "PX", "1"),
+    "hset": ("key", "a", "b"),
+    "hget": ("key", "a"),
+    "hgetall": ("key",),
+    "hmget": ("key", "a"),
+    "hincrby": ("key", "a", "0"),
+    "hdel": ("key", "a"),
+    "rpush": ("key", "a"),
+    "lindex": ("key", "0"),
+    "llen": ("key",),
+    "lrange": ("key", "0", "0"),
+    "ltrim": ("key", "0", "0"),
+    "sadd": ("key", "a"),
+    "scard": ("key",),
+    "smembers": ("key",),
+    "smismember": ("key", "a"),
+    "srem": ("key", "a"),
+    "zadd": ("key", "0", "a"),
+    "zcard": ("key",),
+    "zrank": ("key", "a"),
+    "zrange": ("key", "0", "0"),
+    "zrangebyscore": ("key", "0", "0"),
+    "zrevrange": ("key", "0", "0"),
+    "zscore": ("key", "a"),
+    "zrem": ("key", "a"),
+    "zremrangebyrank": ("key", "0", "0"),
+    "zremrangebyscore": ("key", "0", "0"),
+    "zpopmin": ("key",),
+    "bzpopmin": ("key", "0.01"),
+    "xadd": ("key", "NOMKSTREAM", "*", "a", "b"),
+    "xread": ("STREAMS", "key", "0"),
+    "xtrim": ("key", "MAXLEN", "0"),
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. An `error` keeps the bus from working; a `warning` may cost jobs or time."""
+
+    subject: str
+    level: Literal["ok", "warning", "error"]
+    said: str
+    remedy: str = ""
+
+
+class Checkup:
+    """The checks of one server. Used once."""
+
+    def __init__(self, connector: Connector, *, prefix: str, name: str) -> None:
+        self._connector = connector
+        self._keys = Keys(prefix, SHARD)
+        self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_WITHIN)
+        self._presence = PresenceStore(RetryingCaller(self._channel, keys=self._keys))
+        self._lacking: list[str] = []
+        """Commands of `_OPTIONAL` that the user of the URL may not use."""
+
+    async def run(self, queues: Iterable[str], *, allow_eviction: bool, replicated: bool) -> list[Finding]:
+        """Return the findings; for a server that cannot be used, only the finding that says why."""
+        try:
+            await self._call("INFO")  # connects, so that the next answer is timed without it
+            begin = clock.monotonic()
+            facts = parse_info(await self._call("INFO"))
+            took = clock.monotonic() - begin
+            found = [
+                _reached(facts, self._connector.address, took),
+                *_version(facts),
+                *_role(facts, replicated=replicated),
+                _eviction(facts, allow_eviction=allow_eviction),
+                *_persistence(facts, await self._config("appendfsync")),
+                await self._rights(replicated=replicated),
+            ]
+            return [*found, *await self._workers(list(queues)), *await self._backlog()]
+        except StoreUnavailable as error:
+            return [
+                Finding("server", "error", str(error), "start a server there, or name another one with --url")
+            ]
+        except StoreError as error:
+            return [Finding("server", "error", str(error))]
+        finally:
+            await self._channel.aclose()
+
+    async def _call(self, *command: str) -> Any:
+        return await self._channel.call(*command, deadline=clock.monotonic() + _ANSWER_WITHIN)
+
+    async def _config(self, name: str) -> str:
+        """Return a setting of the server, or `''` if the user may not ask for it, which is fine."""
+        try:
+            answer: list[str] = await self._call("CONFIG", "GET", name)
+        except StoreRefused:
+            return ""
+        return answer[1] if len(answer) > 1 else ""
+
+    async def _rights(self, *, replicated: bool) -> Finding:
+        """Try each command that we use. Only a refusal for a missing right counts."""
+        missing: list[str] = []
+        tried = TRIED | ({"wait": ("0", "1")} if replicated else {})
+        for number, (command, arguments) in enumerate(tried.items()):
+            # Each command gets its own key, because a value left by another command may have the wrong type.
+            key = self._keys.of("scratch", f"{secrets.token_hex(6)}-{number}")
+            try:
+                await self._call(command, *(key if argument == "key" else argument for argument in arguments))
+                await self._call("PEXPIRE", key, "1")
+            except StoreRefused as error:
+                if error.code == "NOPERM":
+                    (self._lacking if command in _OPTIONAL else missing).append(command)
+        if missing:
+            return Finding(
+                "rights",
+                "error",
+                f"the user of the URL may not use {', '.join(missing)} on keys of {self._keys.root}",
+                "give it the rights that docs/operations.md lists",
+            )
+        which = (
+            f"all commands but {', '.join(self._lacking)}, which only this look needs,"
+            if self._lacking
+            else f"all {len(tried)} commands"
+        )
+        return Finding("rights", "ok", f"{which} are allowed")
+
+    async def _workers(self, queues: list[str]) -> Iterable[Finding]:
+        """Report which of the queues have live workers, and how many."""
+        try:
+            looks = await self._presence.survey(queues, deadline=clock.monotonic() + _LOOK_WITHIN)
+        except StoreRefused:
+            return []  # a right is missing, which `_rights` reported
+        counts = {queue: look.workers for queue, look in zip(queues, looks, strict=True)}
+        silent = [queue for queue, count in counts.items() if not count]
+        if silent:
+            said = f"none serves {', '.join(silent)}"
+            return [Finding("workers", "warning", said, "start one: eventbus worker MODULE:PROVIDER")]
+        if not queues:
+            return []
+        shown = ", ".join(f"{queue} by {count}" for queue, count in list(counts.items())[:_NAMED])
+        more = f" and {len(counts) - _NAMED} more" if len(counts) > _NAMED else ""
+        return [Finding("workers", "ok", f"each queue is served: {shown}{more}")]
+
+    async def _backlog(self) -> Iterable[Finding]:
+        """Report queues of any program in which jobs wait and that nobody serves: a name may be misspelt."""
+        if "scan" in self._lacking:
+            said = "not looked for jobs that nobody serves: the user of the URL may not use scan"
+            return [Finding("queues", "warning", said, "give it the right +scan; see docs/operations.md")]
+        backlog = Backlog(self._channel, self._presence, self._keys)
+        try:
+            found, is_whole = await backlog.find(deadline=clock.monotonic() + _LOOK_WITHIN)
+        except StoreRefused:
+            return []  # a right is missing, which `_rights` reported
+        part = "" if is_whole else "; the server has too many keys to look at, there may be others"
+        if not found:
+            return [Finding("queues", "ok", f"no jobs wait that nobody serves{part}")]
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        said = f"nobody serves {', '.join(map(_shown, found[:_NAMED]))}{more}{part}"
+        remedy = (
+            "start a worker that serves them, or mend the name where it is emitted; "
+            "a group that is needed no more: eventbus groups EVENT --remove GROUP"
+        )
+        return [Finding("queues", "warning", said, remedy)]
+
+
+def _shown(queue: Neglected) -> str:
+    counts = [f"{queue.waiting} waiting"] if queue.waiting else []
+    counts += [f"{queue.delayed} delayed"] if queue.delayed else []
+    return f"{queue.queue} ({', '.join(counts)})"
+
+
+def _reached(facts: Mapping[str, str], address: str, took: float) -> Finding:
+    if facts.get("loading") == "1":
+        return Finding("server", "error", f"{address} is loading its data", "wait until it has")
+    return Finding("server", "ok", f"{address} answers within {took * 1000:.1f} ms")
+
+
+def _version(facts: Mapping[str, str]) -> Iterable[Finding]:
+    valkey = facts.get("valkey_version")
+    version = facts.get("redis_version", "0")
+    shown = f"Valkey {valkey}" if valkey else f"Redis {version}"
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        remedy = f"use Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey"
+        yield Finding("version", "error", f"{shown} is too old", remedy)
+    else:
+        yield Finding("version", "ok", shown)
+    if facts.get("cluster_enabled") == "1":
+        remedy = "Cluster is not supported yet; use the URL of one server"
+        yield Finding("version", "error", "the server is a node of a cluster", remedy)
+
+
+def _role(facts: Mapping[str, str], *, replicated: bool) -> Iterable[Finding]:
+    if facts.get("role") == "slave":
+        primary = f"{facts.get('master_host')}:{facts.get('master_port')}"
+        yield Finding("role", "error", "it is a read-only replica", f"use the URL of its primary, {primary}")
+        return
+    count = int(facts.get("connected_slaves", "0"))
+    said = f"primary with {count} replica{'' if count == 1 else 's'}"
+    if replicated and not count:
+        remedy = "start a replica: with durability replicated, emissions wait for one"
+        yield Finding("role", "error", said, remedy)
+    else:
+        yield Finding("role", "ok", said)
+
+
+def _eviction(facts: Mapping[str, str], *, allow_eviction: bool) -> Finding:
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return Finding("maxmemory-policy", "ok", policy)
+    said = f"{policy}: the server may drop jobs when its memory is full"
+    level: Literal["warning", "error"] = "warning" if allow_eviction else "error"
+    return Finding("maxmemory-policy", level, said, "set maxmemory-policy noeviction")
+
+
+def _persistence(facts: Mapping[str, str], fsync: str) -> Iterable[Finding]:
+    if facts.get("aof_enabled") != "1":
+        said = (
+            "appendonly no: a crash of the server loses everything since its last snapshot, if it makes any"
+        )
+        yield Finding("persistence", "warning", said, "set appendonly yes; see docs/operations.md")
+    elif fsync == "no":
+        said = "appendonly yes, appendfsync no: a crash of the machine loses what it had not written"
+        yield Finding("persistence", "warning", said, "set appendfsync everysec or always")
+    else:
+        yield Finding("persistence", "ok", f"appendonly yes{f', appendfsync {fsync}' if fsync else ''}")
+    for name, what in (
+        ("aof_last_write_status", "write of its append-only file"),
+        ("rdb_last_bgsave_status", "snapshot"),
+    ):
+        if facts.get(name, "ok") != "ok":
+            yield Finding("persistence", "error", f"the last {what} failed", _BAD_WRITE)

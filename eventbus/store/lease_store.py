@@ -1,0 +1,66 @@
+"""The renewal of leases, blocking, for the lease thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+from eventbus.errors import StoreCorrupt, StoreRefused
+from eventbus.store.connection.connector import Connector, translate
+from eventbus.store.keys import Keys
+from eventbus.store.script_rows import LeaseRow
+from eventbus.store.scripts import load_script, pack
+
+__all__ = ["LeaseStore"]
+
+
+class LeaseStore:
+    """The renewal of leases, blocking, for the lease thread: one connection, opened again after a loss."""
+
+    def __init__(self, connector: Connector, keys: Keys, *, name: str, timeout: float) -> None:
+        self._connector = connector
+        self._keys = keys
+        self._name = name
+        self._timeout = timeout
+        self._connection: Any = None
+
+    def renew(
+        self, leases: Sequence[LeaseRow], *, worker: str, lease_ms: int, lag_ms: int
+    ) -> tuple[list[str], list[str]]:
+        """Renew leases. Return the ids of the jobs whose lease is lost, and of those that were cancelled.
+
+        Tries once; the caller may repeat the call. `lag_ms` is how far behind the worker's event loop is.
+        """
+        packed = pack(["", worker, lag_ms, lease_ms, len(leases), *chain.from_iterable(leases)])
+        script = load_script("renew")
+        keys = self._keys.declared
+        try:
+            answer = self._call("EVALSHA", script.digest, len(keys), *keys, packed)
+        except StoreRefused as error:
+            if error.code != "NOSCRIPT":
+                raise
+            # EVAL also loads the script, so the next renewal finds its digest.
+            answer = self._call("EVAL", script.source, len(keys), *keys, packed)
+        if not isinstance(answer, list) or len(both := cast("list[list[str]]", answer)) != 2:
+            self.close()
+            raise StoreCorrupt(f"the server at {self._connector.address} answered a renewal with {answer!r}")
+        return both[0], both[1]
+
+    def close(self) -> None:
+        """Close the connection; the next call opens one. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
+
+    def _call(self, *command: Any) -> Any:
+        if self._connection is None:
+            self._connection = self._connector.open_blocking(name=self._name, timeout=self._timeout)
+        try:
+            self._connection.send_command(*command)
+            return self._connection.read_response()
+        except Exception as error:
+            ours = translate(error, address=self._connector.address, sent=True)
+            if not isinstance(ours, StoreRefused):
+                self.close()  # the next answer on this connection may belong to this call
+            raise ours from error

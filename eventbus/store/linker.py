@@ -1,0 +1,154 @@
+"""The linker of the Lua scripts: it puts the parts that a script names into the script's text.
+
+A part is a file `lua/lib/NAME.lua`. Its first lines say what it needs and what it offers:
+
+    --needs base ready           the parts whose names it uses
+    --exports finish flush_ends  the names that others may use, if any; all else in the file is its own
+
+A script takes parts in where it says so, with all that they need, each part once:
+
+    --include settle claim           here
+    --defer load_trees: trees telling    in a function `load_trees`, which makes their functions when it is called
+
+A script pays for each function that it makes, whether it calls it or not, so what few calls need is deferred,
+or included in a block that few calls enter. What such a block includes is known in that block alone. The lines of
+`--defer` stand behind the first `--include`; one that needs parts of an earlier one makes these first.
+
+What must always hold: parts stand behind those that they need, and each is a block of its own, so that only
+exports count towards the 200 locals that Lua allows. The exports of one directive are declared before its parts.
+So two parts may call each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Part", "link", "parse_part"]
+
+_DIRECTIVE = re.compile(r"( *)--(?:include|defer (\w+):) ([\w ]+)\n?")
+_HEADER = re.compile(r"--(needs|exports) ([\w ]+)\n")
+_COMMENT_OR_TEXT = re.compile(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'")
+_NAME = re.compile(r"(?<![.:\w])[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shared part of scripts: the parts that it needs, the names that it offers, and its Lua text."""
+
+    name: str
+    needs: tuple[str, ...]
+    exports: tuple[str, ...]
+    body: str
+
+
+def parse_part(name: str, text: str) -> Part:
+    """Read a part's file."""
+    header: dict[str, tuple[str, ...]] = {}
+    while match := _HEADER.match(text):
+        header[match[1]] = tuple(match[2].split())
+        text = text[match.end() :]
+    return Part(name, header.get("needs", ()), header.get("exports", ()), text)
+
+
+def link(text: str, read: Callable[[str], Part]) -> str:
+    """Return a script's text with its parts; `read` gives a part by its name."""
+    return _Linker(text, read).link()
+
+
+class _Linker:
+    """One script being linked."""
+
+    def __init__(self, text: str, read: Callable[[str], Part]) -> None:
+        self._lines = text.splitlines(keepends=True)
+        self._read = read
+        self._included: list[tuple[int, str]] = []
+        """The parts that are known where the linker is: the depth of the block that includes them, and the name."""
+        directives = [match for line in self._lines if (match := _DIRECTIVE.fullmatch(line))]
+        taken = {
+            part.name for each in directives if not (each[1] or each[2]) for part in self._parts(each[3])
+        }
+        self._deferred: dict[str, list[Part]] = {}
+        """The function that makes them -> the parts that it makes, without those that an earlier one makes."""
+        for each in directives:
+            if each[2]:
+                self._deferred[each[2]] = [part for part in self._parts(each[3]) if part.name not in taken]
+                taken.update(part.name for part in self._deferred[each[2]])
+        self._entries = self._find_entries()
+
+    def link(self) -> str:
+        return "".join(self._link_line(line) for line in self._lines)
+
+    def _link_line(self, line: str) -> str:
+        depth = len(line) - len(line.lstrip(" "))
+        if line.strip():
+            self._included = [each for each in self._included if each[0] <= depth]
+        match = _DIRECTIVE.fullmatch(line)
+        if match is None:
+            return line
+        if match[2]:
+            return self._defer(match[2])
+        known = {name for _, name in self._included}
+        parts = [part for part in self._parts(match[3]) if part.name not in known]
+        names = [name for part in parts for name in part.exports]
+        if not self._included:  # the first parts: the script, and whatever is deferred, use these
+            names += self._entries
+        self._included += [(depth, part.name) for part in parts]
+        return _declare(names) + _write_blocks(parts)
+
+    def _defer(self, name: str) -> str:
+        """Write the function that makes parts, once; it first makes the deferred parts that these need."""
+        parts = self._deferred[name]
+        needed = {each for part in parts for each in part.needs}
+        first = [
+            other
+            for other, made in self._deferred.items()
+            if needed & {part.name for part in made} and other != name
+        ]
+        inner = [each for part in parts for each in part.exports if each not in self._entries]
+        return (
+            f"local is_{name}_done = false\nlocal function {name}()\n"
+            f"if is_{name}_done then return end\nis_{name}_done = true\n"
+            f"{''.join(f'{other}() ' for other in first)}\n{_declare(inner)}{_write_blocks(parts)}end\n"
+        )
+
+    def _find_entries(self) -> list[str]:
+        """Return the exports of deferred parts that the script uses, or deferred parts of another function."""
+        script = "".join(line for line in self._lines if not _DIRECTIVE.fullmatch(line))
+        entries: list[str] = []
+        for name, parts in self._deferred.items():
+            others = [part.body for other, made in self._deferred.items() if other != name for part in made]
+            used = _find_names("\n".join([script, *others]))
+            entries += [export for part in parts for export in part.exports if export in used]
+        return entries
+
+    def _parts(self, names: str) -> list[Part]:
+        """Return the named parts and all that they need; each behind those that it needs, except in a circle."""
+        found: dict[str, Part] = {}
+        entered: set[str] = set()
+
+        def enter(name: str) -> None:
+            if name in entered:
+                return
+            entered.add(name)
+            part = self._read(name)
+            for needed in part.needs:
+                enter(needed)
+            found[name] = part
+
+        for name in names.split():
+            enter(name)
+        return list(found.values())
+
+
+def _declare(names: list[str]) -> str:
+    return f"local {', '.join(names)}\n" if names else ""
+
+
+def _write_blocks(parts: list[Part]) -> str:
+    return "".join(f"do -- {part.name}\n{part.body.rstrip()}\nend\n" for part in parts)
+
+
+def _find_names(text: str) -> set[str]:
+    return set(_NAME.findall(_COMMENT_OR_TEXT.sub("", text)))

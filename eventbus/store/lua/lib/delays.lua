@@ -1,0 +1,37 @@
+--needs base ready
+--exports note_delayed forget_delayed place_delayed delay_again
+-- Delayed jobs: each queue has a set of its own, so that they are counted and looked at by queue.
+-- What must hold: a queue with delayed jobs stands in `due`, not later than its first one. Its entry may be early: the
+-- turn that finds nothing due there moves it.
+local AGAIN = 60000 -- when a job is tried again whose queue cannot be written
+
+-- Notes in `due` when the first delayed job of the queue is due, if it has any.
+function note_delayed(queue)
+  local first = (try('ZRANGE', key('delayed', queue), 0, 0, 'WITHSCORES') or {})[2]
+  if first then redis.call('ZADD', root .. ':due', 'LT', first, 'q:' .. queue) end
+end
+
+-- A queue whose last delayed job was taken out stands in `due` no more.
+function forget_delayed(queue)
+  if redis.call('EXISTS', key('delayed', queue)) == 0 then redis.call('ZREM', root .. ':due', 'q:' .. queue) end
+end
+
+-- lists: queue -> flat list of due, job.
+-- refuse: called with job, now, queue, key where somebody else's value stands in the place of the set.
+function place_delayed(lists, now, refuse)
+  for queue, all in pairs(lists) do
+    local list, earliest = without_gone(all), math.huge
+    for i = 1, #list, 2 do earliest = math.min(earliest, tonumber(list[i])) end
+    if #list > 0 and try_many('ZADD', key('delayed', queue), list) then
+      redis.call('ZADD', root .. ':due', 'LT', earliest, 'q:' .. queue)
+    else
+      for i = 2, #list, 2 do refuse(list[i], now, queue, key('delayed', queue)) end
+    end
+  end
+end
+
+-- Delays a job whose queue cannot be written: it comes back each minute until it can, and is seen meanwhile.
+function delay_again(id, now, queue, refuse)
+  redis.call('HSET', job_root .. id, 'state', 'delayed', 'due', whole(now + AGAIN))
+  place_delayed({ [queue] = { now + AGAIN, id } }, now, refuse)
+end

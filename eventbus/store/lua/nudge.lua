@@ -1,0 +1,10 @@
+-- Ends the blocked read of one emitter's reply stream: by an entry that carries nothing. A stream that is gone stays so.
+-- The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
+-- head: emitter
+-- answer: 1 if there was a stream, else 0
+--include base guard
+
+local emitter = take()
+redis.call('ZREM', root .. ':active', '')
+return redis.call('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'nudge', '') and 1 or 0

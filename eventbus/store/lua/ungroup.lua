@@ -1,0 +1,53 @@
+-- Removes a group of a queue, some of it in each call: from the first call on no emission makes a job for it. What waits,
+-- is parked or delayed there ends as cancelled; what ended there is not listed any more, and goes by itself; what runs
+-- is left alone. Repeat-safe: each call begins with what is there. The first write is one that a full server allows.
+-- KEYS: the shard's book, and a key that never exists
+-- head: now queue group force limit age_completed age_failed key_ttl call text
+--   force: also while live workers serve it, though they make it again when they announce themselves
+--   call, text: as for `cancel`
+-- answer: word, live workers, how many jobs were cancelled
+--   word: served (refused, nothing was done) | more (call again) | done
+--include base guard retain record cancelling presence epilogue
+
+local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
+local now = read_now(take())
+local queue, group, force, limit = take(), take(), take() == 1, take()
+local age_completed, age_failed, key_ttl, call, text = take(), take(), take(), take(), take()
+local name = queue .. '@' .. group
+local cancelled, is_done = 0, true
+
+local workers = count_workers(name, now, '')
+if workers > 0 and not force then return { 'served', workers, 0 } end
+redis.call('SREM', key('groups', queue), group)
+if redis.call('EXISTS', key('groups', queue)) == 0 then redis.call('SREM', root .. ':grouped', queue) end
+
+-- Cancels a job that stands where jobs in `state` do. Returns whether it was one.
+local function cancel_one(id, state)
+  local record = read_lease(id)
+  if not record or record.queue ~= name or record.state ~= state then return false end
+  if cancel(id, call, text, now, key_ttl) == 'ended' then cancelled = cancelled + 1 end
+  return true
+end
+
+for _, state in ipairs({ 'waiting', 'parked', 'delayed' }) do
+  local place = key(state == 'waiting' and 'ready' or state, name)
+  for _, id in ipairs(redis.call('ZRANGE', place, 0, limit - 1)) do
+    if not cancel_one(id, state) then redis.call('ZREM', place, id) end -- a stray
+  end
+  is_done = is_done and redis.call('EXISTS', place) == 0
+end
+local ready = {}
+end_call(ready, now)
+
+-- No worker sweeps this queue any more: what ended in it gets an expiry in the place of its entry.
+for _, state in ipairs(is_done and { 'completed', 'failed', 'cancelled' } or {}) do
+  local place, age = key(state, name), math.min(state == 'completed' and age_completed or age_failed, LONGEST)
+  local ended = redis.call('ZRANGE', place, 0, limit - 1, 'WITHSCORES')
+  for i = 1, #ended, 2 do
+    local rest = whole(math.max(tonumber(ended[i + 1]) + age - now, WINDOW))
+    for _, each in ipairs(record_keys({ ended[i] })) do redis.call('PEXPIRE', each, rest) end
+    redis.call('ZREM', place, ended[i])
+  end
+  is_done = is_done and redis.call('EXISTS', place) == 0
+end
+return { is_done and 'done' or 'more', workers, cancelled }

@@ -1,0 +1,53 @@
+"""Presence: which workers serve which queues. Here a worker leaves its queues, and queues are looked at.
+
+Not here: a worker announces itself by `Store.announce`, every 5 s. A killed worker counts as live for
+20 s after its last announcement (`presence.lua`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.script_rows import QueueLook
+
+__all__ = ["PresenceStore"]
+
+_BATCH = 200  # queues in one call, so that no call holds others up
+_WIDTH = len(QueueLook._fields)
+
+
+class PresenceStore:
+    """The workers that serve the queues of one shard."""
+
+    def __init__(self, caller: RetryingCaller) -> None:
+        self._caller = caller
+
+    async def leave(
+        self,
+        worker: str,
+        pool: str,
+        queues: Sequence[str],
+        *,
+        deadline: float | None = None,
+        now: int | str = "",
+    ) -> int:
+        """Record that a worker of `pool` no longer serves `queues`. Return how many live workers are left."""
+        arguments: list[Any] = [now, worker, pool, len(queues), *queues]
+        return await self._caller.script("leave", arguments, deadline=deadline)
+
+    async def survey(
+        self, queues: Sequence[str], *, asker: str = "", deadline: float | None = None, now: int | str = ""
+    ) -> list[QueueLook]:
+        """Look at `queues`, and return one row for each, in order. The worker `asker` is not counted."""
+        looks: list[QueueLook] = []
+        for first in range(0, len(queues), _BATCH):
+            batch = queues[first : first + _BATCH]
+            flat = await self._caller.script("survey", [now, asker, len(batch), *batch], deadline=deadline)
+            for i in range(0, len(flat), _WIDTH):
+                workers, announced, waiting, parked, delayed, oldest = flat[i : i + _WIDTH]
+                looks.append(
+                    QueueLook(workers, int(announced or 0), waiting, parked, delayed, int(oldest or 0))
+                )
+        return looks

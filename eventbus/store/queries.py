@@ -1,0 +1,110 @@
+"""Queries about jobs: one job, the jobs of a queue in one state, and their number. They write nothing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.keys import Keys
+
+__all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
+
+_PLACES = {"waiting": "ready"}  # state -> kind of its key, if the two have different names
+_ALL = 1000  # the most jobs that one call of the script looks at
+
+
+class Cursor(NamedTuple):
+    """Where a page ended: its last job and that job's score in the server's set; empty for the first page."""
+
+    after: str = ""
+    score: str = ""
+
+
+class JobLook(NamedTuple):
+    """The record of a job: `fields` by their names, empty if the job is unknown.
+
+    `text` is its result or error. `lease_end` is in ms, 0 if there is no lease.
+    """
+
+    fields: dict[str, str]
+    body: str
+    text: str
+    progress: str
+    log: list[str]
+    lease_end: int
+
+
+class JobRow(NamedTuple):
+    """A job in a list; times in ms, 0 if there is none. `text` is the error of a failed or cancelled job."""
+
+    id: str
+    attempts: int
+    stalls: int
+    created: int
+    due: int
+    claimed: int
+    ended: int
+    text: str
+
+
+class JobPage(NamedTuple):
+    """Some jobs; `cursor` is where the next page begins, None after the last page."""
+
+    jobs: list[JobRow]
+    cursor: Cursor | None
+
+
+class QueryStore:
+    """Queries about the jobs of one shard."""
+
+    def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
+        self._caller = caller
+        self._keys = keys
+
+    async def job(self, job: str, *, deadline: float | None = None) -> JobLook:
+        """Return the record of one job."""
+        flat, body, text, progress, log, lease_end = await self._caller.script(
+            "job", [job], deadline=deadline
+        )
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        return JobLook(fields, body, text, progress, log, round(float(lease_end or 0)))
+
+    async def jobs(
+        self, queue: str, state: str, *, cursor: Cursor, limit: int, deadline: float | None = None
+    ) -> JobPage:
+        """Return a page of the jobs of a queue in one state.
+
+        A page may have fewer jobs than `limit` although more pages follow.
+        """
+        after, score, _, flat = await self._list(queue, state, cursor, limit, has_rows=1, deadline=deadline)
+        rows = [_row(flat[i : i + 8]) for i in range(0, len(flat), 8)]
+        return JobPage(rows, Cursor(after, score) if after else None)
+
+    async def count(self, queue: str, state: str, *, deadline: float | None = None) -> int:
+        """Count the jobs of a queue in one state, in bounded calls; of `waiting-children` only the roots."""
+        if state not in ("active", "waiting-children"):
+            name = self._keys.of(_PLACES.get(state, state), queue)
+            return await self._caller.command("ZCARD", name, deadline=deadline)
+        count, cursor = 0, Cursor()
+        while True:  # no set has these jobs of this queue alone, so the script must look at each job
+            *following, found, _ = await self._list(queue, state, cursor, _ALL, has_rows=0, deadline=deadline)
+            count, cursor = count + found, Cursor(*following)
+            if not cursor.after:
+                return count
+
+    async def _list(
+        self, queue: str, state: str, cursor: Cursor, limit: int, *, has_rows: int, deadline: float | None
+    ) -> list[Any]:
+        arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows]
+        return await self._caller.script("list", arguments, deadline=deadline)
+
+
+def _row(flat: list[str]) -> JobRow:
+    job, attempts, stalls, created, due, claimed, ended, text = flat
+    counted = (_number(attempts), _number(stalls))
+    return JobRow(job, *counted, _number(created), _number(due), _number(claimed), _number(ended), text)
+
+
+def _number(text: str) -> int:
+    """Return a number of a record, or 0 if the record is damaged."""
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,337 @@
+"""The rows that scripts read and answer: the fields of each stand in the order of its script's header.
+
+Not here: any behaviour. What must always hold: each row has the fields that its script's header names, in
+that order (a test compares them). `''` stands for an absent value; times and delays are whole ms.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "JOIN",
+    "REUSE",
+    "SUPERSEDE",
+    "AddAnswer",
+    "AddQueue",
+    "AddRow",
+    "AddVerdict",
+    "AnnounceQueue",
+    "CancelRow",
+    "ClaimRow",
+    "EdgeRow",
+    "GroupRemoval",
+    "LeaseRow",
+    "MemberRow",
+    "NoteRow",
+    "Outcome",
+    "PlainRow",
+    "QueueLook",
+    "QueueRow",
+    "SaveRow",
+    "SettleRow",
+    "StallRow",
+    "SweepQueue",
+    "TreeHead",
+    "TreeMember",
+    "TurnAnswer",
+    "TurnQueue",
+]
+
+JOIN = 0
+REUSE = 1
+SUPERSEDE = 2
+
+
+class AddQueue(NamedTuple):
+    """A queue that rows of one add refer to by its place, counted from 1."""
+
+    queue: str
+    has_default: int
+    max_waiting: int | str
+
+
+class AddRow(NamedTuple):
+    """One emission. `queue` is the place of its queue in the call, counted from 1.
+
+    `key` is the digest of the idempotency key and `print` the digest of the payload; both are `''` without
+    a key. `delay` is in ms, and `due` is the Unix time in ms. `lifo` and `reply` are 1 or 0.
+    """
+
+    id: str
+    queue: int
+    body: str
+    key: str
+    print: str
+    delay: int | str
+    due: int | str
+    priority: int
+    lifo: int
+    reply: int
+    meeting: int
+    """`JOIN`, `REUSE` or `SUPERSEDE`: what happens if an earlier job has the key."""
+
+
+class PlainRow(NamedTuple):
+    """One emission without any options except `reply`: the short form of an `AddRow`."""
+
+    id: str
+    queue: int
+    body: str
+    reply: int
+
+
+class AddVerdict(NamedTuple):
+    """What became of a row that did not simply become a new job.
+
+    `place` counts the rows of the call from 0. `word` is `joined`, `other` (joined, but with another
+    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was done, because the rows before it fill the call). For a joined job, `state` is `open`, `unlisted` (open, but so many
+    wait for it that its end will not be told) or its final state, and `text` is its outcome.
+    For `full`, `text` is the queue that is full, and `state` says whether a worker serves that queue:
+    `served` or `unserved`.
+    """
+
+    place: int
+    word: str
+    job: str
+    state: str
+    text: str
+
+
+class AddAnswer(NamedTuple):
+    """The answer to one add. `widths` says for each queue of the call how many jobs an emission makes there."""
+
+    widths: list[int]
+    verdicts: list[AddVerdict]
+
+
+class TurnQueue(NamedTuple):
+    """A queue of one turn: how many jobs may be claimed from it, and how long its ended jobs are kept."""
+
+    queue: str
+    quota: int
+    keep_completed: int
+    age_completed: int
+    keep_failed: int
+    age_failed: int
+    key_ttl: int
+
+
+class SettleRow(NamedTuple):
+    """The outcome of one attempt, under its lease. `state` is the state that the job goes to."""
+
+    id: str
+    token: str
+    state: str
+    attempts: int | str
+    text: str
+    delay: int
+
+
+class ClaimRow(NamedTuple):
+    """One claimed job; `queue` is the place of its queue in the turn, counted from 1."""
+
+    id: str
+    queue: int
+    body: str
+    attempts: int
+    stalls: int
+    created: int
+    due: int
+    stop: str
+    """Why the tree of this root stops: `failed`, `cancelled` or `timeout`; `''` for every other job."""
+
+
+class TurnAnswer(NamedTuple):
+    """The answer to one turn.
+
+    `next_due` is -1 when no job is delayed. `lost` are the ids of settled jobs whose lease was lost,
+    `woken` the queues of the wakes that were taken. `more` are the places of queues that have further
+    ready jobs, counted from 1. `token` proves the leases of `claims`.
+    """
+
+    now: int
+    next_due: int
+    lost: list[str]
+    woken: list[str]
+    more: list[int]
+    token: str
+    claims: list[ClaimRow]
+    foreign: list[str]
+    """Queues whose waiting jobs cannot be read, because another program's value stands in their place."""
+
+
+class LeaseRow(NamedTuple):
+    """One lease to renew."""
+
+    id: str
+    token: str
+
+
+class CancelRow(NamedTuple):
+    """One job to cancel, together with the jobs of its groups, unless its id names one of the groups.
+
+    `queue` is `''` if only the job's record knows it. `call` is fresh for each request. `text` is the
+    outcome that the job's waiters get.
+    """
+
+    id: str
+    queue: str
+    call: str
+    text: str
+
+
+class StallRow(NamedTuple):
+    """What rescue did with one job: `verdict` is `rescued`, `failed` or `cancelled`.
+
+    `worker` held the job, and last renewed its lease `age` ms ago. `lag` is how many ms that worker's
+    event loop was behind at its last call.
+    """
+
+    id: str
+    verdict: str
+    worker: str
+    age: int
+    lag: int
+
+
+class NoteRow(NamedTuple):
+    """The progress of one job, under its lease."""
+
+    id: str
+    token: str
+    progress: str
+
+
+class AnnounceQueue(NamedTuple):
+    """A queue that a worker serves; `group` is `''` for the default group."""
+
+    queue: str
+    base: str
+    group: str
+
+
+class QueueRow(NamedTuple):
+    """The name of one queue."""
+
+    queue: str
+
+
+class QueueLook(NamedTuple):
+    """The live workers of a queue, and its waiting jobs; times in ms, 0 if there is none.
+
+    `announced` is when a pool last announced that it serves the queue, 0 if that is not known. `oldest`
+    is when the first or the last waiting job was added, whichever was earlier.
+    """
+
+    workers: int
+    announced: int
+    waiting: int
+    parked: int
+    delayed: int
+    oldest: int
+
+
+class GroupRemoval(NamedTuple):
+    """How far the removal of a group got.
+
+    `word` is `served` (refused, because `workers` live workers serve the group), `more` (call again)
+    or `done`.
+    """
+
+    word: str
+    workers: int
+    cancelled: int
+
+
+class SweepQueue(NamedTuple):
+    """A queue whose finished jobs are swept: how many of them are kept, and how long."""
+
+    queue: str
+    keep_completed: int
+    age_completed: int
+    keep_failed: int
+    age_failed: int
+
+
+class TreeHead(NamedTuple):
+    """One chunk of a tree that is added. The first chunk brings the root; the last chunk opens the tree.
+
+    `rows` and `edges` are how many rows and edges of the call belong to this chunk.
+    """
+
+    id: str
+    is_first: int
+    is_last: int
+    key: str
+    print: str
+    meeting: int
+    reply: int
+    rows: int
+    edges: int
+
+
+class MemberRow(NamedTuple):
+    """One job of a tree. A job without a body is claimed with the body of its root.
+
+    `root` is the id of the tree that the job is a member of, `''` for the root of the tree that is added.
+    `tree` is 1 for a root, also a nested one, and `''` otherwise. `on` says what becomes of the job when a
+    child fails, and `up` what the job's own failure does to the jobs that wait for it: `fail`, `ignore`,
+    `remove`, `wake`, or `''` (`on`: as `fail`; `up`: as the waiting job's `on` says). `delay` and
+    `timeout` are in ms; only a root has a timeout.
+    """
+
+    id: str
+    root: str
+    queue: str
+    body: str
+    priority: int
+    delay: int | str
+    on: str
+    up: str
+    tree: int | str
+    timeout: int | str
+
+
+class EdgeRow(NamedTuple):
+    """`job` waits for `needs`. One of the two is a row of the call: `row` is its place, counted from 1."""
+
+    row: int
+    job: str
+    needs: str
+
+
+class SaveRow(NamedTuple):
+    """One checkpoint of a job: its name and its text."""
+
+    name: str
+    text: str
+
+
+class TreeMember(NamedTuple):
+    """One member of a tree as it is now; times in ms, 0 while there is none.
+
+    `text` is its result or error. `needs` are the ids of the jobs that need it, joined by spaces.
+    """
+
+    id: str
+    state: str
+    queue: str
+    attempts: int
+    stalls: int
+    created: int
+    claimed: int
+    ended: int
+    text: str
+    needs: str
+
+
+class Outcome(NamedTuple):
+    """A job's state, and its result or error as JSON text, `''` while there is none.
+
+    `text` is None if a reply only announced the outcome, so that the record must be read.
+    """
+
+    job: str
+    state: str
+    text: str | None

@@ -1,0 +1,180 @@
+"""Trees of jobs in the store: they are added, looked at and run again, and their jobs save checkpoints.
+
+`Store.trees` is one of these. As in `store`, each method makes one call, which may be repeated, on the
+keys of one shard. What must always hold: a checkpoint is saved only under the job's lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.keys import Keys
+from eventbus.store.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember
+
+__all__ = ["CALL_ROWS", "PAGE", "PAGE_BYTES", "Chunk", "TreePage", "TreeStore", "TreeVerdict"]
+
+
+CALL_ROWS = 100
+"""How many rows and edges of trees travel in one call."""
+
+PAGE = 200
+"""How many members of a tree one call reads."""
+PAGE_BYTES = 4 << 20
+"""How many bytes of outcomes of members one call reads at most."""
+
+
+class Chunk(NamedTuple):
+    """A part of a tree that one call adds."""
+
+    head: TreeHead
+    rows: Sequence[MemberRow]
+    edges: Sequence[EdgeRow]
+
+
+class TreeVerdict(NamedTuple):
+    """What became of a chunk.
+
+    `word` is `new`, `joined`, `other` (joined, but with another payload) or `gone` (there is no root left
+    to add the chunk to). After a join, `job` is the root that the key stands for, `state` is `open` or that
+    root's final state, and `text` is its outcome.
+    """
+
+    word: str
+    job: str
+    state: str
+    text: str
+
+
+class TreePage(NamedTuple):
+    """A root's fields by their names (empty: the root is unknown), its checkpoints, and some of its members.
+
+    `total` is how many members the whole list has.
+    """
+
+    root: dict[str, str]
+    saved: dict[str, str]
+    total: int
+    members: list[TreeMember]
+
+
+class TreeStore:
+    """The trees of one shard."""
+
+    def __init__(self, caller: RetryingCaller, adder: RetryingCaller, keys: Keys) -> None:
+        """Send adds through `adder`, because they may have to wait for a replica."""
+        self._caller = caller
+        self._adder = adder
+        self._keys = keys
+
+    async def add(
+        self, emitter: str, chunks: Sequence[Chunk], *, deadline: float, now: int | str = ""
+    ) -> list[TreeVerdict]:
+        """Add trees or chunks of them, and return a verdict for each chunk, in order."""
+        arguments: list[Any] = [now, emitter, len(chunks)]
+        for chunk in chunks:
+            arguments.extend(chunk.head)
+            arguments.extend(chain.from_iterable(chunk.rows))
+            arguments.extend(chain.from_iterable(chunk.edges))
+        flat = await self._adder.script("graph", arguments, deadline=deadline)
+        return [TreeVerdict(*flat[i : i + 4]) for i in range(1, len(flat), 4)]
+
+    async def checkpoint(
+        self,
+        job: str,
+        token: str,
+        *,
+        saves: Sequence[SaveRow] = (),
+        rows: Sequence[MemberRow] = (),
+        edges: Sequence[EdgeRow] = (),
+        acknowledges: bool = False,
+        opens: bool = False,
+        waits: bool = False,
+        deadline: float | None = None,
+        now: int | str = "",
+    ) -> str:
+        """Save checkpoints, add children and let the job wait for them: in one call, under its lease.
+
+        With `opens` the children may run; until then they are only recorded. With `waits` the job gives its
+        lease up until its children have ended. `acknowledges` says that the job knows of the stop of its
+        tree, so that what it settles from here on is final.
+
+        Return `ok`, `waiting`, `stopping` (the tree stops, so nothing was added) or `lost` (the lease).
+        """
+        head = (now, job, token, int(acknowledges), int(opens), int(waits), len(saves), len(rows), len(edges))
+        arguments: list[Any] = [*head]
+        for section in (saves, rows, edges):
+            arguments.extend(chain.from_iterable(section))
+        return await self._caller.script("checkpoint", arguments, deadline=deadline)
+
+    async def look(
+        self,
+        tree: str,
+        *,
+        listed: str = "members",
+        first: int = 0,
+        limit: int = PAGE,
+        max_bytes: int = 0,
+        deadline: float | None = None,
+    ) -> TreePage:
+        """Look at a tree and at a page of its members, `limit` of them from the place `first` on.
+
+        `listed` is `members` (as they were added) or `done` (as they completed). Outcomes are read only if
+        `max_bytes` is above 0; the page then ends with the outcome that reaches this many bytes.
+        """
+        arguments: list[Any] = [tree, listed, first, limit, max_bytes]
+        fields, saved, count, flat = await self._caller.script("tree", arguments, deadline=deadline)
+        members = [_member(flat[i : i + 10]) for i in range(0, len(flat), 10)]
+        return TreePage(_pairs(fields), _pairs(saved), count, members)
+
+    async def restart(
+        self,
+        root: str,
+        *,
+        call: str,
+        run: int,
+        body: str,
+        timeout_ms: int | str = "",
+        deadline: float | None = None,
+        now: int | str = "",
+    ) -> str:
+        """Begin the next run of a tree that has ended. `run` is the number of its last run.
+
+        `call` is fresh for each request, so that a repeat of the request is recognized. `timeout_ms` is that
+        of the new run. Return `restarted`, `open` (the tree has not ended), `other` (`run` is not its last
+        run), `member` (it belongs to another tree) or `unknown`.
+        """
+        arguments: list[Any] = [now, root, call, run, body, timeout_ms]
+        return await self._adder.script("restart", arguments, deadline=deadline)
+
+    async def root_queues(self, *, deadline: float | None = None) -> list[str]:
+        """Return the queues that have had roots, sorted."""
+        return sorted(
+            await self._caller.command("SMEMBERS", self._keys.shard_key("rooted"), deadline=deadline)
+        )
+
+    async def roots(
+        self, queue: str, state: str, *, first: int, limit: int, deadline: float | None = None
+    ) -> list[str]:
+        """Return roots of a queue, newest first: open ones, or those that ended in the state `state`."""
+        name = self._keys.of("roots" if state == "open" else state, queue)
+        return await self._caller.command("ZREVRANGE", name, first, first + limit - 1, deadline=deadline)
+
+
+def _member(flat: list[Any]) -> TreeMember:
+    job, state, queue, attempts, stalls, created, claimed, ended, text, needs = flat
+    counted = (_number(attempts), _number(stalls))
+    return TreeMember(
+        job, state, queue, *counted, _number(created), _number(claimed), _number(ended), text, needs
+    )
+
+
+def _number(text: str) -> int:
+    """Return a number of a record, or 0 if the record is damaged."""
+    return int(text) if text.isdecimal() else 0
+
+
+def _pairs(flat: list[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,43 @@
+"""The blocked read of one worker: its pool's wakes and its own control messages."""
+
+from __future__ import annotations
+
+from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.connector import Connector
+
+__all__ = ["WakeReader"]
+
+_BLOCK = 4.0  # seconds that one read of the wakes blocks at most
+_BLOCK_PATIENCE = 2.0  # giving up a blocked read too early only costs one poll, so less than for calls
+
+
+class WakeReader:
+    """The blocked read of one worker: its pool's wakes and its own control messages."""
+
+    def __init__(self, connector: Connector, *, name: str, wake: str, control: str) -> None:
+        """The reader has a connection of its own, because a blocked read would hold up other calls."""
+        self._channel = Channel(connector, name=name, answer_timeout=_BLOCK + _BLOCK_PATIENCE)
+        self._wake = wake
+        self._control = control
+
+    async def wait(self, seconds: float) -> tuple[str, str] | None:
+        """Wait for a wake or a message, at most `seconds` and at most 4 s.
+
+        Return `("wake", queue)`, `("control", message)` or None. Tries once. Never cancel this call in
+        flight: the server may have removed a wake or a message that then reaches nobody.
+        """
+        # Redis 6 rounds a timeout below 2 ms to 0, and 0 blocks for ever.
+        block = max(0.01, min(seconds, _BLOCK))
+        reply = await self._channel.call("BZPOPMIN", self._control, self._wake, block)
+        if reply is None:
+            return None
+        return ("control" if reply[0] == self._control else "wake"), reply[1]
+
+    async def poll(self) -> tuple[str, str] | None:
+        """Take a control message if there is one. Return as `wait` does."""
+        reply = await self._channel.call("ZPOPMIN", self._control)
+        return ("control", reply[0]) if reply else None
+
+    async def aclose(self) -> None:
+        """Close the connection. Idempotent."""
+        await self._channel.aclose()

@@ -1,0 +1,266 @@
+"""Records of errors: an exception becomes a record, and a record becomes an exception of this package.
+
+A record holds the type's name, the message, the traceback as text (without the frames of this package, see
+`tracebacks`) and the chain of causes. Exceptions themselves are never sent. An error that its event declares
+in `errors` comes back as its own class, made from its arguments if they are JSON values. Log events of a
+failure are made from its record, so that the traceback is formatted once, in the process that raised the
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus.errors import (
+    EmissionExpired,
+    HandlerError,
+    JobCancelled,
+    PayloadError,
+    ProcessDied,
+    StalledError,
+    StoreCorrupt,
+    Unrecoverable,
+)
+from eventbus.telemetry.logging import Logger
+from eventbus.telemetry.tracebacks import short_traceback
+
+__all__ = ["Failure", "describe", "log_failure", "read_failure", "revive"]
+
+_OWN = "__eventbus_own__"
+
+MAX_TEXT = 16 * 1024
+"""The most characters of an error text that are kept; longer texts are cut in the middle."""
+
+_LOGGED_LINE, _LOGGED_TRACEBACK = 500, 8 * 1024
+"""The most characters that are logged. Collectors of container logs cut events of more than 16 KiB."""
+
+
+class Failure(msgspec.Struct, omit_defaults=True):
+    """The record of one error. `attempts` is the number of attempts that ended in an error."""
+
+    type: str
+    message: str = ""
+    attempts: int = 0
+    traceback: str = ""
+    causes: list[tuple[str, str]] = []
+    declared: str = ""
+    """The name of the declared class that the error is an instance of; empty if there is none."""
+    args: list[Any] | None = None
+    stalls: int = 0
+    """Above 0 if the job itself stalled too often. 0 if a handler raised that of another job."""
+    expired: bool = False
+    """Whether the job itself expired. False if its handler raised the EmissionExpired of another job."""
+    event: str = ""
+    """The event, or the name of another kind of job. Empty in records of older releases, or if unknown."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Failure).decode
+
+
+def type_name(kind: type[BaseException]) -> str:
+    """Return the name of a class with its module, unless it is built in or an error of this package."""
+    if kind.__module__ in ("builtins", "eventbus.errors"):
+        return kind.__qualname__
+    # A child process calls the main module `__mp_main__`. The parent knows its classes as `__main__`.
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}.{kind.__qualname__}"
+
+
+def is_final(error: BaseException) -> bool:
+    """Return whether an error is the job's own, so that another attempt would end the same way."""
+    return isinstance(error, (Unrecoverable, PayloadError, StoreCorrupt))
+
+
+def mark_own(error: BaseException) -> None:
+    """Mark `error` as made by the engine: no handler raised it, so it is not an answer."""
+    setattr(error, _OWN, True)
+
+
+def is_answer(
+    error: BaseException, declared: Sequence[type[Exception]], retry_on: Sequence[type[Exception]]
+) -> bool:
+    """Return whether an error is a declared answer, which another attempt would only repeat.
+
+    Errors in `retry_on` are not, nor are errors that happened to the handler: its timeout, the death of its
+    process.
+    """
+    return (
+        isinstance(error, tuple(declared))
+        and not isinstance(error, (ProcessDied, *retry_on))
+        and not hasattr(error, _OWN)
+    )
+
+
+def describe_expired(error: EmissionExpired, *, attempts: int) -> str:
+    """Return the record of a job that expired, as JSON text."""
+    return _encode(Failure("EmissionExpired", str(error), attempts, expired=True, event=error.event)).decode()
+
+
+def describe_cancelled(reason: str) -> str:
+    """Return the record of a job that was cancelled for `reason`, as JSON text."""
+    return _encode(Failure("JobCancelled", _clean(_cut(reason)))).decode()
+
+
+def describe(
+    error: BaseException, *, attempts: int, declared: Sequence[type[Exception]] = (), event: str = ""
+) -> str:
+    """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises."""
+    kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
+    failure = Failure(
+        type=type_name(type(error)),
+        message=_cut(_message_of(error)),
+        attempts=attempts,
+        traceback=_cut(short_traceback(error)),
+        causes=_causes_of(error),
+        declared=type_name(kind) if kind else "",
+        args=_args_of(error) if kind else None,
+        event=event,
+    )
+    try:
+        return _encode(failure).decode()
+    except UnicodeError:  # lone surrogates, such as those in file names that are not UTF-8
+        failure.message, failure.traceback = _clean(failure.message), _clean(failure.traceback)
+        failure.causes = [(name, _clean(text)) for name, text in failure.causes]
+        return _encode(failure).decode()
+
+
+def read_failure(text: str) -> Failure:
+    """Return the failure in a record. If the record cannot be read, the failure says so. Never raises."""
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return Failure("unknown", f"the recorded error cannot be read: {text[:200]!r}")
+
+
+def log_failure(
+    log: Logger,
+    event: str,
+    record: str,
+    facts: Mapping[str, Any],
+    *,
+    retry_in: float | None = None,
+    is_answer: bool = False,
+) -> None:
+    """Log one failure from its record: as an error, or as a warning if it is retried in `retry_in` seconds.
+
+    A declared answer (`is_answer`) is logged as information, on one line without a traceback, because the
+    emitter gets it.
+    """
+    failure = read_failure(record)
+    fields = {**facts, "error": error_line(failure.type, failure.message)}
+    if retry_in is not None:
+        fields["retry_in"] = retry_in
+    if is_answer:
+        log.info(event, **fields)
+        return
+    if failure.traceback:
+        fields["exception"] = _cut(failure.traceback.rstrip(), _LOGGED_TRACEBACK)
+    (log.error if retry_in is None else log.warning)(event, **fields)
+
+
+def error_line(kind: str, message: str) -> str:
+    """Return an error as one line for a log, cut to 500 characters."""
+    text = " ".join(message[: 2 * _LOGGED_LINE].split())
+    line = f"{kind}: {text}" if text else kind
+    return line if len(line) <= _LOGGED_LINE else f"{line[: _LOGGED_LINE - 3]}..."
+
+
+def revive(
+    state: str, text: str, *, event: str, job_id: str, declared: Sequence[type[Exception]] = ()
+) -> Exception:
+    """Return the exception for the record of a failed or cancelled job.
+
+    `event` is the name that the caller knows. A name in the record goes before it.
+    """
+    failure = read_failure(text)
+    event = failure.event or event
+    if state == "cancelled":
+        return JobCancelled(
+            f"job {job_id} was cancelled" + (f": {failure.message}" if failure.message else ""),
+            event=event,
+            job_id=job_id,
+            reason=failure.message,
+        )
+    if failure.expired:
+        return EmissionExpired(failure.message, event=event, job_id=job_id)
+    if failure.stalls:
+        return StalledError(
+            f"job {job_id}: {failure.message}", event=event, job_id=job_id, stalls=failure.stalls
+        )
+    remote = HandlerError(
+        event=event,
+        job_id=job_id,
+        type_name=failure.type,
+        remote_message=failure.message,
+        remote_traceback=failure.traceback,
+        attempts=failure.attempts,
+        causes=tuple(failure.causes),
+    )
+    if failure.declared:
+        return _as_declared(failure, declared, remote) or remote
+    return remote
+
+
+def _as_declared(
+    failure: Failure, declared: Sequence[type[Exception]], remote: HandlerError
+) -> Exception | None:
+    kind = next((candidate for candidate in declared if _is_named(candidate, failure.declared)), None)
+    if kind is None:
+        return None
+    arguments = failure.args if failure.args is not None else [failure.message]
+    try:
+        error = kind(*arguments)
+    except Exception:  # noqa: BLE001  (a constructor of the user's with other parameters)
+        error = Exception.__new__(kind, *arguments)
+    error.__cause__ = remote
+    return error
+
+
+def _is_named(kind: type[Exception], name: str) -> bool:
+    """Return whether `name` is that of `kind`, also if one side ran its module as `__main__`."""
+    if type_name(kind) == name:
+        return True
+    is_main = name.startswith("__main__.") or kind.__module__ == "__main__"
+    return is_main and name.rsplit(".", 1)[-1] == kind.__name__
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  (the user's __str__)
+        return "<the error has no readable text>"
+
+
+def _args_of(error: BaseException) -> list[Any] | None:
+    """Return the arguments for making the error again, or None if they are not JSON values or too long."""
+    try:
+        text = _encode(error.args)
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return None
+    return msgspec.json.decode(text) if len(text) <= MAX_TEXT else None
+
+
+def _causes_of(error: BaseException) -> list[tuple[str, str]]:
+    causes: list[tuple[str, str]] = []
+    seen = {id(error)}
+    following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    while following is not None and id(following) not in seen and len(causes) < 10:
+        seen.add(id(following))
+        causes.append((type_name(type(following)), _message_of(following)[:1000]))
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+    return causes
+
+
+def _cut(text: str, most: int = MAX_TEXT) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,80 @@
+"""The functions of the flows under test: they write each effect into a journal, and wait or die on demand.
+
+The journal is in the folder that EVENTBUS_TEST_FOLDER names. Files in the same folder say where to
+wait (`hold <place>`, until the file is gone) and where to die (`die <place>`, once). A line of the
+journal names the flow, and the step or hook.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.conditions import until
+from harness.journal import Journal
+
+from workflows import StepContext
+
+__all__ = ["act", "die_at", "hold_at", "note", "tell_completed", "tell_failed", "undo"]
+
+
+def note(what: str, ctx: StepContext[Any], done: str = "") -> None:
+    """Write a line: `began` or `did` for a step, `undoing` or `undid` for its rollback, or a hook's name."""
+    _journal().write(what, ctx.flow_id, ctx.attempt, done or ctx.step)
+
+
+async def hold_at(place: str) -> None:
+    """Wait as long as the file for this place exists."""
+    file = _folder() / f"hold {place}"
+    await until(f"{place} is held no more", lambda: not file.exists(), within=3600)
+
+
+def die_at(place: str) -> None:
+    """Kill this process with SIGKILL, if the file for this place exists."""
+    try:
+        (_folder() / f"die {place}").unlink()
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def act(ctx: StepContext[Any]) -> str:
+    """Act as a step; the input says in `fails` which step fails for good."""
+    note("began", ctx)
+    die_at(f"in {ctx.step}")
+    await hold_at(ctx.step)
+    if ctx.input.fails == ctx.step:
+        raise ValueError(f"no {ctx.step} for {ctx.input.number}")
+    note("did", ctx)
+    return f"{ctx.step} of {ctx.input.number}"
+
+
+async def undo(ctx: StepContext[Any], result: Any) -> None:
+    """Act as the rollback of a step."""
+    note("undoing", ctx)
+    die_at(f"in the rollback of {ctx.step}")
+    assert result == f"{ctx.step} of {ctx.input.number}"
+    note("undid", ctx)
+
+
+async def tell_completed(ctx: StepContext[Any]) -> str:
+    die_at("in completed")
+    note("completed", ctx, "completed")
+    return f"order {ctx.input.number}"
+
+
+async def tell_failed(ctx: StepContext[Any], error: Exception) -> None:
+    die_at("in failed")
+    note("failed", ctx, "failed")
+
+
+@cache
+def _journal() -> Journal:
+    return Journal(_folder() / "journal")
+
+
+def _folder() -> Path:
+    return Path(os.environ["EVENTBUS_TEST_FOLDER"])

@@ -1,0 +1,127 @@
+"""An older and a newer release on one server, and jobs that neither can run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checks.audit import Audit, reconcile
+from harness.backends import Backend
+from harness.conditions import until
+from harness.journal import Journal
+from harness.load import Load
+from harness.programs import Program
+from harness.releases import FIRST_EDITION, OLDER, older_release
+
+from eventbus import EventProvider
+
+Run = Callable[..., Program]
+
+pytestmark = pytest.mark.servers("one")
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    return _find(tmp_path / "older", OLDER)
+
+
+@pytest.fixture
+def first_edition(tmp_path: Path) -> Path:
+    return _find(tmp_path / "first", FIRST_EDITION)
+
+
+def _find(folder: Path, commit: str) -> Path:
+    found = older_release(folder, commit)
+    if found is None:
+        pytest.skip(f"no history here that reaches to {commit}")
+    return found
+
+
+async def test_workers_and_emitters_of_two_releases_share_the_work_of_one_server(
+    older: Path, server: Backend, start_worker: Run, run: Run, journal: Journal
+) -> None:
+    new, old = start_worker(server), start_worker(server, release=older)
+    async with EventProvider(server.url) as provider:
+        load = Load(provider, loops=100)
+        emitters = [
+            run("work", '{"n":0}', "200", module="apps.held_emitter", url=server.url, release=each)
+            for each in (older, None)
+        ]
+        for emitter in emitters:
+            await until("it has its results", lambda each=emitter: each.has_ended, story=emitter.story)
+        by: set[str] = set()
+
+        def both_served() -> bool:
+            by.update(result["by"].partition("-")[0] for result in load.results().values())
+            return by == {str(new.pid), str(old.pid)}
+
+        await until("both releases served the emitter of this one", both_served)
+        await load.end()
+    heard = load.results()
+    for emitter in emitters:
+        assert emitter.wait_ended() == 0
+        ids, _, results, _ = emitter.lines()
+        heard |= dict(zip(ids, results, strict=True))
+    for worker in (new, old):
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended() == 0
+    with server.client() as client:
+        client.delete(*client.scan_iter("eb:2:{0}:last:*", count=1000))  # read by its worker alone
+    assert load.errors() == []
+    audit = reconcile(server, heard, journal=journal)
+    assert {record.stalls for record in audit.jobs.values()} == {0}
+    assert set(journal.runs().values()) == {1}
+    assert (new.complaints(), old.complaints()) == ([], [])
+
+
+async def test_a_job_of_a_newer_format_is_parked_until_somebody_can_run_it(
+    server: Backend, start_worker: Run, journal: Journal
+) -> None:
+    async with EventProvider(server.url) as provider:
+        emissions = provider.emit_many("work", [{"n": n} for n in range(100)], reply_timeout=None)
+        for each in emissions:
+            await each.enqueued()
+        newer = emissions.pop(50)
+        server.command("HSET", f"eb:2:{{0}}:job:{newer.job_id}", "v", "2")
+        first = start_worker(server)
+        heard = {each.job_id: await each for each in emissions}
+        start_worker(server)  # it re-queues parked jobs that it can run
+        audit = Audit(server)
+        assert audit.problems == []
+        assert audit.members("parked", "event.work") == {newer.job_id}
+        assert audit.left_open() == {"parked": 1}
+        record = audit.jobs[newer.job_id]
+        assert (record.state, record.attempts, record.stalls) == ("parked", 0, 0)
+
+        server.command("HDEL", f"eb:2:{{0}}:job:{newer.job_id}", "v")  # as if the next release could run it
+        start_worker(server)
+        heard[newer.job_id] = await newer
+    reconcile(server, heard, journal=journal)
+    assert set(journal.runs().values()) == {1}
+    assert first.complaints() == []
+
+
+async def test_releases_of_two_editions_work_side_by_side_and_the_newer_one_says_so(
+    first_edition: Path, server: Backend, start_worker: Run, run: Run
+) -> None:
+    old = start_worker(server, release=first_edition)
+    emit = ("work", '{"n":0}', "20")
+    emitters = [run(*emit, module="apps.held_emitter", url=server.url, release=first_edition)]
+    await until("the older one has its results", lambda: emitters[0].has_ended, story=old.story)
+    new = start_worker(server)
+    emitters.append(run(*emit, module="apps.held_emitter", url=server.url))
+    await until("the newer one has its results", lambda: emitters[1].has_ended, story=new.story)
+    for emitter, worker in zip(emitters, (old, new), strict=True):
+        assert emitter.wait_ended() == 0
+        assert {result["by"].partition("-")[0] for result in emitter.lines()[2]} == {str(worker.pid)}
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended() == 0
+    (line,) = new.logged(
+        "the server has keys of the first edition of the store under this prefix, which this version does not read"
+    )
+    assert line["keys"] == "eb:{0}:*"
+    with server.client() as client:
+        client.delete(*client.scan_iter("eb:{0}:*", count=1000))
+        client.delete(*client.scan_iter("eb:2:{0}:last:*", count=1000))

@@ -1,0 +1,32 @@
+"""`eventbus demo`, as a user runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.programs import HERE, Program
+
+Run = Callable[..., Program]
+
+
+def test_the_demo_shows_results_and_ends_by_itself(run: Run, tmp_path: Path) -> None:
+    began = time.monotonic()
+    demo = run("demo")
+    assert demo.wait_ended(within=30) == 0, demo.story()
+    assert time.monotonic() - began < 10
+    text = demo.out.decode()
+    assert demo.err == ""
+    assert "\x1b" not in text, "piped: plain lines"
+    for said in (
+        "receipt r-o-1",
+        "billing",
+        "attempt 3",
+        "delayed",
+        "LookupError: nothing in stock",
+        "Traceback",
+    ):
+        assert said in text
+    assert "emissions a second" in text
+    assert not list(HERE.glob(".eventbus"))

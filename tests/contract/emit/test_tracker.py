@@ -1,0 +1,300 @@
+"""The completion tracker: no outcome is lost or given to another emission, and nothing piles up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from eventbus import EventProvider, ProviderStopped
+from eventbus.emit import completion
+from eventbus.emit.completion import EARLY_AGE, EARLY_LIMIT, CompletionTracker
+from eventbus.emit.emission import PendingEmission
+from eventbus.model import clock
+from eventbus.model.event import Event
+from eventbus.store.script_rows import Outcome
+from eventbus.store.store import Store
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+
+
+class HeldAdd:
+    """A fault point: the server has done the add, its answer stays away until `release`."""
+
+    def __init__(self, provider: EventProvider) -> None:
+        self.store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
+        self.add = self.store.add
+        self.is_done = asyncio.Event()
+        self.release = asyncio.Event()
+        self.store.add = self._held
+
+    async def _held(self, *arguments: Any, **options: Any) -> Any:
+        answer = await self.add(*arguments, **options)
+        self.is_done.set()
+        await self.release.wait()
+        return answer
+
+
+def _tracker(provider: EventProvider) -> Any:
+    assert provider._life.emitter is not None  # pyright: ignore[reportPrivateUsage]
+    return provider._life.emitter._tracker  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("text", ["short", "x" * 20_000])
+async def test_a_reply_that_overtakes_the_answer_to_its_own_add_is_delivered(
+    make_provider: MakeProvider, until: Until, text: str
+) -> None:
+    first, second = make_provider(), make_provider()
+    go = asyncio.Event()
+
+    @first.on("ask")
+    async def ask(_: Any) -> str:
+        await go.wait()
+        return text
+
+    async with first.worker(), second:
+        original = first.emit("ask", idempotency_key="k")
+        await original.enqueued()
+        held = HeldAdd(second)
+        joined = second.emit("ask", idempotency_key="k", reply_timeout=None)
+        await held.is_done.wait()
+        go.set()
+        assert await original == text
+        await until(lambda: _tracker(second)._early, "the reply is here before the answer")
+        assert not joined.done()
+        held.release.set()
+        assert await asyncio.wait_for(joined, 2) == text
+        assert joined.job_id == original.job_id
+        assert not _tracker(second)._early
+
+
+async def test_a_reply_that_overtakes_the_answer_of_a_new_job_is_delivered(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    provider.on("ask")(lambda n: n)
+    async with provider.worker():
+        held = HeldAdd(provider)
+        emission = provider.emit("ask", 1)
+        assert await asyncio.wait_for(emission, 5) == 1
+        assert not held.release.is_set()
+        held.release.set()
+        await emission.enqueued()
+
+
+async def test_an_emission_may_end_while_its_answer_is_away(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    async with provider:
+        held = HeldAdd(provider)
+        emission = provider.emit("ask", idempotency_key="k")
+        await held.is_done.wait()
+        _tracker(provider).forget(emission, ProviderStopped("for this test"))
+        held.release.set()
+        with pytest.raises(ProviderStopped, match="for this test"):
+            await emission
+        await provider.emit("ask", idempotency_key="k", reply=False)
+        assert _tracker(provider).waiting == 0
+
+
+class _Wait:
+    """An emission without a server."""
+
+    def __init__(self, tracker: CompletionTracker, job_id: str) -> None:
+        route: Any = SimpleNamespace(name="ask", event=Event("ask"), decode_result=msgspec.json.decode)
+        self.emission: PendingEmission[Any] = PendingEmission(
+            route, tracker, job_id, job_id, None, reply=True
+        )
+        tracker.register(self.emission, delay=0)
+
+
+async def test_the_early_buffer_is_bounded_in_number_and_age(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(clock, "monotonic", lambda: moved.now)
+    tracker: Any = CompletionTracker(store, "e")
+    tracker.expect_answers(1)
+    for n in range(EARLY_LIMIT + 50):
+        tracker.settle(Outcome(f"j{n}", "completed", "1"))
+    assert len(tracker._early) == EARLY_LIMIT
+    assert "j49" not in tracker._early
+    assert "j50" in tracker._early
+    moved.now += EARLY_AGE + 1
+    tracker.settle(Outcome("fresh", "completed", "1"))
+    assert list(tracker._early) == ["fresh"]
+    tracker.expect_answers(-1)
+    assert not tracker._early
+
+
+async def test_outcomes_that_nobody_here_asked_for_leave_nothing(store: Store) -> None:
+    tracker: Any = CompletionTracker(store, "e")
+    waited = _Wait(tracker, "mine").emission
+    for n in range(20_000):
+        tracker.settle(Outcome(f"foreign{n}", "completed", "1" if n % 2 else None))
+    assert (tracker._early, tracker._unread, tracker.waiting) == ({}, [], 1)
+    assert not waited.done()
+    # A job that is joined later does not get an outcome from before.
+    tracker.expect_answers(1)
+    joined = _Wait(tracker, "other").emission
+    tracker.join(joined, "foreign7", "open", "")
+    assert not joined.done()
+    tracker.settle(Outcome("mine", "completed", "7"))
+    tracker.settle(Outcome("mine", "failed", "{}"))  # the first settlement wins
+    assert await waited == 7
+
+
+async def test_all_who_wait_for_one_job_are_settled_by_it(store: Store) -> None:
+    tracker: Any = CompletionTracker(store, "e")
+    emissions = [_Wait(tracker, f"j{n}").emission for n in range(10)]
+    for each in emissions[1:]:
+        tracker.join(each, "j0", "open", "")
+    assert tracker.waiting == 1
+    tracker.settle(Outcome("j0", "completed", '"done"'))
+    assert [await each for each in emissions] == ["done"] * 10
+    assert tracker.waiting == 0
+
+
+@pytest.mark.slow
+async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, logs: list[MutableMapping[str, Any]]
+) -> None:
+    """It expires when the server's clock is set forward by more than its life."""
+    provider = make_provider()
+    go = asyncio.Event()
+
+    @provider.on("ask", concurrency=50)
+    async def ask(n: int) -> int:
+        await go.wait()
+        return n
+
+    async with provider.worker():
+        emissions = provider.emit_many("ask", range(20), reply_timeout=None)
+        await emissions[-1].enqueued()
+        (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
+        admin("DEL", stream)  # as its expiry does
+        go.set()
+        assert [await asyncio.wait_for(each, 8) for each in emissions] == list(range(20))
+        assert [each["event"] for each in logs].count("the reply stream was gone, looking outcomes up") == 1
+        later = provider.emit("ask", 99, reply_timeout=None)
+        assert await asyncio.wait_for(later, 2) == 99
+
+
+async def test_a_busy_stream_is_kept_alive(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "_ASK_EACH", 0.05)
+    provider = make_provider()
+
+    @provider.on("ask")
+    async def ask(n: int) -> int:
+        return n
+
+    async with provider.worker():
+        assert await provider.emit("ask", 0) == 0
+        (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
+        admin("EXPIRE", stream, 100)
+        for n in range(1000):  # each answer ends a read, so that no read is empty
+            assert await provider.emit("ask", n) == n
+            if admin("TTL", stream) > 500:
+                return
+    pytest.fail("its life was not renewed")
+
+
+async def test_a_foreign_entry_in_the_reply_stream_stops_nobody(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str
+) -> None:
+    provider = make_provider()
+    provider.on("ask")(lambda n: n)
+    async with provider.worker():
+        assert await provider.emit("ask", 1) == 1
+        (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
+        for fields in (
+            ("d", "\xc1 no msgpack"),
+            ("d", msgspec.msgpack.encode(["j", "completed"])),
+            ("x", "y"),
+        ):
+            admin("XADD", stream, "*", *fields)
+        assert await asyncio.wait_for(provider.emit("ask", 2, reply_timeout=None), 5) == 2
+
+
+@pytest.mark.slow
+async def test_a_connection_that_is_cut_is_made_again_and_everything_goes_on(
+    make_provider: MakeProvider, admin: Callable[..., Any], until: Until
+) -> None:
+    worker, emitter = make_provider(name="cut-worker"), make_provider(name="cut-emitter")
+    done: list[int] = []
+
+    @worker.on("ask", concurrency=20)
+    async def ask(n: int) -> int:
+        done.append(n)
+        return n
+
+    async with worker.worker(), emitter:
+        emissions = emitter.emit_many("ask", range(3000), reply_timeout=None)
+        for cuts in range(1, 4):
+            await until(lambda cuts=cuts: len(done) > cuts * 500, "some are done")
+            for line in admin("CLIENT", "LIST").splitlines():
+                facts = dict(part.split("=", 1) for part in line.split(" "))
+                if facts["name"].startswith("cut-"):
+                    admin("CLIENT", "KILL", "ID", facts["id"])
+        assert [await asyncio.wait_for(each, 15) for each in emissions] == list(range(3000))
+    assert len(done) == len(set(done)) == 3000
+
+
+@pytest.mark.slow
+async def test_the_time_to_settle_grows_with_the_number_in_flight_and_no_faster(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider(concurrency=200, max_concurrency=200)
+
+    @provider.on("ask")
+    async def ask(n: int) -> int:
+        return n
+
+    async def measure(count: int) -> float:
+        begin = time.perf_counter()
+        emissions = provider.emit_many("ask", range(count))
+        for n, each in enumerate(emissions):
+            assert await each == n
+        return (time.perf_counter() - begin) / count
+
+    async with provider.worker():
+        await measure(500)
+        few, many = await measure(2000), await measure(10_000)
+    assert many < 3 * few, f"{few * 1e6:.0f} us each of 2,000, {many * 1e6:.0f} us each of 10,000"
+
+
+async def test_a_reply_stream_that_cannot_be_read_is_told_once(
+    make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, until: Until, logs: list[Any]
+) -> None:
+    provider = make_provider()
+    async with provider:
+        (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
+        admin("DEL", stream)
+        admin("SET", stream, "it is mine", "EX", 600)
+        store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
+        looks = store.inspection._caller  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: _told(logs), "it is told")
+        sent, command = [0], looks.command
+
+        async def count(*words: Any, **options: Any) -> Any:
+            sent[0] += words[0] == "EXPIRE"
+            return await command(*words, **options)
+
+        looks.command = count
+        await until(lambda: sent[0] >= 5, "it goes on trying")
+        assert _told(logs) == ["warning"]
+
+
+def _told(logs: list[Any]) -> list[str]:
+    return [
+        each["log_level"]
+        for each in logs
+        if each["event"] == "reply stream interrupted" and each["log_level"] != "debug"
+    ]

@@ -1,0 +1,129 @@
+"""The worker's end of a channel: what it accepts, and what it rejects."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventbus.runtime.process_channel import ANSWER, NOTE, REQUEST, Channel, ChannelEnded, pack
+
+_FRAMES = pack(NOTE, 1, b"one") + pack(NOTE, 0, b"") + pack(ANSWER, 1, b"1" * 300) + pack(NOTE, 1, b"late")
+
+
+class Wire(asyncio.Transport):
+    """A transport that records all writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+
+class Bench:
+    """A channel on a wire, with what it reported."""
+
+    def __init__(self) -> None:
+        self.notes: list[bytes] = []
+        self.ends: list[str] = []
+        self.channel = Channel(self.notes.append)
+        self.channel.on_end = self.ends.append
+        self.wire = Wire()
+        self.channel.connection_made(self.wire)
+
+    async def ask(self, request: bytes = b"?") -> asyncio.Task[Any]:
+        """Ask; returns when the request is written: the first step of an ask does that."""
+        task = asyncio.ensure_future(self.channel.ask(request, int))
+        await asyncio.sleep(0)
+        return task
+
+
+@given(cuts=st.lists(st.integers(0, len(_FRAMES)), max_size=12))
+def test_frames_may_come_in_any_pieces(cuts: list[int]) -> None:
+    async def run() -> None:
+        bench = Bench()
+        answer = await bench.ask()
+        edges = [0, *sorted(cuts), len(_FRAMES)]
+        for start, end in itertools.pairwise(edges):
+            if start != end:
+                bench.channel.data_received(_FRAMES[start:end])
+        assert await answer == int("1" * 300)
+        assert bench.notes == [b"one", b"", b"late"]
+        assert not bench.channel.is_over
+
+    asyncio.run(run())
+
+
+async def test_requests_are_numbered_and_answered_one_by_one() -> None:
+    bench = Bench()
+    for number in (1, 2, 3):
+        answer = await bench.ask(b"%d?" % number)
+        assert bench.wire.written.endswith(pack(REQUEST, number, b"%d?" % number))
+        bench.channel.data_received(pack(NOTE, 1, b"late") + pack(ANSWER, number, b"%d" % number))
+        assert await answer == number
+    assert bench.ends == []
+
+
+@pytest.mark.parametrize("is_under_way", [True, False])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x",
+        b"evb",
+        bytes(100),
+        pack(REQUEST, 2, b""),
+        pack(b"?", 2, b""),
+        pack(NOTE, 3, b""),
+        pack(ANSWER, 1, b"1"),
+        pack(ANSWER, 3, b"3"),
+        pack(ANSWER, 3, b"3" * 1000)[:20],  # it may never be whole
+    ],
+)
+async def test_whatever_is_no_frame_of_now_breaks_it_for_good(data: bytes, *, is_under_way: bool) -> None:
+    bench = Bench()
+    first = await bench.ask()
+    bench.channel.data_received(pack(ANSWER, 1, b"1"))
+    assert await first == 1
+    answer = await bench.ask()
+    if not is_under_way:
+        bench.channel.data_received(pack(ANSWER, 2, b"2"))
+        assert await answer == 2
+    bench.channel.data_received(data)
+    bench.channel.data_received(pack(ANSWER, 2, b"7"))
+    bench.channel.connection_lost(None)
+    if is_under_way:
+        with pytest.raises(ChannelEnded) as caught:
+            await answer
+        assert str(caught.value)
+    else:
+        (fault,) = bench.ends
+        assert fault
+    with pytest.raises(ChannelEnded):
+        await bench.channel.ask(b"?", int)
+
+
+@pytest.mark.parametrize("data", [pack(ANSWER, 1, b"no number"), pack(NOTE, 1, b"one")])
+async def test_a_message_that_cannot_be_read_breaks_it(data: bytes) -> None:
+    bench = Bench()
+    bench.channel._on_note = cast("Any", int)
+    answer = await bench.ask()
+    bench.channel.data_received(data)
+    with pytest.raises(ChannelEnded, match="that cannot be read: invalid literal"):
+        await answer
+
+
+async def test_half_an_answer_is_none() -> None:
+    bench = Bench()
+    answer = await bench.ask()
+    bench.channel.data_received(pack(ANSWER, 1, b"123")[:-1])
+    bench.channel.connection_lost(None)
+    with pytest.raises(ChannelEnded) as caught:
+        await answer
+    assert str(caught.value) == ""
+    assert bench.ends == []

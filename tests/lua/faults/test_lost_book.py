@@ -1,0 +1,83 @@
+"""The book of a shard: opened by a start, and opened again after somebody emptied the server."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from drivers.shards import LEASE, QUEUE, Shard, row, settle
+
+from eventbus.errors import StoreRefused
+from eventbus.store.connection.connector import Connector
+from eventbus.store.script_rows import LeaseRow
+from eventbus.store.store import Store
+
+
+async def _lose_all(shard: Shard) -> None:
+    names = await shard.command("KEYS", f"{shard.store.keys.root}:*")
+    await shard.command("DEL", *names)
+
+
+async def test_a_start_opens_the_shard_and_leaves_an_open_one_as_it_is(
+    shard: Shard, prefix: str, server_url: str
+) -> None:
+    book = shard.shard_key("queues")
+    assert await shard.command("HSTRLEN", book, "*") == 26
+    await shard.command("HSET", book, "*", "kept")
+    other = Store(Connector(server_url), prefix=prefix, name="other")
+    await other.start(deadline=None)
+    await other.aclose()
+    assert await shard.command("HGET", book, "*") == "kept"
+
+
+async def test_calls_go_on_after_the_server_was_emptied(
+    shard: Shard, logs: list[MutableMapping[str, Any]]
+) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    await _lose_all(shard)
+    assert await shard.add(row("b")) == []
+    await _lose_all(shard)
+    assert (await shard.turn()).claims == []
+    await shard.add(row("c"))
+    answer = await shard.turn()
+    assert [each.id for each in answer.claims] == ["c"]
+    await _lose_all(shard)
+    assert (await shard.turn(settle(answer.claims[0], answer.token))).lost == ["c"]
+    said = [each["event"] for each in logs if each["log_level"] == "warning"]
+    assert said == ["the server has lost what it knew of the shard, opening it again"] * 3
+
+
+async def test_the_lease_threads_call_is_refused_and_writes_nothing(shard: Shard) -> None:
+    await _lose_all(shard)
+    leases = shard.store.open_leases(timeout=5)
+    with pytest.raises(StoreRefused) as caught:
+        leases.renew([LeaseRow("a", "w:1")], worker="w", lease_ms=LEASE, lag_ms=0)
+    leases.close()
+    assert caught.value.code == "NOSHARD"
+    assert await shard.command("KEYS", f"{shard.store.keys.root}:*") == []
+
+
+async def test_looking_opens_nothing(shard: Shard) -> None:
+    await _lose_all(shard)
+    assert [each.workers for each in await shard.survey(QUEUE)] == [0]
+    assert (await shard.store.inspection.job("a")).fields == {}
+    assert await shard.command("KEYS", f"{shard.store.keys.root}:*") == []
+
+
+async def test_keys_of_the_first_edition_are_told_and_left_alone(
+    shard: Shard, prefix: str, server_url: str, logs: list[MutableMapping[str, Any]]
+) -> None:
+    old = f"{shard.store.keys.first_edition}:order"
+    await shard.command("SET", old, "7")
+    try:
+        other = Store(Connector(server_url), prefix=prefix, name="other")
+        await other.start(deadline=None)
+        await other.aclose()
+        assert await shard.command("GET", old) == "7"
+    finally:
+        await shard.command("DEL", old)
+    (line,) = [each for each in logs if each["log_level"] == "warning"]
+    assert "keys of the first edition" in line["event"]
+    assert line["keys"] == f"{shard.store.keys.first_edition}:*"

@@ -1,0 +1,230 @@
+"""rescue.lua, renew.lua and note.lua: leases that expire, are renewed, and prove who may write."""
+
+from __future__ import annotations
+
+import json
+
+from drivers.shards import LEASE, QUEUE, START, Shard, row, settle, turn_queue
+
+from eventbus.store.script_rows import StallRow
+
+# rescue
+
+
+async def test_a_lease_that_ran_out_puts_the_job_back_in_its_old_place(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    await shard.turn()
+    await shard.add(row("c"), row("urgent", priority=-1))
+    shard.now += LEASE
+    assert await shard.rescue() == (-1, ["a", "b"], [])
+    assert await shard.members("ready") == ["urgent", "a", "b", "c"]
+    assert await shard.members("active", "") == []
+
+
+async def test_a_stall_is_counted_and_is_no_attempt(shard: Shard) -> None:
+    await shard.add(row("a"))
+    for stalls in (1, 2):
+        await shard.turn()
+        shard.now += LEASE
+        await shard.rescue()
+        assert (await shard.record("a"))["stalls"] == str(stalls)
+    (claim,) = (await shard.turn()).claims
+    assert (claim.stalls, claim.attempts) == (2, 0)
+
+
+async def _stall_twice(shard: Shard, *jobs: str) -> None:
+    await shard.add(*(row(job) for job in jobs))
+    for _ in range(2):
+        await shard.turn()
+        shard.now += LEASE
+        assert (await shard.rescue(limit=1000))[1] == [*jobs]
+
+
+async def test_what_stalled_twice_goes_behind_what_waits_and_is_claimed_alone(shard: Shard) -> None:
+    await _stall_twice(shard, "a", "b")
+    await shard.add(row("c"))
+    assert await shard.members("ready") == ["a", "b", "c"]
+    await shard.add(row("urgent", priority=-1))
+    answers = [await shard.turn() for _ in range(4)]
+    assert [[claim.id for claim in each.claims] for each in answers] == [["urgent", "c"], ["a"], ["b"], []]
+    assert [each.more for each in answers] == [[1], [1], [], []]
+
+
+async def test_a_worker_that_runs_a_suspect_is_given_no_other_and_is_not_told_of_more(shard: Shard) -> None:
+    await _stall_twice(shard, "a", "b")
+    answer = await shard.turn(suspects=False)
+    assert (answer.claims, answer.more) == ([], [])
+    assert await shard.members("ready") == ["a", "b"]
+    assert [claim.id for claim in (await shard.turn(worker="other")).claims] == ["a"]
+
+
+async def test_suspects_do_not_hold_up_what_waits_behind_them(shard: Shard) -> None:
+    suspects = [f"s{n:02}" for n in range(60)]
+    await _stall_twice(shard, *suspects)
+    await shard.add(*(row(name) for name in "cde"))
+    answers = [await shard.turn(suspects=False, queues=[turn_queue(quota=2)]) for _ in range(3)]
+    assert [[claim.id for claim in each.claims] for each in answers] == [["c", "d"], ["e"], []]
+    assert [each.more for each in answers] == [[1], [], []]
+    assert await shard.members("ready") == suspects
+
+
+async def test_how_far_a_turn_reads_past_suspects_is_bounded(shard: Shard) -> None:
+    await _stall_twice(shard, *(f"s{n:03}" for n in range(260)))
+    await shard.add(row("behind"))
+    answer = await shard.turn(suspects=False, want=2)
+    assert (answer.claims, answer.more) == ([], [])
+    assert [claim.id for claim in (await shard.turn()).claims] == ["s000"]
+
+
+async def test_a_stall_is_kept_with_who_held_the_job_and_how_it_was(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn(worker="w7+")
+    shard.now += 1000
+    await shard.renew(("a", answer.token), worker="w7", lag=2500)
+    shard.now += LEASE
+    await shard.rescue()
+    assert shard.stalls == [StallRow("a", "rescued", "w7", LEASE, 2500)]
+    (kept,) = [json.loads(each) for each in await shard.command("LRANGE", shard.key("log", "a"), 0, -1)]
+    assert (kept["type"], kept["worker"], kept["stalls"]) == ("StalledError", "w7", 1)
+    assert f"renewed it {LEASE} ms before, its event loop 2500 ms behind" in kept["message"]
+
+
+async def test_a_lease_that_has_not_ended_is_left_and_its_end_is_told(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    shard.now += LEASE - 1
+    assert await shard.rescue() == (1, [], [])
+    assert await shard.state("a") == "active"
+
+
+async def test_past_the_stall_limit_a_job_fails_and_its_emitter_is_told(shard: Shard) -> None:
+    await shard.open_replies()
+    await shard.add(row("a", key="k"))
+    await shard.turn()
+    shard.now += LEASE
+    assert await shard.rescue(max_stalls=1) == (-1, ["a"], [])
+    await shard.turn()
+    shard.now += LEASE
+    assert await shard.rescue(max_stalls=1) == (-1, [], ["a"])
+    assert await shard.members("failed") == ["a"]
+    assert (await shard.record("a"))["stalls"] == "2"
+    ((told,),) = await shard.replies()
+    assert told[:3] == ("a", "failed", 1)
+    error = json.loads(told[3])
+    assert (error["type"], error["stalls"], error["attempts"]) == ("StalledError", 2, 0)
+    assert "2 times" in error["message"]
+    assert await shard.add(row("b", key="k")) == []  # the key is free again
+
+
+async def test_a_settle_after_the_job_failed_by_stalls_is_lost(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    shard.now += LEASE
+    await shard.rescue(max_stalls=0)
+    assert (await shard.turn(settle(answer.claims[0], answer.token), want=0)).lost == ["a"]
+    assert await shard.state("a") == "failed"
+
+
+async def test_a_rescue_takes_a_bounded_number_and_says_that_more_is_due(shard: Shard) -> None:
+    await shard.add(*(row(str(i)) for i in range(5)))
+    await shard.turn()
+    shard.now += LEASE
+    assert await shard.rescue(limit=3) == (0, ["0", "1", "2"], [])
+    assert await shard.rescue(limit=3) == (-1, ["3", "4"], [])
+
+
+async def test_a_rescued_job_wakes_the_pools_of_its_queue(shard: Shard) -> None:
+    await shard.announce()
+    await shard.add(row("a"))
+    await shard.turn()
+    shard.now += LEASE
+    await shard.rescue()
+    assert await shard.members("wake", "pool") == [QUEUE]
+
+
+async def test_after_a_gap_of_more_than_half_a_lease_everybody_has_one_more_lease(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.renew()  # heard
+    await shard.turn()
+    shard.now += 2 * LEASE  # the server stood still, or was away
+    assert await shard.rescue(is_heard=False) == (LEASE, [], [])
+    assert await shard.state("a") == "active"
+    for _ in range(4):  # no worker renews it, but workers are there
+        shard.now += LEASE // 4
+        await shard.renew()
+    assert await shard.rescue(is_heard=False) == (-1, ["a"], [])
+
+
+async def test_beats_that_are_a_little_late_give_no_grace(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    for _ in range(4):  # other workers', each later than it should be
+        shard.now += LEASE // 2
+        await shard.renew()
+    assert await shard.rescue(is_heard=False) == (-1, ["a"], [])
+
+
+async def test_a_renewal_after_a_gap_gives_the_grace_too(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.renew()
+    await shard.turn()
+    shard.now += 2 * LEASE
+    await shard.renew()
+    assert await shard.rescue(is_heard=False) == (LEASE, [], [])
+
+
+async def test_while_workers_are_heard_there_is_no_grace(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.renew()
+    await shard.turn()
+    for _ in range(4):
+        shard.now += LEASE // 4
+        await shard.renew()
+    assert (await shard.rescue(is_heard=False))[1] == ["a"]
+
+
+# renew
+
+
+async def test_a_renewal_puts_the_end_of_the_lease_off(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    answer = await shard.turn()
+    shard.now += 3000
+    assert await shard.renew(("a", answer.token)) == []
+    assert await shard.score("active", "", "a") == START + 3000 + LEASE
+    assert await shard.score("active", "", "b") == START + LEASE
+
+
+async def test_a_renewal_tells_which_leases_are_lost_and_does_not_bring_them_back(shard: Shard) -> None:
+    await shard.add(row("ended"), row("rescued"), row("retaken"), row("gone"))
+    answer = await shard.turn()
+    await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    shard.now += LEASE
+    await shard.renew(("gone", answer.token))
+    await shard.rescue()
+    taken = await shard.turn(worker="other", want=1)
+    assert [each.id for each in taken.claims] == ["rescued"]
+    await shard.command("UNLINK", shard.key("job", "gone"))
+    await shard.command("ZREM", shard.shard_key("active"), "gone")
+    jobs = ["ended", "rescued", "retaken", "gone", "never"]
+    assert await shard.renew(*((each, answer.token) for each in jobs)) == jobs
+    assert await shard.members("active", "") == ["rescued"]
+
+
+# note
+
+
+async def test_progress_is_recorded_under_the_lease(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    assert await shard.note("a", answer.token, "40") == []
+    assert await shard.command("GET", shard.key("progress", "a")) == "40"
+
+
+async def test_progress_without_the_lease_is_refused_and_not_recorded(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    answer = await shard.turn()
+    await shard.turn(settle(answer.claims[1], answer.token), want=0)
+    for job, token in (("a", "w:9"), ("b", answer.token), ("none", answer.token)):
+        assert await shard.note(job, token, "1") == [job]
+        assert await shard.command("EXISTS", shard.key("progress", job)) == 0

@@ -1,0 +1,223 @@
+"""Compares what the server answered and stored with the job model.
+
+Where a call has a choice (which queues a claim takes from, which finished jobs retention removes
+first), the checker only checks the bounds of that choice. All other facts must equal the model,
+job by job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from models.answers import Answers
+from models.job_model import SUSPECT, JobModel
+from models.job_model_values import Job, Turn
+from models.snapshots import ENDED, Finals, Snapshot, told_to
+
+from eventbus.store.script_rows import ClaimRow, TurnAnswer
+
+__all__ = ["JobChecker", "Wakes"]
+
+_WINDOW = 120_000
+_INLINE = 8192
+_LIVE = 60_000
+
+
+class JobChecker:
+    """Checks one shard."""
+
+    def __init__(self, model: JobModel) -> None:
+        self.model = model
+        self.finals = Finals()
+        self.answers = Answers()
+
+    # claims
+
+    def check_claims(self, turn: Turn, answer: TurnAnswer) -> None:
+        """Claims must be in order, within all bounds, and as many as the bounds allow.
+
+        Call it after the model has settled and before it claims.
+        """
+        jobs = self.model.jobs
+        chosen = [jobs[claim.id] for claim in answer.claims]
+        for claim, job in zip(answer.claims, chosen, strict=True):
+            told = (claim.body, claim.attempts, claim.stalls, claim.created, claim.due, claim.stop)
+            assert told == (job.body, job.attempts, job.stalls, job.created, job.due, "")
+        suspects = [job for job in chosen if job.stalls >= SUSPECT]
+        assert not suspects or (turn.suspects and len(chosen) == 1), "a suspect is claimed alone, if at all"
+        assert len(chosen) <= turn.want, "no more than was wanted"
+        for index, (name, quota) in enumerate(turn.queues, start=1):
+            there = self.model.waiting(name)
+            mine = [jobs[claim.id] for claim in answer.claims if claim.queue == index]
+            may = there if suspects else [job for job in there if job.stalls < SUSPECT]
+            assert mine == may[: len(mine)], f"{name} is claimed in order"
+            assert len(mine) <= quota, f"{name} gives no more than its quota"
+            if turn.suspects or len(may) == len(there):
+                has_more = turn.want > 0 and quota > 0 and len(mine) < len(there)
+                assert (index in answer.more) == has_more, f"whether {name} has more"
+        self._check_share(turn, answer, chosen)
+
+    def _check_share(self, turn: Turn, answer: TurnAnswer, chosen: list[Job]) -> None:
+        """Unless a suspect is in the way, no job may be left that could have been claimed."""
+        there = {name: self.model.waiting(name) for name, quota in turn.queues if quota > 0}
+        if any(job.stalls >= SUSPECT for jobs in there.values() for job in jobs):
+            return
+        if chosen and sum(len(job.body) for job in chosen) >= turn.max_bytes:
+            return
+        took = Counter(turn.queues[claim.queue - 1][0] for claim in answer.claims)
+        for name, quota in turn.queues:
+            part = turn.want if len(chosen) < turn.want else turn.want // max(len(there), 1)
+            assert took[name] >= min(part, quota, len(there.get(name, []))), f"{name} gives its share"
+
+    def check_repeat(self, first: TurnAnswer, again: TurnAnswer) -> None:
+        """A repeated call gets the same answer, except for claims that were lost meanwhile."""
+        held: list[ClaimRow] = [each for each in first.claims if self.model.holds(each.id, first.token)]
+        assert again.claims == held, "a repeat brings what is still held"
+        assert (again.lost, again.woken) == (first.lost, first.woken)
+
+    # what lies in the server
+
+    def check(self, now: Snapshot, *, may_forget: bool) -> None:
+        """Check the whole shard after a call; `may_forget` says whether that call applies retention."""
+        now.check()
+        self.finals.check(now)
+        self.answers.check(now)
+        gone = [job for job in self.model.jobs.values() if job.id not in now.jobs]
+        assert may_forget or not gone, f"lost: {gone}"
+        self._check_forgotten(gone)
+        for job in gone:
+            del self.model.jobs[job.id]
+        assert set(now.jobs) == set(self.model.jobs)
+        for job in self.model.jobs.values():
+            self._check_record(job, now)
+        for queue in {job.queue for job in self.model.jobs.values()}:
+            line = [job.id for job in self.model.waiting(queue)]
+            assert list(now.zset("ready", queue)) == line, f"the order of {queue}"
+        self._check_pointers(now)
+        self._check_told(now)
+        messages = {worker: set(each) for worker, each in now.values["control"].items()}
+        assert messages == self.model.messages, "what workers are to hear"
+
+    def _check_record(self, job: Job, now: Snapshot) -> None:
+        record = now.jobs[job.id]
+        assert (record["state"], record["queue"]) == (job.state, job.queue), job
+        assert (record.get("token") or "") == job.token, job
+        counts = (int(record.get("attempts", 0)), int(record.get("stalls", 0)))
+        assert counts == (job.attempts, job.stalls), job
+        assert now.values["progress"].get(job.id, "") == job.progress
+        if job.state == "active":
+            assert now.zset("active")[job.id] == job.lease_end, job
+        elif job.state == "delayed":
+            assert now.zset("delayed", job.queue)[job.id] == job.due, job
+        elif job.state in ENDED:
+            if job.text is None:
+                job.text = now.text_of(job.id)
+                assert job.text.startswith('{"'), job
+            assert now.text_of(job.id) == job.text, job
+            assert now.zset(job.state, job.queue)[job.id] == job.ended == int(record["ended"]), job
+
+    def _check_forgotten(self, gone: list[Job]) -> None:
+        """Retention may only remove ended jobs outside the window, over the count or age, oldest first."""
+        for job in gone:
+            assert job.state in ENDED, f"lost: {job}"
+            assert job.ended < self.model.now - _WINDOW, f"forgotten while it may be asked for: {job}"
+            count, age = self._limits(job)
+            line = self._line(job.queue, job.state)
+            newer = len(line) - 1 - line.index(job)
+            assert newer >= count or job.ended < self.model.now - age, f"forgotten too early: {job}"
+            assert all(each in gone for each in line[: line.index(job)]), (
+                f"forgotten before older ones: {job}"
+            )
+
+    def check_swept(self) -> None:
+        """After a sweep without a limit, no job may be left that retention should have removed."""
+        for job in self.model.jobs.values():
+            if job.state in ENDED and job.ended < self.model.now - _WINDOW:
+                count, age = self._limits(job)
+                line = self._line(job.queue, job.state)
+                newer = len(line) - 1 - line.index(job)
+                assert newer < count, f"kept beyond the count: {job}"
+                assert job.ended >= self.model.now - max(age, _WINDOW), f"kept beyond the age: {job}"
+
+    def _limits(self, job: Job) -> tuple[int, int]:
+        kept = self.model.queues[job.queue.partition("@")[0]].kept
+        if job.state == "completed":
+            return kept.keep_completed, kept.age_completed
+        return kept.keep_failed, kept.age_failed
+
+    def _line(self, queue: str, state: str) -> list[Job]:
+        """Return the jobs of a queue that ended in one state, the oldest first."""
+        found = [each for each in self.model.jobs.values() if (each.queue, each.state) == (queue, state)]
+        return sorted(found, key=lambda job: (job.ended, job.id))
+
+    def _check_pointers(self, now: Snapshot) -> None:
+        model = self.model
+        there = {
+            name: (fields["job"], fields["print"], fields.get("state"))
+            for name, fields in now.values["key"].items()
+        }
+        should = {
+            f"{queue}:{key}": (
+                pointer.job.id,
+                pointer.print,
+                None if pointer.job.is_open else pointer.job.state,
+            )
+            for (queue, key), pointer in model.pointers.items()
+        }
+        assert there == should, "keys point where they should"
+        for (queue, key), pointer in model.pointers.items():
+            left = -1 if pointer.expires is None else pointer.expires - model.unit
+            assert now.lives["key"][f"{queue}:{key}"] == left, f"how long {key} of {queue} is kept"
+
+    def _check_told(self, now: Snapshot) -> None:
+        """Each emitter that waited for a job got its outcome once; no other emitter got it."""
+        assert set(now.values["replies"]) == set(self.model.told), "the stream of an emitter that is gone"
+        for emitter, jobs in self.model.told.items():
+            should = Counter(
+                (job.id, job.state, 1, text) if len(text) <= _INLINE else (job.id, job.state, 0, "")
+                for job in jobs
+                for text in [job.text or ""]
+            )
+            assert told_to(now.values["replies"][emitter]) == should, f"what {emitter} heard"
+
+
+class Wakes:
+    """No wake is lost: if jobs wait, each live pool has an armed wake or a worker that knows of them."""
+
+    def __init__(self) -> None:
+        self.pools: dict[str, dict[str, int]] = {}
+        """pool -> queue -> when it was announced."""
+        self.known: dict[str, set[str]] = {}
+        """pool -> the queues that a worker of it is going to poll."""
+
+    def announce(self, pool: str, queues: list[str], now: int) -> None:
+        served = self.pools.setdefault(pool, {})
+        for queue in queues:
+            if served.get(queue, 0) < now - _LIVE:
+                self.known.setdefault(pool, set()).add(queue)  # a starting worker polls all its queues
+            served[queue] = now
+
+    def leave(self, pool: str) -> None:
+        """Forget a pool whose last worker has left: no worker can be woken."""
+        self.pools.pop(pool, None)
+
+    def turn(self, turn: Turn, answer: TurnAnswer, model: JobModel) -> None:
+        """A worker polled these queues. That uses up its wakes, unless suspects wait that it may not claim."""
+        known = self.known.setdefault(turn.pool, set())
+        for name, quota in turn.queues:
+            has_suspects = any(job.stalls >= SUSPECT for job in model.waiting(name))
+            if turn.want > 0 and quota > 0 and (turn.suspects or not has_suspects):
+                known.discard(name)
+        known.update(answer.woken)
+
+    def check(self, now: Snapshot, model: JobModel) -> None:
+        for pool, served in self.pools.items():
+            armed = self.known.get(pool, set()).union(now.zset("wake", pool))
+            for queue, announced in served.items():
+                if announced >= model.now - _LIVE and model.waiting(queue):
+                    assert queue in armed, f"jobs wait in {queue}, and nobody of {pool} knows"
+
+    def forget(self, now: Snapshot) -> None:
+        """Call it before a time in which wakes may expire: workers poll by themselves meanwhile."""
+        for pool in self.pools:
+            self.known.setdefault(pool, set()).update(now.zset("wake", pool))

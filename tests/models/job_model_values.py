@@ -1,0 +1,85 @@
+"""The values of the job model; `job_model` says how they change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from models.snapshots import ENDED
+
+from eventbus.store.script_rows import SettleRow, SweepQueue, TurnAnswer
+
+__all__ = ["Job", "Memory", "Pointer", "Queue", "Turn"]
+
+
+@dataclass
+class Queue:
+    """The settings of a queue, the same for all emitters and workers."""
+
+    name: str
+    kept: SweepQueue
+    key_ttl: int
+    max_waiting: int | str = ""
+    groups: set[str] = field(default_factory=set[str])
+
+
+@dataclass
+class Job:
+    """One job. `place` orders waiting jobs: by priority, then by a rising (FIFO) or falling (LIFO) number."""
+
+    id: str
+    queue: str
+    body: str
+    place: tuple[int, int]
+    is_lifo: bool
+    created: int
+    due: int
+    key: str
+    emitter: str
+    state: str = "waiting"
+    attempts: int = 0
+    stalls: int = 0
+    token: str = ""
+    lease_end: int = 0
+    ended: int = 0
+    text: str | None = ""
+    """Its result or error; None while the server's own error text has not been read yet."""
+    cancelled_by: str = ""
+    """The call that cancelled it."""
+    waiters: set[str] = field(default_factory=set[str])
+    progress: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state not in ENDED
+
+
+@dataclass
+class Pointer:
+    """The job that a key points to. `expires` is in units of model time, None while the job is open."""
+
+    job: Job
+    print: str
+    expires: int | None = None
+
+
+@dataclass
+class Turn:
+    """What a worker sends in one turn; `queues` are names with quotas."""
+
+    worker: str
+    call: int
+    pool: str
+    want: int
+    suspects: bool
+    max_bytes: int
+    queues: list[tuple[str, int]]
+    settles: list[SettleRow]
+
+
+@dataclass
+class Memory:
+    """What the server remembers of a worker's last call."""
+
+    turn: Turn
+    answer: TurnAnswer
+    expires: int

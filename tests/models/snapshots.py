@@ -1,0 +1,170 @@
+"""A snapshot of a server: every key, read in one call, and the invariants of each snapshot.
+
+It does not know which calls were made (see `job_model`). It only checks that each job is in the one
+sorted set that its state names, and that every key expires that must expire according to `KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from eventbus.store.keys import KINDS
+
+__all__ = ["ENDED", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
+
+ENDED = ("completed", "failed", "cancelled")
+UNIT = 30_000
+"""Expiry times pass in whole units of model time, in ms; a test takes much less real time than one unit."""
+
+_FIELD = 64
+
+_READ = """
+local rows = {}
+for _, name in ipairs(redis.call('KEYS', '*')) do
+  local kind, value = redis.call('TYPE', name).ok, nil
+  if kind == 'hash' then value = redis.call('HGETALL', name)
+  elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
+  elseif kind == 'set' then value = redis.call('SMEMBERS', name)
+  elseif kind == 'list' then value = redis.call('LRANGE', name, 0, -1)
+  elseif kind == 'string' then value = redis.call('GET', name)
+  else
+    value = {}
+    for _, entry in ipairs(redis.call('XRANGE', name, '-', '+')) do
+      if entry[2][1] == 'd' then
+        for _, each in ipairs(cmsgpack.unpack(entry[2][2])) do value[#value + 1] = each end
+      end
+    end
+  end
+  rows[#rows + 1] = { name, redis.call('PTTL', name), value }
+end
+return rows
+"""
+
+_PASS = """
+local gone = {}
+for _, name in ipairs(redis.call('KEYS', '*')) do
+  local left = redis.call('PTTL', name)
+  if left >= 0 and not string.find(name, ':replies:', 1, true) then
+    left = math.ceil(left / ARGV[1]) * ARGV[1] - ARGV[2] * ARGV[1]
+    if left > 0 then
+      redis.call('PEXPIRE', name, string.format('%.0f', left))
+    else
+      redis.call('DEL', name)
+      gone[#gone + 1] = name
+    end
+  end
+end
+return gone
+"""
+
+
+def pass_time(client: Any, units: int) -> None:
+    """Bring every expiry nearer by `units`, except those of reply streams, which emitters renew."""
+    client.eval(_PASS, 0, UNIT, units)
+
+
+class Snapshot:
+    """All keys of a server that has one shard and nothing else."""
+
+    def __init__(self, client: Any) -> None:
+        self.values: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+        """kind -> name ('' for a key that each shard has once) -> content."""
+        self.lives: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+        """kind -> name -> units until it expires, -1 for never."""
+        for full, ttl, value in client.eval(_READ, 0):
+            kind, _, name = full.partition("}:")[2].partition(":")
+            assert kind in KINDS, f"the key {full} is of no known kind"
+            self.lives[kind][name] = -1 if ttl < 0 else -(-ttl // UNIT)
+            self.values[kind][name] = _shape(KINDS[kind][0], value)
+        self.jobs: dict[str, dict[str, str]] = self.values["job"]
+
+    def zset(self, kind: str, name: str = "") -> dict[str, int]:
+        """Members with their scores, in order; empty if there is no such key."""
+        return self.values[kind].get(name, {})
+
+    def text_of(self, job: str) -> str:
+        """The result or error of a job, wherever it lies."""
+        return self.jobs[job].get("result") or self.values["result"].get(job, "")
+
+    def check(self) -> None:
+        """Check what must hold after any call."""
+        self._check_places()
+        self._check_due()
+        for job, record in self.jobs.items():
+            large = [name for name, value in record.items() if len(value.encode()) > _FIELD]
+            assert not large, f"fields of {job} are over {_FIELD} bytes: {large}"
+        for kind, lives in self.lives.items():
+            for name, life in lives.items():
+                self._check_life(kind, name, life)
+
+    def _check_places(self) -> None:
+        stands: dict[str, list[str]] = {}
+        for job in self.zset("active"):
+            stands.setdefault(job, []).append("active")
+        for kind in ("ready", "delayed", "parked", *ENDED):
+            for queue, members in self.values[kind].items():
+                for job in members:
+                    stands.setdefault(job, []).append(f"{kind}:{queue}")
+        should = {job: [place] for job, record in self.jobs.items() if (place := _place_of(record))}
+        assert stands == should, "a job stands where its state does not say"
+
+    def _check_due(self) -> None:
+        """Check that each queue with delayed jobs stands in `due`, not later than the first of them, and no other."""
+        noted = {name[2:]: score for name, score in self.zset("due").items() if name.startswith("q:")}
+        first = {queue: min(jobs.values()) for queue, jobs in self.values["delayed"].items()}
+        assert noted.keys() == first.keys()
+        late = [queue for queue, score in noted.items() if score > first[queue]]
+        assert not late, f"delayed jobs are looked at late: {late}"
+
+    def _check_life(self, kind: str, name: str, life: int) -> None:
+        goes = KINDS[kind][3]
+        if goes in ("with the record", "when empty", "when it is open"):
+            assert name in self.jobs, f"{kind}:{name} has no record"
+            assert life == -1, f"{kind}:{name} goes before its record"
+        elif goes in ("never", "with its last job", "with its last root", "by retention"):
+            assert life == -1, f"{kind}:{name} expires"
+        elif kind == "key":
+            pointer = self.values["key"][name]
+            is_open = "state" not in pointer
+            assert (life == -1) == is_open, f"the pointer {name} is {pointer} and has a life of {life}"
+        else:
+            assert life >= 0, f"{kind}:{name} stays for ever"
+
+
+class Finals:
+    """The final states of jobs, as they were first seen: they never change."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, str, str]] = {}
+
+    def check(self, now: Snapshot) -> None:
+        for job, record in now.jobs.items():
+            if record["state"] in ENDED:
+                final = (record["state"], record["ended"], now.text_of(job))
+                assert self._seen.setdefault(job, final) == final, f"{job} ended twice"
+            else:
+                assert job not in self._seen, f"{job} had ended, and is {record['state']} again"
+
+
+def told_to(stream: list[Any]) -> Counter[tuple[Any, ...]]:
+    """The rows of a reply stream: job, state, carried, text."""
+    return Counter(tuple(stream[i : i + 4]) for i in range(0, len(stream), 4))
+
+
+def _place_of(record: dict[str, str]) -> str:
+    """Return the sorted set that it must be in; a member that waits for others or has ended is in none."""
+    state = record["state"]
+    if state == "waiting-children" or (state in ENDED and "root" in record):
+        return ""
+    if state == "active":
+        return state
+    return f"{'ready' if state == 'waiting' else state}:{record['queue']}"
+
+
+def _shape(kind: str, value: Any) -> Any:
+    if kind == "hash":
+        return dict(zip(value[::2], value[1::2], strict=True))
+    if kind == "zset":
+        return {name: int(float(score)) for name, score in zip(value[::2], value[1::2], strict=True)}
+    return value

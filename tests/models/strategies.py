@@ -1,0 +1,52 @@
+"""Hypothesis strategies: what emitters send with an add, and how handlers end."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from models.job_model import LEASE
+
+from eventbus.store.script_rows import AddRow
+
+__all__ = ["DELAYS", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
+
+START = 1_800_000_000_000
+_BODIES = st.sampled_from(['{"d":1}', "x" * 100])
+STATES = st.sampled_from(["completed", "completed", "failed", "delayed", "waiting", "parked"])
+DELAYS = st.sampled_from([0, 500, 30_000])
+TEXTS = st.sampled_from(["1", '"' + "x" * 100 + '"', '"' + "x" * 9000 + '"'])
+"""Outcomes that fit into a field of the record, that need a key of their own, and that no reply can carry."""
+
+PLAIN = st.lists(
+    st.builds(
+        AddRow,
+        id=st.just(""),
+        queue=st.sampled_from([1, 1, 1, 1, 2]),
+        body=_BODIES,
+        **dict.fromkeys(("key", "print", "delay", "due"), st.just("")),
+        **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),
+        reply=st.sampled_from([1, 1, 0]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""Emissions without options: they take a shorter path."""
+
+ROWS = st.lists(
+    st.builds(
+        AddRow,
+        id=st.just(""),
+        queue=st.sampled_from([1, 1, 2]),
+        body=_BODIES,
+        key=st.sampled_from(["", "", "k", "l"]),
+        print=st.sampled_from(["p", "q"]),
+        delay=st.sampled_from([*[""] * 9, 0, 500, LEASE, 70_000]),
+        due=st.sampled_from([*[""] * 6, START, START + 50_000]),
+        priority=st.sampled_from([0, 0, -1, 1]),
+        lifo=st.sampled_from([0, 0, 0, 1]),
+        reply=st.sampled_from([1, 1, 0]),
+        meeting=st.sampled_from([0, 0, 0, 1, 2]),
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""Emissions without ids. A queue is named by its place."""

@@ -1,0 +1,53 @@
+"""The values of the tree model; `tree_model` says how they change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from models.snapshots import ENDED
+
+__all__ = ["LEASE", "Node"]
+
+LEASE = 10_000
+
+
+@dataclass
+class Node:
+    """One job of a tree. `due` only matters while the job is delayed."""
+
+    id: str
+    root: str
+    is_root: bool
+    on: str
+    up: str
+    delay: int
+    state: str = "waiting-children"
+    needs: set[str] = field(default_factory=set[str])
+    graph: set[str] = field(default_factory=set[str])
+    """The jobs that it needed when it was added."""
+    feeds: list[str] = field(default_factory=list[str])
+    members: list[str] = field(default_factory=list[str])
+    done: list[str] = field(default_factory=list[str])
+    noted: list[str] = field(default_factory=list[str])
+    """The members that it added and has not opened yet."""
+    token: str = ""
+    lease_end: int = 0
+    due: int = 0
+    attempts: int = 0
+    stalls: int = 0
+    stop: str = ""
+    is_gentle: bool = False
+    """Whether running members may finish their attempt although the tree stops."""
+    is_acked: bool = False
+    knows: bool = False
+    is_cancelled: bool = False
+    """Whether this job alone was cancelled, and not its tree."""
+    is_pending: bool = False
+    broken: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.state not in ENDED
+
+    def is_held(self, token: str) -> bool:
+        return self.state == "active" and self.token == token

@@ -1,0 +1,47 @@
+"""What an emit checks before it sends anything; that needs no server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventbus import EventBusError
+from eventbus.emit.emitter import Emitter
+from eventbus.emit.route import Routes
+from eventbus.settings.keywords import EmitOptions
+from eventbus.settings.settings import Settings
+from eventbus.store.connection.connector import Connector
+from eventbus.store.store import Store
+
+_JSON_AND_MORE: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.tuples(inner),
+)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=60)
+@given(
+    payload=_JSON_AND_MORE,
+    name=st.text(),
+    key=st.text() | st.none(),
+    priority=st.integers() | st.floats() | st.none(),
+)
+def test_whatever_is_given_the_answer_is_an_error_of_ours_or_an_emission(
+    payload: Any, name: str, key: Any, priority: Any
+) -> None:
+    asyncio.run(_try_to_emit(payload, name, EmitOptions(idempotency_key=key, priority=priority)))
+
+
+async def _try_to_emit(payload: Any, name: str, options: EmitOptions) -> None:
+    emitter = Emitter(Store(Connector("redis://127.0.0.1:1"), prefix="never", name="never"), Settings())
+    routes = Routes(Settings())
+    for event in (name, "fine"):
+        with contextlib.suppress(EventBusError):
+            emitter.emit(routes.find(event), payload, options)
+    emitter._tracker.deadlines.close()  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,111 @@
+"""Printing flows for people: a list as a table, one flow as a tree."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from eventbus.cli.toolkit import moment, open_console, span
+from eventbus.lowlevel import FINAL_STATES
+from workflows import FlowReport, FlowSummary, FlowTree, StepReport
+
+__all__ = ["print_list", "print_tree"]
+
+_STYLES = {
+    "completed": "green",
+    "failed": "bold red",
+    "cancelled": "yellow",
+    "unknown": "bold red",
+    "damaged": "bold red",
+    "active": "cyan",
+    "running": "cyan",
+    "rolling_back": "magenta",
+}
+
+
+def print_list(found: list[FlowSummary]) -> None:
+    """Print flows as a table."""
+    if not found:
+        print("no flows")
+        return
+    rows = [
+        (
+            Text(summary.flow_id),
+            _state(summary.state, summary.rollback),
+            Text(str(summary.run)),
+            Text(str(summary.completed)),
+            Text(moment(summary.created_ms)),
+            Text(span(summary.created_ms, summary.ended_ms)),
+        )
+        for summary in found
+    ]
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(("flow", "state", "run", "done", "began", "took")):
+        # On a narrow screen only the error is cut, because people copy the id.
+        widest = max(len(name), *(row[place].cell_len for row in rows))
+        justify = "right" if name in ("run", "done") else "left"
+        table.add_column(name, no_wrap=True, min_width=widest, justify=justify)
+    table.add_column("error", no_wrap=True, overflow="ellipsis")
+    for row, summary in zip(rows, found, strict=True):
+        table.add_row(*row, Text(_line(summary.error)))
+    open_console().print(table)
+
+
+def print_tree(flow: FlowTree) -> None:
+    """Print one flow with all its steps."""
+    open_console().print(_flow(flow), soft_wrap=True)
+
+
+def _flow(flow: FlowTree) -> Tree:
+    report = flow.report
+    head = Text.assemble(report.flow_id, "  ", _state(report.state, report.rollback))
+    if report.run > 1:
+        head.append(f"  run {report.run}")
+    head.append(f"  began {moment(report.created_ms)}, {_took(report)}")
+    tree = Tree(head)
+    for entry in flow.errors.get("", []):
+        tree.add(Text(f"earlier: {_line(entry)}"))
+    for step in report.steps.values():
+        _add_step(tree, step, flow)
+    if report.rollbacks:
+        branch = tree.add(Text(f"rollback {report.rollback}" if report.state in FINAL_STATES else "rollback"))
+        for entry in report.rollbacks:
+            outcome = Text("failed", "bold red") if entry.error else Text("rolled back", "green")
+            branch.add(
+                Text.assemble(entry.step, "  ", outcome, f"  {_line(entry.error)}" if entry.error else "")
+            )
+    if report.error:
+        tree.add(Text(_line(report.error), "red"))
+    return tree
+
+
+def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:
+    line = Text.assemble(step.step, "  ", _state(step.state))
+    if step.started_ms:
+        line.append(f"  {span(step.started_ms, step.ended_ms)}")
+    if step.attempts > 1 or (step.attempts and step.state == "completed"):
+        count = step.attempts + (step.state == "completed")
+        line.append(f"  {count} attempts")
+    branch = tree.add(line)
+    for entry in flow.errors.get(step.step, []):
+        branch.add(Text(_line(entry), "dim"))
+    if step.error:
+        branch.add(Text(_line(step.error), "red"))
+    for entry in flow.nested.get(step.step, []):
+        branch.add(_flow(entry))
+
+
+def _state(state: str, rollback: str = "none") -> Text:
+    told = state.replace("_", " ") + (f", rollback {rollback}" if rollback != "none" else "")
+    return Text(told, _STYLES.get(state, ""))
+
+
+def _took(report: FlowReport) -> str:
+    if report.state in FINAL_STATES:
+        return f"took {span(report.created_ms, report.ended_ms)}"
+    return f"for {span(report.created_ms, 0)}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

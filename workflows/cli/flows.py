@@ -1,0 +1,138 @@
+"""`eventbus flows`: lists, shows, cancels and retries the flows of workflows.
+
+It does not import the program: it reads everything from the server, and a worker that has the workflow runs a
+retry.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar, get_args
+
+import msgspec
+import typer
+from typer.core import TyperGroup
+
+from eventbus import EventProvider
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, shown
+from workflows import WorkflowProvider
+from workflows.cli.flow_views import print_list, print_tree
+from workflows.records.report import FlowState
+
+__all__ = ["app"]
+
+T = TypeVar("T")
+
+_Flow = Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class _Group(TyperGroup):
+    """Runs `list` if no command is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app: typer.Typer = typer.Typer(cls=_Group, help="The flows of workflows.", rich_markup_mode=None)
+
+
+@app.callback()
+def flows() -> None:
+    """List flows, look at one, cancel or retry it."""
+
+
+@app.command("list")
+def list_flows(
+    *,
+    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Of this workflow only.")] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="STATE", help="Of this state only: running, failed, ...")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest N.")] = 20,
+    as_json: _Json = False,
+    url: UrlOption = None,
+) -> int:
+    """List the newest flows; with --json an object on a line for each."""
+    if state is not None and state not in get_args(FlowState):
+        known = ", ".join(get_args(FlowState))
+        raise CommandError(f"expected --state to be one of {known}, got: {shown(state)}")
+    found = _ask(url, lambda flows: flows.flows(workflow, state=state, limit=limit))
+    if as_json:
+        sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
+        return 0
+    print_list(found)
+    return 0
+
+
+@app.command("show")
+def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) -> int:
+    """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
+    tree = _ask(url, lambda flows: flows.tree(flow_id))
+    if as_json:
+        sys.stdout.buffer.write(msgspec.json.encode(tree) + b"\n")
+        return 0
+    print_tree(tree)
+    return 0
+
+
+@app.command("cancel")
+def cancel_flow(
+    flow_id: _Flow,
+    *,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to whoever waits for the flow.")] = "",
+    url: UrlOption = None,
+) -> int:
+    """Stop a flow, and have what it did rolled back; ends when that is recorded."""
+
+    async def cancel(flows: WorkflowProvider) -> str:
+        handle = flows.handle(flow_id)
+        return "" if await handle.cancel(reason) else (await handle.status()).state
+
+    state = _ask(url, cancel)
+    if state:
+        raise CommandError(
+            f"flow {flow_id} is {state.replace('_', ' ')}, there is nothing to cancel", exit_code=1
+        )
+    print(f"flow {flow_id} is being cancelled")
+    return 0
+
+
+@app.command("retry")
+def retry_flow(
+    flow_id: _Flow,
+    *,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Run all its steps again.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Run only what is not done, or was rolled back.")
+    ] = False,
+    url: UrlOption = None,
+) -> int:
+    """Run a flow that has ended once more: a failed one is resumed, a completed one runs from its start."""
+    if from_start and resume:
+        raise CommandError("expected either --from-start or --resume, got both")
+    chosen = True if resume else False if from_start else None
+
+    async def retry(flows: WorkflowProvider) -> int:
+        handle = await flows.retry(flow_id, resume=chosen)
+        return (await handle.report()).run
+
+    print(f"flow {flow_id} runs again, for the {_ordinal(_ask(url, retry))} time")
+    return 0
+
+
+def _ask(url: str | None, act: Callable[[WorkflowProvider], Awaitable[T]]) -> T:
+    """Run `act` on the flows of a server."""
+
+    async def ask(provider: EventProvider) -> T:
+        return await act(WorkflowProvider(provider))
+
+    return ask_server(url, ask)
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 not in (11, 12, 13) else "th"
+    return f"{number}{ending}"

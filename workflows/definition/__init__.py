@@ -1,0 +1,1 @@
+"""The definition of workflows: steps, their order, hooks, and the checks of their parameters and types."""

@@ -1,0 +1,269 @@
+"""The context of a workflow's functions: the facts of their flow, earlier results, and emitting.
+
+Steps, conditions, rollbacks and hooks all get the same class. Not here: reading results. They are loaded
+before the function is called, as far as the bounds allow; the others are loaded on request.
+
+What must always hold: each context decodes a result once, with its type, from the record of its step. So
+every reader has its own copy, and parallel steps see the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
+
+import msgspec
+
+from eventbus import DefinitionError, Emission, EmitKeywords, Event
+from eventbus.lowlevel import Duration, Emits, Logger, get_logger, trace_facts, trace_id_of
+from workflows.definition.codecs import Codecs
+from workflows.definition.step import Step
+from workflows.errors import ResultNotLoaded, StepSkipped
+from workflows.records.records import StepRecord
+
+__all__ = ["FlowFacts", "FlowTools", "StepContext", "StepEmission", "codecs_of", "log_facts"]
+
+I = TypeVar("I")  # noqa: E741  (input, beside O and R)
+P = TypeVar("P")
+R = TypeVar("R")
+S = TypeVar("S")
+D = TypeVar("D")
+
+_UNSET: Any = object()
+
+
+class StepEmission(Emission[R]):
+    """The return type of `ctx.emit` for type checkers: an Emission, or in a plain function a SyncEmission.
+
+    No instance is ever made. One context class serves async and plain functions, so this class has the
+    methods of both.
+    """
+
+    __slots__ = ()
+
+    def enqueued(self) -> Any:
+        """Wait until the job is in the server; await this in an async function."""
+
+    def cancel(self, reason: str = "", *, call_timeout: Duration | None = None) -> Any:
+        """Cancel the job; await this in an async function."""
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the outcome in a plain function, as `SyncEmission.result` does."""
+        raise NotImplementedError
+
+
+class FlowTools(Emits[Any], Protocol):
+    """The calls that a context passes on to the runtime of its flow, distributed or inline."""
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a lifespan of this worker yielded."""
+        ...
+
+    async def load_record(self, step: str) -> StepRecord | None:
+        """Return the record of a step of this flow; None if the step did not complete."""
+        ...
+
+
+class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that are the same for every function of one run of a flow."""
+
+    flow_id: str
+    run: int = 1
+    meta: Mapping[str, Any] = MappingProxyType({})
+    correlation_id: str = ""
+    tracestate: str = ""
+
+
+class StepContext(Generic[I]):
+    """The first argument of every function of a workflow. Do not change its attributes.
+
+    `input` is the input of the flow. `workflow` and `step` are names; in a rollback `step` is the step that
+    is undone, and in the hooks `completed` and `failed` it is empty. `attempt` counts from 1. `meta` and
+    `correlation_id` are the same in every function of a flow. `job_id` is the job that this function runs in;
+    `traceparent` and `tracestate` are the W3C trace context of its attempt, empty if there is none.
+    """
+
+    __slots__ = (
+        "_codecs",
+        "_log",
+        "_reach",
+        "_records",
+        "_tools",
+        "_unloaded",
+        "_values",
+        "attempt",
+        "correlation_id",
+        "flow_id",
+        "input",
+        "job_id",
+        "meta",
+        "run",
+        "step",
+        "traceparent",
+        "tracestate",
+        "workflow",
+    )
+
+    def __init__(
+        self,
+        tools: FlowTools,
+        codecs: Codecs,
+        facts: FlowFacts,
+        *,
+        input: I,  # noqa: A002  (as the workflow calls it)
+        step: str,
+        job_id: str,
+        attempt: int,
+        traceparent: str,
+        records: Mapping[str, StepRecord],
+        reach: Collection[str],
+        unloaded: Collection[str] = (),
+    ) -> None:
+        """Use the loaded `records`; `reach` names the steps whose results may be asked for, nearest first.
+
+        `unloaded` are the steps of `reach` whose records were left out because of their size or number. A
+        step of `reach` that is neither in `records` nor in `unloaded` did not complete.
+        """
+        self._codecs = codecs
+        self.workflow: str = codecs.workflow.name
+        self.input: I = input
+        self.flow_id: str = facts.flow_id
+        self.run: int = facts.run
+        self.meta: Mapping[str, Any] = facts.meta
+        self.correlation_id: str = facts.correlation_id
+        self.tracestate: str = facts.tracestate
+        self.step: str = step
+        self.job_id: str = job_id
+        self.attempt: int = attempt
+        self.traceparent: str = traceparent
+        self._tools = tools
+        self._records = records
+        self._reach = reach
+        self._unloaded = unloaded
+        self._values: dict[str, Any] = {}
+        self._log: Logger | None = None
+
+    @property
+    def log(self) -> Logger:
+        """A structlog logger bound to flow, workflow, step, job, attempt, correlation, trace and span."""
+        if self._log is None:
+            self._log = get_logger("workflows.step").bind(**log_facts(self))
+        return self._log
+
+    @overload
+    def result(self, step: Step[Any, R]) -> R: ...
+    @overload
+    def result(self, step: Step[Any, R], default: D) -> R | D: ...
+    @overload
+    def result(self, step: Callable[[StepContext[Any]], Awaitable[R]]) -> R: ...
+    @overload
+    def result(self, step: Callable[[StepContext[Any]], Awaitable[R]], default: D) -> R | D: ...
+    @overload
+    def result(self, step: Any, default: Any = ...) -> Any: ...
+    def result(self, step: Any, default: Any = _UNSET) -> Any:
+        """Return the result of an earlier step, which is given as itself, its function, or its name.
+
+        `default` is returned for a step that was skipped, and in a hook or rollback also for a step that did
+        not complete; without `default` that raises StepSkipped. Raises ResultNotLoaded for a result that was
+        not loaded beforehand (see `load`), and DefinitionError for a step that does not run before this one.
+        """
+        name = self._find(step)
+        if name in self._unloaded and name not in self._records:
+            raise ResultNotLoaded(step=name, workflow=self.workflow)
+        return self._read(name, self._records.get(name), default)
+
+    @overload
+    async def load(self, step: Step[Any, R]) -> R: ...
+    @overload
+    async def load(self, step: Step[Any, R], default: D) -> R | D: ...
+    @overload
+    async def load(self, step: Callable[[StepContext[Any]], Awaitable[R]]) -> R: ...
+    @overload
+    async def load(self, step: Callable[[StepContext[Any]], Awaitable[R]], default: D) -> R | D: ...
+    @overload
+    async def load(self, step: Any, default: Any = ...) -> Any: ...
+    async def load(self, step: Any, default: Any = _UNSET) -> Any:
+        """Return the result of an earlier step as `result` does, but read it from the server if necessary."""
+        name = self._find(step)
+        record = self._records.get(name)
+        if record is None and name in self._unloaded:
+            record = await self._tools.load_record(name)
+        return self._read(name, record, default)
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """The loaded results by the name of their step, without skipped steps."""
+        names = (name for name in self._codecs.workflow.steps if name in self._reach)
+        found = {
+            name: self._read(name, self._records[name], None)
+            for name in names
+            if name in self._records and not self._records[name].skipped
+        }
+        return MappingProxyType(found)
+
+    @overload
+    def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> StepEmission[R]: ...
+    @overload
+    def emit(self, event: str, payload: Any = ..., **options: Unpack[EmitKeywords]) -> StepEmission[Any]: ...
+    def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
+        """Emit as `EventProvider.emit` does, as part of this flow's chain and trace.
+
+        In a plain function, which runs in a thread, it emits as `SyncProvider.emit` does: `.result()` waits.
+        """
+        return self._tools.emit(event, payload, **options)
+
+    @overload
+    def emit_many(
+        self, event: Event[P, R], payloads: Iterable[P], **options: Unpack[EmitKeywords]
+    ) -> list[StepEmission[R]]: ...
+    @overload
+    def emit_many(
+        self, event: str, payloads: Iterable[Any], **options: Unpack[EmitKeywords]
+    ) -> list[StepEmission[Any]]: ...
+    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Any]:
+        """Emit many as `EventProvider.emit_many` does, as part of this flow's chain and trace."""
+        return self._tools.emit_many(event, payloads, **options)
+
+    @overload
+    def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
+    @overload
+    def shared(self, lifespan: Callable[..., AbstractAsyncContextManager[S]]) -> S: ...
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a function decorated with `@provider.lifespan` yielded in this worker."""
+        return self._tools.shared(lifespan)
+
+    def _find(self, step: Any) -> str:
+        name = self._codecs.workflow.find(step).name
+        if name not in self._reach:
+            raise DefinitionError(
+                f"step {self.step!r} of workflow {self.workflow!r} asks for the result of step {name!r}, "
+                f"which does not run before it; put {name!r} into its `after`"
+            )
+        return name
+
+    def _read(self, name: str, record: StepRecord | None, default: Any) -> Any:
+        if record is None or record.skipped:
+            if default is _UNSET:
+                reason = "was skipped" if record is not None else "did not complete"
+                raise StepSkipped(step=name, workflow=self.workflow, reason=reason)
+            return default
+        if name not in self._values:
+            # A memoryview lets the codec read the Raw without a copy of its bytes.
+            self._values[name] = self._codecs.result(name).decode(memoryview(record.result))
+        return self._values[name]
+
+
+def codecs_of(ctx: StepContext[Any]) -> Codecs:
+    """Return the codecs of the workflow that a context belongs to."""
+    return ctx._codecs  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:
+    """Return the fields that identify a function of a workflow in its log events."""
+    facts: dict[str, Any] = {"workflow": ctx.workflow, "flow_id": ctx.flow_id}
+    if ctx.step:
+        facts["step"] = ctx.step
+    facts |= {"job_id": ctx.job_id, "attempt": ctx.attempt, "correlation_id": ctx.correlation_id}
+    return facts | trace_facts(trace_id_of(ctx.traceparent))

@@ -1,0 +1,177 @@
+"""The steps of one definition: adding them, finding them, and the edges between them.
+
+Not here: a single step (`definition.step`) and the order of the steps (`definition.plan`).
+
+What must always hold: names are unique; a step that is refused leaves the graph unchanged; plan and version
+always match the steps in the graph.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from eventbus import DefinitionError
+from eventbus.lowlevel import shown
+from workflows.definition.plan import FlowPlan, build, listed
+from workflows.definition.signature import name_of
+from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
+
+if TYPE_CHECKING:
+    from workflows.definition.context import StepContext
+    from workflows.definition.workflow import Workflow
+
+__all__ = ["After", "StepDecorator", "StepGraph"]
+
+I = TypeVar("I")  # noqa: E741  (input)
+R = TypeVar("R")
+
+_One: TypeAlias = "Step[Any, Any] | Workflow[Any, Any] | Callable[..., Any] | str"
+After: TypeAlias = "_One | Sequence[_One] | None"
+"""The steps that a step waits for: a step, its name, function or sub-workflow; several of them; or None."""
+
+
+class StepGraph(Generic[I]):
+    """The steps of the workflow `name`, whose input is `input_type`.
+
+    `steps` maps names to steps in the order of definition. `tail` names the steps defined last; a step
+    without `after` waits for them. When `sealed`, the graph takes no more steps.
+    """
+
+    def __init__(self, name: str, input_type: Any) -> None:
+        self.name = name
+        self.tail: tuple[str, ...] = ()
+        self.sealed = False
+        self._steps: dict[str, Step[I, Any]] = {}
+        self.steps: Mapping[str, Step[I, Any]] = MappingProxyType(self._steps)
+        self._input_type = input_type
+        self._plan: FlowPlan | None = None
+        self._version = ""
+
+    @property
+    def plan(self) -> FlowPlan:
+        """The order of the steps. Raises DefinitionError for unknown steps in `after` and for circles."""
+        if self._plan is None:
+            self._plan = build(self)
+        return self._plan
+
+    @property
+    def version(self) -> str:
+        """12 hex digits computed from names and edges; the order of definition does not change them."""
+        if not self._version:
+            edges = sorted((step.name, sorted(step.after)) for step in self._steps.values())
+            self._version = hashlib.sha256(msgspec.json.encode(edges)).hexdigest()[:12]
+        return self._version
+
+    def check_open(self, what: str) -> None:
+        """Raise DefinitionError, naming `what`, if the graph is sealed."""
+        if self.sealed:
+            raise DefinitionError(
+                f"{what} comes too late: workflow {self.name!r} is registered already; define it whole before"
+            )
+
+    def add(self, step: Step[Any, R], after: tuple[str, ...]) -> Step[I, R]:
+        """Add one step, which becomes the tail. Raises DefinitionError for a name that is taken."""
+        self.check_open(f"step {step.name!r} of workflow {self.name!r}")
+        if step.name in self._steps:
+            raise DefinitionError(
+                f"workflow {self.name!r} has a step {step.name!r} already; "
+                'give the second one another name with name="..."'
+            )
+        step.attach(self.name, after, self._input_type)
+        self._steps[step.name] = step
+        self.tail = (step.name,)
+        self._plan, self._version = None, ""  # computed again when they are next needed
+        return step
+
+    def add_parallel(self, steps: Sequence[Step[Any, Any]]) -> None:
+        """Add steps that all wait for the tail; together they become the new tail."""
+        before = self.tail
+        for step in steps:
+            self.add(step, before)
+        self.tail = tuple(step.name for step in steps)
+
+    def resolve(self, after: Any, where: str) -> tuple[str, ...]:
+        """Return the names of the steps in the `after` of `where`.
+
+        A name is not checked here, because its step may be defined later. Raises DefinitionError for a value
+        that is neither a name nor a step of this graph.
+        """
+        if after is UNSET:
+            return self.tail
+        if after is None:
+            return ()
+        several = isinstance(after, Sequence) and not isinstance(after, str)
+        given = cast("Sequence[Any]", after if several else (after,))
+        return tuple(dict.fromkeys(self._named(needed, where) for needed in given))
+
+    def find(self, step: Any) -> Step[I, Any]:
+        """Return a step by itself, its name, its function, or the workflow that it runs.
+
+        Raises DefinitionError if there is no such step, and for a function or workflow of several steps.
+        """
+        found = self._matching(step)
+        if len(found) == 1:
+            return found[0]
+        raise DefinitionError(f"{self._why_not(step, found)}; its steps are: {listed(list(self._steps))}")
+
+    def _named(self, each: Any, where: str) -> str:
+        if isinstance(each, str):
+            return each
+        found = self._matching(each)
+        if len(found) == 1:
+            return found[0].name
+        raise DefinitionError(
+            f"{where} comes after {_told(each)}, but {self._why_not(each, found)}; "
+            "expected a step that was defined before, its name, or a list of them"
+        )
+
+    def _why_not(self, step: Any, found: list[Step[I, Any]]) -> str:
+        if not found:
+            return f"{_told(step)} is no step of workflow {self.name!r}"
+        names = listed([match.name for match in found])
+        return (
+            f"{_told(step)} is in several steps of workflow {self.name!r} ({names}), so name the one you mean"
+        )
+
+    def _matching(self, step: Any) -> list[Step[I, Any]]:
+        steps = self._steps
+        if isinstance(step, str):
+            return [steps[step]] if step in steps else []
+        if isinstance(step, Step):
+            name = cast("Step[Any, Any]", step).name
+            return [steps[name]] if steps.get(name) is step else []
+        return [known for known in steps.values() if known.workflow is step or known.function == step]
+
+
+class StepDecorator(Generic[I]):
+    """The decorator that `Workflow.step(...)` returns: it makes a step of the function."""
+
+    def __init__(self, graph: StepGraph[I], after: After | UnsetType, options: dict[str, Any]) -> None:
+        self._graph = graph
+        self._after: After | UnsetType = after
+        self._options = options
+
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, function: Callable[[StepContext[I]], Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[I, R]: ...
+    @overload
+    def __call__(self, function: Callable[[StepContext[I]], R], /) -> SyncStep[I, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        """Make `function` a step. Raises DefinitionError as `Workflow.step` says."""
+        graph = self._graph
+        made = make_step(function, owner=graph.name, **self._options)
+        return graph.add(made, graph.resolve(self._after, made.where))
+
+
+def _told(step: Any) -> str:
+    if isinstance(step, Step):
+        return cast("Step[Any, Any]", step).where
+    return shown(step) if isinstance(step, str) or not callable(step) else name_of(step)

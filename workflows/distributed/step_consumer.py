@@ -1,0 +1,329 @@
+"""The consumer of a workflow's steps: it turns a claimed job into the step's record.
+
+    claimed -> id parsed (which step) -> earlier results read -> run -> recorded | decided
+
+A step that is a sub-workflow runs twice: first it adds the inner flow's root and waits for it, in one call;
+after the inner flow has ended, it runs again and takes over that flow's outcome.
+
+What must always hold: the id of the inner flow is derived from the job's id, so that no crash starts that
+flow twice; a job whose step or version this process does not know is parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus import StoreCorrupt
+from eventbus.lowlevel import (
+    FINAL_STATES,
+    Job,
+    Member,
+    Outcome,
+    Retention,
+    Settle,
+    WorkerServices,
+    attach_baggage,
+    begin_apart,
+    complete,
+    describe,
+    fail,
+    get_logger,
+    give_back,
+    later,
+    log_failure,
+    park,
+    retry,
+    trace_facts,
+    trace_id_of,
+)
+from workflows.definition.context import StepContext
+from workflows.definition.job_tree import nested_root
+from workflows.definition.nesting import start_id
+from workflows.definition.plan import Before
+from workflows.definition.step import Step
+from workflows.definition.workflow import Workflow
+from workflows.distributed.result_cache import MAX_RESULTS, NEAR_RESULTS
+from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
+from workflows.execution.attempt import StillRuns
+from workflows.execution.step_runner import (
+    ATTEMPT,
+    CORRELATION_ID,
+    FLOW_ID,
+    JOB_ID,
+    STEP,
+    TRACE_ID,
+    WORKFLOW,
+    ask,
+    is_wanted,
+    judge,
+    rule_of,
+    run_step,
+)
+from workflows.records.checkpoints import GRAPH
+from workflows.records.ids import flow_queue, parse_member, read_place, steps_queue
+from workflows.records.records import (
+    FlowMessage,
+    StepRecord,
+    decode_message,
+    encode_step,
+    is_declared,
+    revive_flow,
+)
+
+__all__ = ["StepConsumer", "facts_of", "read_message"]
+
+_log = get_logger("workflows.step")
+
+
+class StepConsumer:
+    """Runs the steps of one workflow, in every version that this process knows."""
+
+    group = ""
+
+    def __init__(self, workflow: str, runtime: WorkerRuntime, services: WorkerServices) -> None:
+        self.queue: str = steps_queue(workflow)
+        self.base: str = self.queue
+        self.follows: Sequence[str] = (self.queue, flow_queue(workflow))
+        self.concurrency: int = services.settings.concurrency
+        self.retention: Retention = services.retention
+        self._workflow = workflow
+        self._runtime = runtime
+
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """Keep the record of a completed step here, because this worker mostly runs the next steps too."""
+        if state == "completed":
+            self._runtime.loader.keep(job_id, text)
+
+    def surround(self) -> None:
+        """Set the context variables that are the same for every step; `run` sets the others."""
+        begin_apart()
+        WORKFLOW.set(self._workflow)
+        for variable in (FLOW_ID, STEP, JOB_ID, CORRELATION_ID):
+            variable.set(...)  # means absent; setting a variable that exists is cheaper than adding one
+        ATTEMPT.set(1)
+
+    def timeout_of(self, job: Job) -> float | None:
+        """Return the step's timeout in seconds; None if this process does not know the step.
+
+        If the flow's version is not known yet, return the longest timeout that the step has in any version.
+        """
+        limits = [workflow.steps[step].timeout for workflow, step in self._candidates(job)]
+        known = [limit for limit in limits if limit is not None]
+        # A version without a timeout means that no timeout is safe.
+        return max(known, default=None) if len(known) == len(limits) else None
+
+    async def run(self, job: Job) -> Settle | None:
+        """Run one attempt of the job's step."""
+        message = read_message(job)
+        place = parse_member(job.id)
+        FLOW_ID.set(place.flow_id)
+        STEP.set(place.step)
+        JOB_ID.set(job.id)
+        CORRELATION_ID.set(message.correlation_id or place.flow_id)
+        if job.attempts:
+            ATTEMPT.set(job.attempts + 1)
+        if message.traceparent:
+            TRACE_ID.set(trace_id_of(message.traceparent))
+        version = await self._read_version(place.flow_id, message)
+        workflow = self._runtime.find(self._workflow, version)
+        if workflow is None or place.step not in workflow.steps:
+            known = ", ".join(self._runtime.registry.versions(self._workflow))
+            return park(f"not known here: step {place.step}, version {version}; known: {known}")
+        flow, step = Flow(self._runtime, workflow, place.flow_id, message), workflow.steps[place.step]
+        near, reach = _before(workflow, step.name)
+        records, unloaded = await flow.read_records(near)
+        if message.baggage:
+            attach_baggage(message.baggage)
+        with flow.span(
+            "step",
+            step=step.name,
+            job_id=job.id,
+            attempt=job.attempts + 1,
+            links=[records[earlier].traceparent for earlier in step.after if earlier in records],
+        ) as traceparent:
+            context = flow.context(
+                step.name,
+                job_id=job.id,
+                attempt=job.attempts + 1,
+                traceparent=traceparent,
+                records=records,
+                reach=reach,
+                unloaded=unloaded if reach is near else reach,
+            )
+            if step.workflow is not None:
+                return await self._run_nested(job, flow, step, step.workflow, context)
+            try:
+                return complete(await run_step(step, context, self._runtime.call_sync))
+            except StillRuns:
+                # Its thread still runs after the flow was cancelled: the server records the step as unknown.
+                return give_back()
+
+    def decide(self, job: Job, error: BaseException) -> Settle:
+        """Retry while attempts are left and the error is retryable; otherwise the step has failed."""
+        attempts = job.attempts + 1
+        if isinstance(error, ServerAway):  # the step's function has not run
+            return later(describe(error, attempts=job.attempts), AWAY_MS)
+        candidates = self._candidates(job)
+        if not candidates:
+            return fail(describe(error, attempts=attempts))
+        workflow, name = candidates[-1]
+        delay, error = judge(rule_of(workflow, workflow.steps[name]), attempts, error, workflow)
+        ran = f"{workflow.name}.{name}"
+        text = _recorded(error) or describe(error, attempts=attempts, declared=workflow.errors, event=ran)
+        return fail(text) if delay is None else retry(text, round(delay * 1000))
+
+    def facts(self, job: Job) -> Mapping[str, Any]:
+        """Return the fields that `ctx.log` has too."""
+        return {**step_facts(self._workflow, job), **facts_of(job)}
+
+    def failed(self, job: Job, settle: Settle) -> None:
+        """Log a failed attempt: a warning while attempts are left, then an error; not for declared errors."""
+        if settle.state == "cancelled":
+            return  # the end of its flow is logged instead
+        facts, candidates = dict(self.facts(job)), self._candidates(job)
+        if candidates:
+            workflow, name = candidates[-1]
+            facts["max_attempts"] = rule_of(workflow, workflow.steps[name]).attempts
+        is_last = settle.state == "failed"
+        log_failure(
+            _log,
+            "step failed" if is_last else "attempt failed, trying again",
+            settle.text,
+            facts,
+            retry_in=None if is_last else settle.delay_ms / 1000,
+            is_answer=is_declared(settle.text),
+        )
+
+    async def _run_nested(
+        self, job: Job, flow: Flow, step: Step[Any, Any], inner: Workflow[Any, Any], ctx: StepContext[Any]
+    ) -> Settle | None:
+        """Start the inner flow, or take over its outcome if it has ended."""
+        flow_id = start_id(job.id, inner, job.attempts)
+        (outcome,) = await self._runtime.ask(self._runtime.jobs.outcomes([flow_id]))
+        if outcome.state in FINAL_STATES:
+            return _taken_over(outcome, inner, flow_id, ctx)
+        given = None  # if the inner flow exists already, only wait for it
+        if outcome.state == "unknown":
+            if not await is_wanted(step, ctx):
+                return complete(encode_step(StepRecord(skipped=True, traceparent=ctx.traceparent)))
+            given = await self._nested_member(flow_id, flow, step, inner, ctx)
+        members = [] if given is None else [given]
+        word = await self._runtime.ask(
+            self._runtime.jobs.spawn(job, members, tree=flow.flow_id, awaited=[flow_id])
+        )
+        # None: the job waits for the inner flow or has lost its lease, so there is nothing to settle.
+        return give_back() if word == "stopping" else None
+
+    async def _nested_member(
+        self, flow_id: str, flow: Flow, step: Step[Any, Any], inner: Workflow[Any, Any], ctx: StepContext[Any]
+    ) -> Member:
+        given = bytes(flow.message.input)
+        codec = self._runtime.codecs(inner).input
+        if step.input is None:
+            codec.decode(given)  # raises PayloadError if the outer input does not fit
+        else:
+            given = codec.encode(await ask(step.input, ctx))
+        timeout = _effective(inner.timeout, self._runtime.services.settings.lease)
+        message = FlowMessage(
+            input=msgspec.Raw(given),
+            version=inner.version,
+            meta=flow.message.meta,
+            correlation_id=flow.facts.correlation_id,
+            causation_id=ctx.job_id,
+            traceparent=ctx.traceparent,
+            tracestate=flow.message.tracestate,
+            timeout=timeout,
+            bare=True,
+            priority=flow.message.priority,
+            baggage=flow.message.baggage,
+        )
+        return nested_root(inner, flow_id, message)
+
+    async def _read_version(self, flow_id: str, message: FlowMessage) -> str:
+        """Return the flow's version; for a flow that was started bare, the version that its root chose."""
+        version = self._runtime.version_of(flow_id, message)
+        if version:
+            return version
+        page = await self._runtime.ask(self._runtime.jobs.look(flow_id, limit=0))
+        if version := page.saved.get(GRAPH, ""):
+            self._runtime.note_version(flow_id, message.run, version)
+        return version
+
+    def _candidates(self, job: Job) -> list[tuple[Workflow[Any, Any], str]]:
+        """Return the workflow with the job's step and its name; one pair for each version if that is unknown.
+
+        The version that was registered last is the last one.
+        """
+        try:
+            message = decode_message(job.body)
+        except (msgspec.MsgspecError, UnicodeError):
+            message = FlowMessage(input=msgspec.Raw(b"null"))
+        place = parse_member(job.id)
+        version = self._runtime.version_of(place.flow_id, message)
+        versions = [version] if version else self._runtime.registry.versions(self._workflow)
+        found = [self._runtime.find(self._workflow, known) for known in versions]
+        return [(known, place.step) for known in found if known is not None and place.step in known.steps]
+
+
+def facts_of(job: Job) -> dict[str, Any]:
+    """Return the fields of log events about any job of a flow, as far as its message can be read."""
+    facts: dict[str, Any] = {"job_id": job.id, "attempt": job.attempts + 1}
+    try:
+        message = decode_message(job.body)
+    except (msgspec.MsgspecError, UnicodeError):
+        return facts
+    member = read_place(job.id)
+    facts["correlation_id"] = message.correlation_id or (job.id if member is None else member.flow_id)
+    return facts | trace_facts(trace_id_of(message.traceparent))
+
+
+def step_facts(workflow: str, job: Job) -> dict[str, Any]:
+    """Return the fields of log events that identify a step's workflow, flow and name."""
+    member = read_place(job.id)
+    if member is None:
+        return {"workflow": workflow}
+    return {"workflow": workflow, "flow_id": member.flow_id, "step": member.step}
+
+
+def _before(workflow: Workflow[Any, Any], step: str) -> tuple[list[str], Collection[str]]:
+    """Return the steps whose results are read before `step` runs, and all whose results it may ask for."""
+    if len(workflow.steps) <= MAX_RESULTS:
+        near = workflow.plan.ancestors(step)
+        return near, near
+    return workflow.plan.ancestors(step, most=NEAR_RESULTS), Before(workflow.plan, step)
+
+
+class _InnerFailed(Exception):
+    """The flow of a sub-workflow did not complete; `text` is its record, which becomes the step's record."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+def _taken_over(outcome: Outcome, inner: Workflow[Any, Any], flow_id: str, ctx: StepContext[Any]) -> Settle:
+    if outcome.state == "completed":
+        result = (outcome.text or "null").encode()
+        return complete(encode_step(StepRecord(result=msgspec.Raw(result), traceparent=ctx.traceparent)))
+    error = revive_flow(outcome.state, outcome.text or "", inner.name, flow_id, inner.errors)
+    raise _InnerFailed(outcome.text or "") from error
+
+
+def _recorded(error: BaseException) -> str:
+    return error.text if isinstance(error, _InnerFailed) else ""
+
+
+def read_message(job: Job) -> FlowMessage:
+    """Return the message of the job's flow. Raises StoreCorrupt if the body is not a message."""
+    try:
+        return decode_message(job.body)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the message of the flow of job {job.id} cannot be read: {error}") from None
+
+
+def _effective(timeout: float | None, lease: float) -> float | None:
+    """Return the timeout that the server keeps: the lease is added, because a stalled worker may waste it."""
+    return None if not timeout else timeout + lease

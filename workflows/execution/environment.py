@@ -1,0 +1,105 @@
+"""The environment of an inline flow: how it runs threads, how it sleeps, and its provider, if any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+import anyio.to_thread
+import msgspec
+
+from eventbus import UsageError
+from eventbus.lowlevel import Emits
+from workflows.execution.attempt import StillRuns
+from workflows.records.records import StepRecord
+
+__all__ = ["Environment", "InlineTools", "in_thread", "is_in_loop"]
+
+
+def is_in_loop() -> bool:
+    """Tell whether the caller runs in an event loop; the plain functions of users run in threads."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def in_thread(call: Callable[[], Any]) -> Any:
+    """Run a plain function in a thread, in a copy of the caller's context.
+
+    A thread cannot be cancelled, and its effect counts. So after the first cancellation this waits for the
+    function and returns its value; a second cancellation leaves the thread running and raises StillRuns.
+    """
+    running = asyncio.ensure_future(anyio.to_thread.run_sync(call, abandon_on_cancel=True))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if running.done():  # nothing is left to wait for
+            raise
+        running.add_done_callback(_ignore)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if running.done():
+            raise
+        raise StillRuns from None
+
+
+def _ignore(running: asyncio.Future[Any]) -> None:
+    if not running.cancelled():
+        running.exception()  # marks it as retrieved, so that asyncio does not log it
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """The environment that an inline flow shares with the flows inside it.
+
+    `provider` is a started EventProvider, or an object with the same methods to emit; None if there is none.
+    `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop.
+    """
+
+    provider: Any = None
+    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+    call_sync: Callable[[Callable[[], Any]], Awaitable[Any]] = in_thread
+    traceparent: str = ""
+
+
+class InlineTools:
+    """The FlowTools of an inline flow: it emits with the provider, and reads records from memory."""
+
+    def __init__(self, provider: Any, records: Mapping[str, StepRecord]) -> None:
+        """Use `provider`; if it is None, a step that needs it fails with UsageError."""
+        self._provider = provider
+        self._records = records
+
+    def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
+        """Emit with the provider."""
+        return self._voice("emit").emit(event, payload, **options)
+
+    def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Any]:
+        """Emit many with the provider."""
+        voice = self._voice("emit_many")
+        if voice is self._provider:
+            return voice.emit_many(event, payloads, **options)
+        return [voice.emit(event, payload, **options) for payload in payloads]
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a lifespan of the provider's worker yielded."""
+        provider = self._provider or _refuse("shared")
+        return getattr(provider, "jobs", provider).shared(lifespan)
+
+    async def load_record(self, step: str) -> StepRecord | None:
+        """Return the record of a step; None if the step did not complete."""
+        return self._records.get(step)
+
+    def _voice(self, what: str) -> Emits[Any]:
+        """Return the object to emit with: the provider, or in a thread its `sync` part if it has one."""
+        provider = self._provider or _refuse(what)
+        return provider if is_in_loop() else getattr(provider, "sync", provider)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UsageError(
+        f"ctx.{what} needs a provider; run the flow with one: run_inline(..., provider=provider)"
+    )

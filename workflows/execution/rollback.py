@@ -1,0 +1,162 @@
+"""The saga: it runs the rollbacks of a stopped flow's completed steps, in reverse order, durably.
+
+Distributed and inline flows share it. Not here: the list of rollbacks and its order (`distributed.undo_plan`,
+`inline.flow`), and storing the checkpoints (`save`).
+
+What must always hold:
+- rollbacks run one at a time, in the given order, each with its own retry rule and timeout;
+- `save` is awaited after each rollback and before the next one, so that an interrupted saga continues where
+  it stopped. Crash window: a rollback that ran but was not saved runs again, so rollbacks run at least once,
+  like steps;
+- a rollback that fails for good is recorded, and the others still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import msgspec
+
+from eventbus.lowlevel import describe, get_logger, log_failure
+from workflows.definition.context import StepContext, codecs_of
+from workflows.definition.step import Step
+from workflows.definition.workflow import Workflow
+from workflows.errors import Rollback
+from workflows.execution.attempt import Attempt, Ended
+from workflows.execution.step_runner import CallSync, call, judge
+from workflows.records.records import StepRecord
+
+__all__ = ["RollbackResult", "Saga", "Undo", "failures_of", "verdict_on"]
+
+_log = get_logger("workflows")
+
+RollbackResult: TypeAlias = tuple[str, str]
+"""The path of a rollback, and the record of its error as JSON text; empty on success."""
+
+MakeContext: TypeAlias = Callable[[int], StepContext[Any]]
+"""Returns the context of attempt number n of a rollback."""
+
+
+class Undo(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollback to run. `path` is the step's name, or `outer/inner` for a sub-workflow's step.
+
+    `record` is the record of the step. It is None if the step did not complete, or if that is unknown; the
+    rollback then gets None as the result. `ctx` makes the context of each attempt.
+    """
+
+    path: str
+    step: Step[Any, Any]
+    workflow: Workflow[Any, Any]
+    record: StepRecord | None
+    ctx: MakeContext
+
+
+class Saga:
+    """Runs a list of rollbacks. Await `run` only once."""
+
+    def __init__(
+        self,
+        undos: Sequence[Undo],
+        *,
+        flow_id: str,
+        call_sync: CallSync,
+        sleep: Callable[[float], Awaitable[Any]],
+        save: Callable[[str, str], Awaitable[Any]] | None = None,
+        done: Mapping[str, str] | None = None,
+        around: Callable[[Undo, int], AbstractContextManager[str]] | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare the rollbacks `undos`, without those in `done`: outcomes that were saved before, by path.
+
+        `around(undo, n)` surrounds attempt number n, and yields its traceparent. `save(path, failure)` stores
+        one outcome; `sleep(seconds)` waits between attempts; `facts` are fields of log events besides the
+        flow's id.
+        """
+        self._undos = undos
+        self._flow_id = flow_id
+        self._call_sync = call_sync
+        self._sleep = sleep
+        self._save = save
+        self._done = dict(done or {})
+        self._around = around
+        self._facts = facts or {}
+
+    async def run(self) -> list[RollbackResult]:
+        """Run the rollbacks that are not done, and return the outcomes of all in order.
+
+        Cancelling this call cancels the running rollback, whose outcome is then not saved.
+        """
+        outcomes: list[RollbackResult] = []
+        for undo in self._undos:
+            failure = self._done.get(undo.path)
+            if failure is None:
+                failure = await self._run(undo)
+                if self._save is not None:  # before the next one, so that a crash repeats only this rollback
+                    await self._save(undo.path, failure)
+            outcomes.append((undo.path, failure))
+        if outcomes:
+            failed = len(failures_of(outcomes))
+            succeeded = len(outcomes) - failed
+            _log.info("rollback ended", flow_id=self._flow_id, succeeded=succeeded, failed=failed)
+        return outcomes
+
+    async def _run(self, undo: Undo) -> str:
+        """Run one rollback with its retries; return the record of its last error, empty on success."""
+        rule = undo.step.undo_retry or undo.workflow.retry
+        attempts = 0
+        while True:
+            ended = await self._attempt(undo, attempts + 1)
+            if ended.error is None:
+                return ""
+            attempts += 1
+            delay, error = judge(rule, attempts, ended.error)
+            failure = describe(error, attempts=attempts, declared=undo.workflow.errors)
+            self._tell(undo, failure, attempt=attempts, attempts=rule.attempts, delay=delay)
+            if delay is None:
+                return failure
+            await self._sleep(delay)
+
+    def _tell(self, undo: Undo, failure: str, *, attempt: int, attempts: int, delay: float | None) -> None:
+        """Log a failed attempt; a declared error too, because a rollback has no caller to answer."""
+        facts = {"workflow": undo.workflow.name, "flow_id": self._flow_id, "step": undo.path}
+        log_failure(
+            _log,
+            "rollback failed" if delay is None else "rollback failed, trying again",
+            failure,
+            {**facts, "attempt": attempt, "max_attempts": attempts, **self._facts},
+            retry_in=delay,
+        )
+
+    async def _attempt(self, undo: Undo, number: int) -> Ended:
+        attempt = Attempt(
+            lambda: self._call(undo, number),
+            what=f"the rollback of step {undo.path!r}",
+            timeout=undo.step.undo_timeout,
+        )
+        return await attempt.run()
+
+    async def _call(self, undo: Undo, number: int) -> None:
+        with self._around(undo, number) if self._around is not None else nullcontext(""):
+            await self._undo(undo, number)
+
+    async def _undo(self, undo: Undo, number: int) -> None:
+        step, ctx, record = undo.step, undo.ctx(number), undo.record
+        result = (
+            None if record is None else codecs_of(ctx).result(step.name).decode(memoryview(record.result))
+        )
+        assert step.undo is not None, "only steps with a rollback are listed"  # noqa: S101
+        await call(step.undo, ctx, result, is_async=step.undo_is_async, call_sync=self._call_sync)
+
+
+def failures_of(outcomes: Sequence[RollbackResult]) -> list[RollbackResult]:
+    """Return the outcomes of the rollbacks that failed for good."""
+    return [(path, failure) for path, failure in outcomes if failure]
+
+
+def verdict_on(outcomes: Sequence[RollbackResult]) -> Rollback:
+    """Return the summary of all rollbacks of a flow."""
+    if not outcomes:
+        return "none"
+    return "incomplete" if failures_of(outcomes) else "complete"

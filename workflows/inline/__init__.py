@@ -1,0 +1,1 @@
+"""Flows that run in this process, without a server."""

@@ -1,0 +1,315 @@
+"""The records of a flow in the server, as small JSON: its message, its steps' results, its failure.
+
+Not here: writing them (`distributed`, `inline`, `provider`), and the errors themselves (`errors`).
+
+What must always hold: values inside a record are JSON already (`Raw`), encoded once by their own codec. A
+record is written with short keys and without absent values, and read with unknown keys ignored, because
+releases may differ. The record of a flow's failure can also be read as a plain `Failure`, so that a tool that
+knows only jobs can show it. Exceptions are never stored: distributed and inline flows both make the caller's
+error from these records, so the errors are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from eventbus import StoreCorrupt
+from eventbus.lowlevel import Failure, read_failure, revive
+from workflows.errors import FlowCancelled, FlowError, FlowTimeout, Rollback, RollbackError, StepError
+
+__all__ = [
+    "Cause",
+    "FlowFailure",
+    "FlowMessage",
+    "StepRecord",
+    "decode_message",
+    "decode_step",
+    "describe_flow",
+    "encode_message",
+    "encode_step",
+    "error_text",
+    "is_declared",
+    "read_flow",
+    "read_flow_failure",
+    "read_message_of",
+    "read_step",
+    "revive_error",
+    "revive_flow",
+    "stalls_in",
+]
+
+Cause: TypeAlias = Literal["failed", "timeout", "cancelled"]
+"""The reason why a flow stopped early: a step failed for good, the flow timed out, or it was cancelled."""
+
+_NOTHING = msgspec.Raw(b"null")
+
+
+class FlowMessage(
+    msgspec.Struct,
+    omit_defaults=True,
+    kw_only=True,
+    rename={
+        "input": "i",
+        "version": "v",
+        "meta": "m",
+        "correlation_id": "c",
+        "causation_id": "a",
+        "traceparent": "t",
+        "tracestate": "s",
+        "key": "k",
+        "run": "n",
+        "timeout": "o",
+        "kept": "e",
+        "bare": "b",
+        "priority": "p",
+        "baggage": "g",
+    },
+):
+    """The body of a flow's root job.
+
+    `timeout` is the effective timeout of the flow in seconds. `kept` names, for a retry by hand, the steps
+    that still count, each with the run that recorded its result. A flow is `bare` if its caller added no
+    steps: its root adds them, and `version` may be empty until then. `baggage` is the text of a W3C header.
+    """
+
+    input: msgspec.Raw
+    version: str = ""
+    meta: dict[str, Any] | None = None
+    correlation_id: str = ""
+    causation_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+    key: str = ""
+    run: int = 1
+    timeout: float | None = None
+    kept: dict[str, int] = {}
+    bare: bool = False
+    priority: int = 0
+    baggage: str = ""
+
+
+class StepRecord(
+    msgspec.Struct,
+    omit_defaults=True,
+    kw_only=True,
+    rename={"result": "r", "skipped": "s", "traceparent": "t"},
+):
+    """The result text of a step's job. A skipped step has no result."""
+
+    result: msgspec.Raw = _NOTHING
+    skipped: bool = False
+    traceparent: str = ""
+
+
+class FlowFailure(Failure, omit_defaults=True, kw_only=True):
+    """The error text of a flow's root job; `type` is `StepError`, `FlowTimeout` or `FlowCancelled`.
+
+    `error` is the record of the failed step's error, `job` the id of its job. `rollback_errors` are the
+    rollbacks that failed for good, in the order in which they ran: path of the step, and record of the error.
+    """
+
+    flow_id: str
+    workflow: str
+    step: str = ""
+    error: msgspec.Raw = _NOTHING
+    job: str = ""
+    timeout: float = 0.0
+    reason: str = ""
+    rollback: Rollback = "none"
+    rollback_errors: tuple[tuple[str, msgspec.Raw], ...] = ()
+
+
+_KINDS: dict[Cause, str] = {"failed": "StepError", "timeout": "FlowTimeout", "cancelled": "FlowCancelled"}
+_encode = msgspec.json.Encoder().encode
+_decode_failure = msgspec.json.Decoder(FlowFailure).decode
+
+_decode_plain = msgspec.json.Decoder(Failure).decode
+
+decode_message: Callable[[bytes | str], FlowMessage] = msgspec.json.Decoder(FlowMessage).decode
+"""Read a flow's message. Raises msgspec.DecodeError for other data."""
+
+decode_step: Callable[[bytes | str], StepRecord] = msgspec.json.Decoder(StepRecord).decode
+"""Read a step's record. Raises msgspec.DecodeError for other data."""
+
+
+def encode_message(message: FlowMessage) -> str:
+    """Return a flow's message as JSON text."""
+    return _encode(message).decode()
+
+
+def encode_step(record: StepRecord) -> str:
+    """Return a step's record as JSON text."""
+    return _encode(record).decode()
+
+
+def describe_flow(
+    cause: Cause,
+    *,
+    flow_id: str,
+    workflow: str,
+    step: str = "",
+    error: str = "",
+    job: str = "",
+    timeout: float = 0.0,
+    reason: str = "",
+    rollback: Rollback = "none",
+    rollback_errors: Iterable[tuple[str, str]] = (),
+) -> str:
+    """Return the record of a flow that stopped for `cause`, as JSON text.
+
+    `error` is the record (JSON text) of the step's error, and `rollback_errors` are pairs of a path and
+    the record of an error.
+    """
+    failure = FlowFailure(
+        type=_KINDS[cause],
+        event=f"workflow {workflow}",
+        flow_id=flow_id,
+        workflow=workflow,
+        step=step,
+        error=msgspec.Raw(error or "null"),
+        job=job,
+        timeout=timeout,
+        reason=reason,
+        rollback=rollback,
+        rollback_errors=tuple((path, msgspec.Raw(text)) for path, text in rollback_errors),
+    )
+    failure.message = str(_flow_error(failure, ()))
+    return _encode(failure).decode()
+
+
+def revive_flow(
+    state: str, text: str, workflow: str, flow_id: str, errors: Sequence[type[Exception]] = ()
+) -> Exception:
+    """Return the exception that a flow's recorded failure or cancellation represents.
+
+    It is a FlowError; but if the step's error is one of the declared `errors`, it is that error itself, with
+    the StepError as its cause. A record that the engine wrote, such as that of a root whose workers died too
+    often, becomes the job error that it represents; for a cancelled flow it becomes FlowCancelled.
+    """
+    failure = read_flow_failure(text)
+    if failure is not None:
+        return _raised(_flow_error(failure, errors), errors)
+    error = revive(state, text, event=workflow, job_id=flow_id, declared=errors)
+    if state == "cancelled":
+        # No saga has recorded its outcome. Only a plain cancel request means that none was necessary.
+        rollback: Rollback = "none" if _is_wish(text) else "incomplete"
+        reason = getattr(error, "reason", "")
+        return FlowCancelled(flow_id=flow_id, workflow=workflow, reason=reason, rollback=rollback)
+    return error
+
+
+def read_message_of(flow_id: str, body: str) -> FlowMessage:
+    """Return the message in the body of a flow's root job. Raises StoreCorrupt for other data."""
+    try:
+        return decode_message(body)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the message of flow {flow_id} cannot be read: {error}") from None
+
+
+def stalls_in(record: str) -> int:
+    """Return how often a job stalled, from its error record, if it failed for that; 0 for other errors."""
+    try:
+        return _decode_plain(record).stalls
+    except (msgspec.MsgspecError, UnicodeError):
+        return 0
+
+
+def read_step(job_id: str, text: str) -> StepRecord:
+    """Return the record of a step's job. Raises StoreCorrupt for other data."""
+    try:
+        return decode_step(text)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the record of step job {job_id} cannot be read: {error}") from None
+
+
+def error_text(record: str) -> str:
+    """Return the text of an error's record for people; empty for an empty record."""
+    try:
+        failure = _decode_plain(record)
+    except (msgspec.MsgspecError, UnicodeError):
+        return record[:200].encode(errors="replace").decode()
+    return f"{failure.type}: {failure.message}" if failure.message else failure.type
+
+
+def read_flow(text: str, errors: Sequence[type[Exception]] = ()) -> FlowError:
+    """Return the FlowError that a record of `describe_flow` represents; `failed` hooks get it."""
+    return _flow_error(_decode_failure(text), errors)
+
+
+def revive_error(text: str, *, owner: str, job: str, errors: Sequence[type[Exception]] = ()) -> Exception:
+    """Return the exception that the record of a step's error represents; the step may be a sub-workflow.
+
+    `owner` names the workflow and the step in the error.
+    """
+    failure = read_flow_failure(text)
+    if failure is None:
+        return revive("failed", text, event=owner, job_id=job, declared=errors)
+    return _raised(_flow_error(failure, errors), errors)
+
+
+def is_declared(record: str) -> bool:
+    """Tell whether the error of a step is one that its workflow declares; also inside sub-workflows."""
+    failure = read_flow_failure(record)
+    while failure is not None:
+        record = bytes(failure.error).decode()
+        failure = read_flow_failure(record)
+    return bool(read_failure(record).declared)
+
+
+def _is_wish(text: str) -> bool:
+    """Tell whether `text` is only the record of a cancel request: nothing kept the flow from being undone."""
+    try:
+        failure = _decode_plain(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
+    return failure.type == "JobCancelled" and not failure.stalls
+
+
+def read_flow_failure(text: str) -> FlowFailure | None:
+    """Return a flow's failure from its record; None for the record of another error."""
+    try:
+        failure = _decode_failure(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return failure if failure.type in _KINDS.values() else None
+
+
+def _raised(error: FlowError, errors: Sequence[type[Exception]]) -> Exception:
+    """Return the exception to raise for `error`: itself, or the declared error inside it."""
+    if not isinstance(error, StepError) or not isinstance(error.error, tuple(errors)):
+        return error
+    declared = error.error
+    error.__cause__ = declared.__cause__  # the remote traceback; not `declared`, which would close a ring
+    declared.__cause__ = error
+    return declared
+
+
+def _flow_error(failure: FlowFailure, errors: Sequence[type[Exception]]) -> FlowError:
+    facts: dict[str, Any] = {
+        "flow_id": failure.flow_id,
+        "workflow": failure.workflow,
+        "rollback": failure.rollback,
+        "rollback_errors": tuple(
+            _rollback_error(failure, path, bytes(record).decode(), errors)
+            for path, record in failure.rollback_errors
+        ),
+    }
+    if failure.type == "FlowTimeout":
+        return FlowTimeout(timeout=failure.timeout, **facts)
+    if failure.type == "FlowCancelled":
+        return FlowCancelled(reason=failure.reason, **facts)
+    owner = f"{failure.workflow}.{failure.step}"
+    inner = revive_error(bytes(failure.error).decode(), owner=owner, job=failure.job, errors=errors)
+    return StepError(step=failure.step, error=inner, **facts)
+
+
+def _rollback_error(
+    failure: FlowFailure, path: str, record: str, errors: Sequence[type[Exception]]
+) -> RollbackError:
+    owner = f"{failure.workflow}.{path}"
+    return RollbackError(
+        step=path, error=revive_error(record, owner=owner, job=failure.flow_id, errors=errors)
+    )

@@ -1,0 +1,76 @@
+"""The state of a flow, read from the record of its root job: the only place that maps one to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from eventbus.lowlevel import TreeMember, TreePage
+from workflows.errors import Rollback
+from workflows.records.report import FlowStatus
+
+__all__ = ["is_seen_in", "number_in", "status_of"]
+
+_UNSEEN = ("waiting", "delayed", "waiting-children")
+
+
+class _Failure(msgspec.Struct):
+    """The part of a flow's failure that its state needs; absent fields have their default."""
+
+    type: str = ""
+    rollback: Rollback = "none"
+
+
+def status_of(root: Mapping[str, str], *, is_seen: bool = True) -> FlowStatus:
+    """Return the state of the flow whose root job has these fields.
+
+    `is_seen` tells whether a worker has claimed any job of the flow; see `is_seen_in`.
+    """
+    state = root.get("state", "")
+    if state == "completed":
+        return FlowStatus("completed")
+    if state == "failed" or state == "cancelled":  # noqa: PLR1714  (narrows the type)
+        return FlowStatus(state, _rollback(root))
+    if root.get("stop"):
+        return FlowStatus("rolling_back")
+    is_due = number_in(root, "due") <= number_in(root, "now") or root.get("attempts")
+    if root.get("pending") or not is_due or not is_seen:
+        return FlowStatus("pending")
+    return FlowStatus("waiting" if state == "parked" else "running")
+
+
+def is_seen_in(page: TreePage, members: Sequence[TreeMember]) -> bool:
+    """Tell whether a worker has claimed any job of a flow, from its root and the first of its `members`.
+
+    If the root adds the steps itself (in a bare flow, and in a retry by hand), the root is claimed first.
+    Otherwise the steps are claimed first. All of them are due at the same moment and are claimed in the order
+    in which they were added, so the record of the first member is enough, however many steps there are.
+    """
+    root = page.root
+    is_claimed = any(root.get(field) for field in ("token", "attempts", "stalls", "claimed"))
+    if is_claimed or page.saved or root.get("state") not in ("waiting", "delayed", "waiting-children"):
+        return True
+    if number_in(root, "run") > 1:
+        return False
+    if not members:
+        return root.get("state") == "waiting-children"  # it waits for members, but their list is lost
+    step = members[0]
+    return bool(step.claimed or step.attempts or step.stalls) or step.state not in _UNSEEN
+
+
+def number_in(fields: Mapping[str, str], name: str) -> int:
+    """Return a number of a record; 0 if it is absent or damaged."""
+    text = fields.get(name, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def _rollback(root: Mapping[str, str]) -> Rollback:
+    """Return the outcome of the rollbacks; incomplete if a stopped flow recorded none (its workers died)."""
+    try:
+        said = msgspec.json.decode(root.get("text", ""), type=_Failure)
+    except (msgspec.MsgspecError, UnicodeError):
+        said = _Failure()
+    if said.type in ("StepError", "FlowTimeout", "FlowCancelled"):
+        return said.rollback
+    return "incomplete" if root.get("stop") else "none"

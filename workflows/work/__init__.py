@@ -1,1 +1,0 @@
-"""What workers do for flows: the consumers of a workflow's two queues."""
