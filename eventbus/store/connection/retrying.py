@@ -87,7 +87,10 @@ class RetryingCaller:
             back="a replica acknowledges again",
         )
         self._outages = 0
-        self._has_opened = False
+        self._opening = asyncio.Lock()
+        self.openings: int = 0
+        """How often this caller opened the shard. A call that is refused because the shard is not open need
+        not open it if another call did so since this one was sent."""
         self._known: set[Any] = set()
         self.repeats: int = 0
         """Calls sent again since the start."""
@@ -141,7 +144,7 @@ class RetryingCaller:
 
         `whole` is sent in place of `command` once the server does not know its script.
         """
-        began = clock.monotonic()
+        began, openings = clock.monotonic(), self.openings
         try:
             reply = await self._channel.call(*command, deadline=deadline)
         except StoreError as error:
@@ -149,7 +152,7 @@ class RetryingCaller:
         else:
             self.note_answer(None if whole is None else command[1])
             return reply
-        return await self.repeat_after(failed, command, deadline, whole=whole, began=began)
+        return await self.repeat_after(failed, command, deadline, whole=whole, began=began, openings=openings)
 
     async def repeat_after(
         self,
@@ -159,8 +162,12 @@ class RetryingCaller:
         *,
         whole: Command | None,
         began: float,
+        openings: int,
     ) -> Any:
-        """Go on with a call whose first try began at `began` and ended with `error`. Raises as `repeat`."""
+        """Go on with a call whose first try began at `began`, after `openings`, and ended with `error`.
+
+        Raises as `repeat`.
+        """
         sent = False
         why: StoreError | None = None
         pause = _FIRST_PAUSE
@@ -189,8 +196,9 @@ class RetryingCaller:
                 self.repeats += 1
                 await asyncio.sleep(decision.seconds)
                 if isinstance(decision, OpenShard):
-                    await self._try_to_open(deadline)
+                    await self._try_to_open(openings, deadline)
                 pause = min(2 * pause, _LAST_PAUSE)
+            openings = self.openings
             try:
                 reply = await self._channel.call(*command, deadline=deadline)
             except StoreError as again:
@@ -199,20 +207,28 @@ class RetryingCaller:
                 self.note_answer(None if whole is None else command[1])
                 return reply
 
-    async def _try_to_open(self, deadline: float | None) -> None:
-        """Open the shard; where that fails, the call behind it fails the same way."""
-        if self._has_opened:
-            _log.warning(
-                "the server has lost what it knew of the shard, opening it again", address=self.address
-            )
-        with contextlib.suppress(StoreError):
-            await self.open_shard(deadline=deadline)
+    async def _try_to_open(self, openings: int, deadline: float | None) -> None:
+        """Open the shard for a call that was sent after `openings`. Where that fails, the call fails too.
+
+        Several calls may find the shard closed at once. The first that comes here opens it for all.
+        """
+        left = None if deadline is None else deadline - clock.monotonic()
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(left), self._opening:
+                if self.openings > openings:
+                    return
+                if self.openings:
+                    _log.warning(
+                        "the server has lost what it knew of the shard, opening it again",
+                        address=self.address,
+                    )
+                await self.open_shard(deadline=deadline)
 
     async def open_shard(self, *, deadline: float | None = None) -> bool:
         """Make sure that the shard is open. Return whether the first edition of the store has keys there."""
         arguments = [EDITION, self._keys.first_edition]
         answer = await self.script("open_shard", arguments, deadline=deadline)
-        self._has_opened = True
+        self.openings += 1
         return answer == 1
 
     def _note_error(self, error: StoreError, *, is_reported: bool) -> None:
@@ -253,7 +269,17 @@ class _Started:
     If the first try fails or is late, a task goes on with the call (`RetryingCaller.repeat_after`).
     """
 
-    __slots__ = ("_by_digest", "_caller", "_deadline", "_read", "_task", "_timer", "_whole", "result")
+    __slots__ = (
+        "_by_digest",
+        "_caller",
+        "_deadline",
+        "_openings",
+        "_read",
+        "_task",
+        "_timer",
+        "_whole",
+        "result",
+    )
 
     def __init__(
         self,
@@ -265,6 +291,7 @@ class _Started:
     ) -> None:
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._caller = caller
+        self._openings = caller.openings
         self._by_digest = by_digest
         self._whole = whole
         self._deadline = deadline
@@ -305,7 +332,12 @@ class _Started:
             work = self._caller.repeat(self._by_digest, self._deadline, whole=self._whole)
         else:
             work = self._caller.repeat_after(
-                failed, self._by_digest, self._deadline, whole=self._whole, began=clock.monotonic()
+                failed,
+                self._by_digest,
+                self._deadline,
+                whole=self._whole,
+                began=clock.monotonic(),
+                openings=self._openings,
             )
         self._task = asyncio.get_running_loop().create_task(work, name="eventbus-repeat")
         self._task.add_done_callback(self._on_end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -47,6 +48,17 @@ async def test_calls_go_on_after_the_server_was_emptied(
     assert (await shard.turn(settle(answer.claims[0], answer.token))).lost == ["c"]
     said = [each["event"] for each in logs if each["log_level"] == "warning"]
     assert said == ["the server has lost what it knew of the shard, opening it again"] * 3
+
+
+async def test_calls_that_find_the_shard_closed_at_once_open_it_once(
+    shard: Shard, logs: list[MutableMapping[str, Any]]
+) -> None:
+    await _lose_all(shard)
+    adds = [shard.add(row(f"job-{n}")) for n in range(20)]
+    assert await asyncio.gather(*adds) == [[]] * 20
+    said = [each["event"] for each in logs if each["log_level"] == "warning"]
+    assert said == ["the server has lost what it knew of the shard, opening it again"]
+    assert len((await shard.turn(want=20)).claims) == 20
 
 
 async def test_the_lease_threads_call_is_refused_and_writes_nothing(shard: Shard) -> None:
