@@ -137,6 +137,8 @@ def _is_leak(client: Any, name: str) -> bool:
     record = f"{root}}}:job:{what}"
     if goes in _WITH_RECORD:
         return not client.exists(record)
+    if kind == "held":  # without an expiry while its worker is registered
+        return not client.hexists(name, "#")
     if kind == "key":  # without an expiry while its job is open
         pointed = client.hget(name, "job")
         return pointed is None or client.hget(f"{root}}}:job:{pointed}", "state") in _ENDED

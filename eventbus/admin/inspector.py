@@ -181,8 +181,8 @@ class Inspector:
         """Return a page of the jobs of an event, or of a queue, in one state.
 
         `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
-        Waiting jobs come in the order in which workers claim them, active and delayed jobs by their due time,
-        other jobs newest first. A page may have fewer than `limit` jobs (at most 1000) although more follow;
+        Waiting jobs come in the order in which workers claim them, active jobs by their worker and then the
+        longest running first, delayed jobs by their due time, other jobs newest first. A page may have fewer than `limit` jobs (at most 1000) although more follow;
         only a `cursor` of None means the end. In the state `waiting-children` only roots of trees are listed.
         Members that have ended are not listed; `tree` has them.
         """

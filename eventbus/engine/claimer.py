@@ -6,7 +6,8 @@ few large calls and an idle worker makes a small call at once. Each lane has at 
 way and numbers its calls. The store repeats a call whose answer was lost, with the same number, and
 the server gives the same answer.
 
-Not here: how jobs run (`executor`), which queues are asked (`queue_rotation`), who reads wakes (`wake_listener`).
+Not here: how jobs run (`executor`), which queues are asked (`queue_rotation`), which turns may claim a suspect
+(`suspects`), who reads wakes (`wake_listener`).
 
 What must always hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
@@ -16,8 +17,8 @@ What must always hold:
 - while a queue has work and this worker has a slot for it, a turn is under way or due.
 
 Crash windows: `turn-not-sent` and `turn-not-answered` (the same call is made again),
-`dies-after-claim` (the leases run out and the jobs are rescued), `dies-before-settle` (the job runs
-again: handlers run at least once).
+`turn-given-up` (it may have claimed jobs; a renewal gives them back), `dies-after-claim` (the leases run out
+and the jobs are rescued), `dies-before-settle` (the job runs again: handlers run at least once).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
 from eventbus.engine.queue_rotation import QueueRotation
+from eventbus.engine.suspects import Suspects
 from eventbus.errors import StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.store.script_rows import SettleRow, TurnAnswer, TurnQueue
@@ -48,7 +50,6 @@ _BYTES = 1 << 20  # of bodies and of settled texts in one call
 _QUEUES = 64  # that one call asks
 _ENOUGH = 16  # settles that are worth a second call beside the one under way
 _PAUSE = 0.25  # seconds
-_SUSPECT = 2  # stalls; the same number as in `candidate.lua`
 _LONGEST = 3600.0  # seconds; bounds a timer whose due time may be years away
 
 
@@ -58,6 +59,8 @@ class _Lane:
     def __init__(self, name: str) -> None:
         self.name = name
         self.call = 0
+        self.done = 0
+        """The last call whose claims were started, or whose answer nobody waits for any more."""
         self.is_busy = False
 
 
@@ -93,11 +96,7 @@ class Claimer:
         self._lanes = (_Lane(worker), _Lane(f"{worker}+"))
         self._asked = 0
         self._asked_of: Counter[str] = Counter()
-        self._suspect = ""
-        """The suspect that this worker claimed last; a worker runs one suspect at a time, see `candidate.lua`."""
-        self._is_suspect_asked = False
-        self._passed: set[str] = set()
-        """Queues whose suspects a call had to leave, because the other lane's call might claim a suspect."""
+        self._suspects = Suspects(self.executor.running)
         self._is_due = False
         self._is_draining = False
         self._poked = asyncio.Event()
@@ -119,6 +118,11 @@ class Claimer:
     def _want(self) -> int:
         """How many jobs to ask for: at most half of the slots, because the other lane asks for the other half."""
         return min(max(self.free, 0), max(1, self._max_concurrency // 2), _BATCH)
+
+    def read_calls(self) -> tuple[int, int]:
+        """Return for each lane the number of the last call whose claims were started; called from any thread."""
+        first, second = self._lanes
+        return first.done, second.done
 
     @property
     def is_idle(self) -> bool:
@@ -231,16 +235,12 @@ class Claimer:
         self._settled.clear()
         self._rotation.ask(asked)
         lane.is_busy = True
-        # Only one lane at a time may claim a suspect: both answers could bring one.
-        suspects = self._suspect not in self.executor.running and not self._is_suspect_asked
-        if self._is_suspect_asked:
-            self._passed.update(asked)
-        self._is_suspect_asked = self._is_suspect_asked or suspects
+        suspects = self._suspects.ask(asked)
         self._asked += want
         self._asked_of.update(reserved)
         try:
             answer = await self._store.turn(
-                worker=lane.name,
+                lane=lane.name,
                 call=lane.call + 1,
                 lease_ms=self._lease_ms,
                 pool=self.pool,
@@ -256,12 +256,13 @@ class Claimer:
             self._rotation.unanswered(asked)
             if not isinstance(error, StoreRefused):
                 # The server may have carried it out. Its kept answer does not fit another list of
-                # settles, so its number is not used again. The jobs it claimed stall and are rescued.
+                # settles, so its number is not used again. The next renewal gives back the jobs that it claimed.
                 lane.call += 1
+                lane.done = lane.call
             raise
         finally:
             lane.is_busy = False
-            self._is_suspect_asked = self._is_suspect_asked and not suspects
+            self._suspects.answered(may_claim=suspects)
             self._asked -= want
             self._asked_of.subtract(reserved)
         for queue, row in settles:
@@ -271,14 +272,9 @@ class Claimer:
             if self._consumers[queue].follows and row.id not in answer.lost:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._apply(answer, asked, queues)
+        lane.done = lane.call  # not before, because the lease thread may look at any moment
         if suspects:
-            self._look_again()
-
-    def _look_again(self) -> None:
-        """Ask the queues whose suspects were left, unless a suspect runs now: every queue is asked when it ends."""
-        passed, self._passed = self._passed, set()
-        if self._suspect not in self.executor.running:
-            for queue in passed:
+            for queue in self._suspects.take_passed():
                 self._rotation.look_at(queue)
 
     def _apply(self, answer: TurnAnswer, asked: list[str], queues: list[TurnQueue]) -> None:
@@ -306,8 +302,7 @@ class Claimer:
                 answer.now,
                 row.stop,
             )
-            if row.stalls >= _SUSPECT:
-                self._suspect = row.id
+            self._suspects.note_claim(row.id, row.stalls)
             if self._is_draining:
                 self._settle(job, give_back())  # the call that claimed it began before the stop
             else:
@@ -326,7 +321,7 @@ class Claimer:
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
         self._settles.append((job.queue, row))
         self.unsettled[job.id] = job.token
-        if job.id == self._suspect:
+        if self._suspects.is_last(job.id):
             self.look_everywhere()  # other suspects may have been left in any queue
         self._settled.clear()
         self._poke()

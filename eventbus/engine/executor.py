@@ -150,12 +150,14 @@ class Executor:
         job = run.job
         if self.running.get(job.id) is not run:
             return  # the executor gave up on it, or another run took its place: the outcome was decided then
+        if settle is not None:
+            self._settle(
+                job, settle
+            )  # first, so that the lease thread always finds the job in one of the two places
         del self.running[job.id]
         self.counts[job.queue] -= 1
         if run.timeout is not None or run.strikes:
             self.deadlines.discard(run, run.bucket)
-        if settle is not None:
-            self._settle(job, settle)
         if not self.running:
             self._ended.set()
         if settle is not None and settle.state != "completed" and (settle.counts or settle.state in _ENDS):

@@ -5,8 +5,13 @@ thread also watches the loop. After a lag of 1 s it logs once which code blocks 
 `hang_after` it stops renewing, because the worker no longer works and its jobs should run elsewhere.
 Code that holds the GIL stops this thread too and loses its lease.
 
+One renewal keeps all that the worker holds, and names it. What the worker holds without knowing it is given back by the
+renewal; otherwise nobody would ever run it. That happens if a failover loses the end of a job.
+
 What must always hold: a lease is kept until the settle of its job is answered; a lease found lost cancels its
-handler; a renewal comes each 0.3 of a lease, and one that gets no answer is tried again sooner.
+handler; a renewal comes each 0.3 of a lease, and one that gets no answer is tried again sooner. No job that this
+worker knows of is missing in a renewal: the thread reads the numbers of the answered turns before it reads the jobs
+that run, and these before the unsettled ones, because a job moves in this direction and stands in both meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eventbus.engine.executor import Executor, Running
@@ -50,14 +55,18 @@ class LeaseKeeper:
         *,
         worker: str,
         unsettled: Mapping[str, str],
+        read_calls: Callable[[], tuple[int, int]],
         lease: float,
         hang_after: float,
     ) -> None:
-        """`unsettled` has the tokens of ended jobs by id. `lease` and `hang_after` are in seconds."""
+        """`unsettled` has the tokens of ended jobs by id; `read_calls` returns the numbers of the turns, one for each
+        lane, whose claims have been started. `lease` and `hang_after` are in seconds.
+        """
         self._leases = store.open_leases(timeout=max(0.5, lease / 3))
         self._executor = executor
         self._worker = worker
         self._unsettled = unsettled
+        self._read_calls = read_calls
         self._lease = lease
         self._hang_after = hang_after
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,13 +117,18 @@ class LeaseKeeper:
         """Renew all leases; return False if it failed and must be tried again soon, before the leases end."""
         if self.lag > self._hang_after:
             return True
+        calls = self._read_calls()
         rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
         # Unsettled jobs come last. If one of them also runs under a newer token, `dict(rows)` below keeps
         # the older token, so a lost lease does not cancel the newer run.
         rows += [LeaseRow(*job) for job in list(self._unsettled.items())]
         try:
-            lost, cancelled = self._leases.renew(
-                rows, worker=self._worker, lease_ms=round(self._lease * 1000), lag_ms=round(self.lag * 1000)
+            lost, cancelled, returned = self._leases.renew(
+                rows,
+                worker=self._worker,
+                calls=calls,
+                lease_ms=round(self._lease * 1000),
+                lag_ms=round(self.lag * 1000),
             )
         except StoreError as error:
             self._note_refused(error, len(rows))
@@ -122,6 +136,8 @@ class LeaseKeeper:
         if self._is_refused:
             self._is_refused = False
             _log.info("leases renewed again", jobs=len(rows))
+        if returned:
+            _log.warning("jobs given back that this worker held and did not know of", job_ids=returned)
         if lost:
             tokens = dict(rows)
             self._in_loop(self._executor.lose, [(job, tokens[job]) for job in lost])

@@ -83,6 +83,19 @@ class Presence:
             except StoreError as error:
                 _log.error("announcement refused", error=str(error))
 
+    async def deregister(self) -> None:
+        """Tell the server that the worker is over, within one second. Call it when nothing renews its leases any more.
+
+        Does not raise: where the server does not hear it, the rescue of another worker finds that it holds nothing.
+        """
+        if not self._store.is_connected:
+            return
+        try:
+            deadline = clock.monotonic() + _LEAVE_WITHIN
+            await self._store.presence.deregister(self._worker, deadline=deadline)
+        except StoreError as error:
+            _log.info("ended without a word to the server", error=str(error))
+
     async def leave(self) -> None:
         """Stop announcing, and remove the worker from its pools in the server, within one second.
 

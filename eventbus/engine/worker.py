@@ -3,7 +3,7 @@
 Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper. The worker is ready
 once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
--> give the rest back -> settle -> wake other workers for the queues with work -> end the roles.
+-> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> deregister.
 
 Not here: events and payloads, and the handlers (`Consumer`).
 
@@ -88,6 +88,7 @@ class Worker:
             self.claimer.executor,
             worker=self.id,
             unsettled=self.claimer.unsettled,
+            read_calls=self.claimer.read_calls,
             lease=options.lease,
             hang_after=options.hang_after,
         )
@@ -154,6 +155,7 @@ class Worker:
                 return
             self.claimer.pool = pool
             await self._run_roles()
+            await self._presence.deregister()
         finally:
             self._ended.set()
 

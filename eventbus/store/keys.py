@@ -30,7 +30,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "never",
     ),
     "none": ("none", "nothing; each call names it, so that a cluster sees two keys", "nobody", "never"),
-    "active": ("zset", "job -> end of its lease, ms", "turn, renew, rescue", "never"),
+    "workers": (
+        "zset",
+        "worker -> end of the leases of all that it holds, ms",
+        "turn, renew, rescue, deregister",
+        "never",
+    ),
     "due": (
         "zset",
         "`q:queue` -> when its first delayed job is due, or before; `kind:tree` -> timeouts, chores; ms",
@@ -61,7 +66,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "renew",
         "10 min after it",
     ),
-    "last": ("string", "one worker's last call and what it was answered", "turn", "10 min after its worker"),
+    "held": (
+        "hash",
+        "job -> its hold by one worker: when it was claimed, mark, token; `#`: registration; `#lane`: its last call",
+        "turn, renew, checkpoint, cancel, rescue, deregister",
+        "10 min after its worker",
+    ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue
@@ -149,7 +159,7 @@ class Keys:
         """
 
     def shard_key(self, kind: str) -> str:
-        """Return a key that the shard has once, such as `active`, `due` or `clock`."""
+        """Return a key that the shard has once, such as `workers`, `due` or `clock`."""
         return f"{self.root}:{kind}"
 
     def of(self, kind: str, name: str) -> str:

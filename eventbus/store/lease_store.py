@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from eventbus.errors import StoreCorrupt, StoreRefused
 from eventbus.store.connection.connector import Connector, translate
@@ -12,7 +12,18 @@ from eventbus.store.keys import Keys
 from eventbus.store.script_rows import LeaseRow
 from eventbus.store.scripts import load_script, pack
 
-__all__ = ["LeaseStore"]
+__all__ = ["LeaseStore", "Renewal"]
+
+
+class Renewal(NamedTuple):
+    """What a renewal tells of jobs, by their ids."""
+
+    lost: list[str]
+    """Named ones that the worker does not hold by that token any more."""
+    cancelled: list[str]
+    """Named ones whose cancellation was asked for."""
+    returned: list[str]
+    """Ones that the worker held without knowing it: they were given back to their queues."""
 
 
 class LeaseStore:
@@ -26,13 +37,21 @@ class LeaseStore:
         self._connection: Any = None
 
     def renew(
-        self, leases: Sequence[LeaseRow], *, worker: str, lease_ms: int, lag_ms: int
-    ) -> tuple[list[str], list[str]]:
-        """Renew leases. Return the ids of the jobs whose lease is lost, and of those that were cancelled.
+        self,
+        leases: Sequence[LeaseRow],
+        *,
+        worker: str,
+        calls: tuple[int, int],
+        lease_ms: int,
+        lag_ms: int,
+    ) -> Renewal:
+        """Renew the leases of all that the worker holds; `leases` names all that it knows of.
 
-        Tries once; the caller may repeat the call. `lag_ms` is how far behind the worker's event loop is.
+        `calls` are the numbers of the last turns, one for each lane, whose claims are among `leases`. What those
+        turns claimed and `leases` does not name is given back, as a stall. Tries once; the caller may repeat the call. `lag_ms`
+        is how far behind the worker's event loop is.
         """
-        packed = pack(["", worker, lag_ms, lease_ms, len(leases), *chain.from_iterable(leases)])
+        packed = pack(["", worker, lag_ms, lease_ms, *calls, len(leases), *chain.from_iterable(leases)])
         script = load_script("renew")
         keys = self._keys.declared
         try:
@@ -42,10 +61,10 @@ class LeaseStore:
                 raise
             # EVAL also loads the script, so the next renewal finds its digest.
             answer = self._call("EVAL", script.source, len(keys), *keys, packed)
-        if not isinstance(answer, list) or len(both := cast("list[list[str]]", answer)) != 2:
+        if not isinstance(answer, list) or len(lists := cast("list[list[str]]", answer)) != 3:
             self.close()
             raise StoreCorrupt(f"the server at {self._connector.address} answered a renewal with {answer!r}")
-        return both[0], both[1]
+        return Renewal(*lists)
 
     def close(self) -> None:
         """Close the connection; the next call opens one. Idempotent."""

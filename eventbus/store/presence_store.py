@@ -1,4 +1,5 @@
-"""Presence: which workers serve which queues. Here a worker leaves its queues, and queues are looked at.
+"""Presence: which workers serve which queues. Here a worker leaves its queues and then the server, and queues are
+looked at.
 
 Not here: a worker announces itself by `Store.announce`, every 5 s. A killed worker counts as live for
 20 s after its last announcement (`presence.lua`).
@@ -36,6 +37,10 @@ class PresenceStore:
         """Record that a worker of `pool` no longer serves `queues`. Return how many live workers are left."""
         arguments: list[Any] = [now, worker, pool, len(queues), *queues]
         return await self._caller.script("leave", arguments, deadline=deadline)
+
+    async def deregister(self, worker: str, *, deadline: float | None = None) -> int:
+        """Record that a worker has stopped for good. Return how many jobs it still holds; these will be rescued."""
+        return await self._caller.script("deregister", [worker], deadline=deadline)
 
     async def survey(
         self, queues: Sequence[str], *, asker: str = "", deadline: float | None = None, now: int | str = ""

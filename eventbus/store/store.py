@@ -171,7 +171,7 @@ class Store:
     async def turn(
         self,
         *,
-        worker: str,
+        lane: str,
         call: int,
         lease_ms: int,
         pool: str,
@@ -183,12 +183,13 @@ class Store:
         deadline: float | None = None,
         now: int | str = "",
     ) -> TurnAnswer:
-        """Settle, promote and claim in one call. `call` must rise by one from turn to turn.
+        """Settle, promote and claim in one call. `call` must rise by one from turn to turn of the lane.
 
-        A repeated turn is recognized by `call`, and answered as before. `suspects` says whether a job that
+        `lane` is the worker's id, with a `+` for its second lane. A repeated turn is recognized by `call`, and
+        answered as before. `suspects` says whether a job that
         stalled twice may be claimed, which then comes alone. Claiming stops once bodies reach `max_bytes`.
         """
-        head = (now, worker, call, lease_ms, pool, want, int(suspects), max_bytes, len(queues), len(settles))
+        head = (now, lane, call, lease_ms, pool, want, int(suspects), max_bytes, len(queues), len(settles))
         arguments: list[Any] = [*head]
         arguments.extend(chain.from_iterable(queues))
         arguments.extend(chain.from_iterable(settles))
@@ -207,13 +208,13 @@ class Store:
             )
             for i in range(0, len(flat), 8)
         ]
-        return TurnAnswer(*answer[:5], token=f"{worker}:{call}", claims=claims, foreign=answer[6])
+        return TurnAnswer(*answer[:5], token=f"{lane}:{call}", claims=claims, foreign=answer[6])
 
     async def rescue(
         self, *, lease_ms: int, limit: int, max_stalls: int, key_ttl_ms: int, now: int | str = ""
     ) -> tuple[int, list[StallRow]]:
-        """End leases that ran out, at most `limit`. Return the ms until the next lease ends, -1 if no job
-        is active, and a row for each job whose lease ended.
+        """End leases that ran out, at most `limit`. Return the ms until the leases of the next worker end, -1
+        if there is none, and a row for each job whose lease ended.
         """
         answer = await self._caller.script("rescue", [now, lease_ms, limit, max_stalls, key_ttl_ms])
         return answer[0], [StallRow(*answer[i : i + 5]) for i in range(1, len(answer), 5)]

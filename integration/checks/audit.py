@@ -63,9 +63,10 @@ class Audit:
             self._read(client)
             self._members = {
                 (kind, name): set(client.zrange(self._key(kind, name), 0, -1))
-                for kind in ("ready", "active", "delayed", "parked", *_FINAL)
+                for kind in ("ready", "delayed", "parked", *_FINAL)
                 for name in self.names.get(kind, ())
             }
+            self._read_holds(client)
             self._texts(client)
         self._check_places()
         self._check_owners()
@@ -76,8 +77,10 @@ class Audit:
 
     def left_open(self) -> dict[str, int]:
         """Return the keys that must be gone once all jobs have ended: kind -> number of keys."""
-        open_kinds = ("ready", "active", "delayed", "parked", "roots", "needs", "leaves", "due")
-        return {kind: len(self.names[kind]) for kind in open_kinds if self.names.get(kind)}
+        open_kinds = ("ready", "delayed", "parked", "roots", "needs", "leaves", "due")
+        found = {kind: len(self.names[kind]) for kind in open_kinds if self.names.get(kind)}
+        held = self.members("active")
+        return {**found, "active": len(held)} if held else found
 
     def _key(self, kind: str, name: str) -> str:
         return f"{self._root}{kind}:{name}" if name else f"{self._root}{kind}"
@@ -101,7 +104,7 @@ class Audit:
         expected, _, _, goes = KINDS[kind]
         if expected not in (kind_found, "any"):
             self.problems.append(f"{name}: expected {expected}, is {kind_found}")
-        is_bound = goes in _STAYS or goes == "with the record" or kind == "key"
+        is_bound = goes in _STAYS or goes == "with the record" or kind in ("key", "held")
         if ttl == -1 and not is_bound:
             self.problems.append(f"{name}: has no expiry, goes {goes}")
         state, queue, attempts, stalls, text, tree, job = fields
@@ -109,6 +112,19 @@ class Audit:
             self.jobs[rest] = JobRecord(state, queue, int(attempts or 0), int(stalls or 0), text, tree)
         if kind == "key":
             self._pointers[name] = (job, ttl)
+
+    def _read_holds(self, client: Any) -> None:
+        """A job that a worker holds is active, whatever its record says of its state."""
+        for worker in self.names.get("held", ()):
+            for job in client.hkeys(self._key("held", worker)):
+                if job.startswith("#"):
+                    continue
+                held = self._members.setdefault(("active", ""), set())
+                if job in held:
+                    self.problems.append(f"{job}: held by two workers")
+                held.add(job)
+                if job in self.jobs and self.jobs[job].state == "waiting":
+                    self.jobs[job] = self.jobs[job]._replace(state="active")
 
     def _texts(self, client: Any) -> None:
         """Read the large outcomes, which have a key of their own."""
@@ -118,7 +134,7 @@ class Audit:
                 self.jobs[job] = self.jobs[job]._replace(text=text)
 
     def _check_places(self) -> None:
-        """Check that each job is in the one sorted set of its state, and that each entry has a job.
+        """Check that each job is in the one place of its state, and that each entry has a job.
 
         A job that waits for others is in none. Nor is an ended member of a tree: it goes with its root.
         """

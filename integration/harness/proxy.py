@@ -15,6 +15,7 @@ The proxy runs in a thread with its own event loop, because that of the test may
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection
@@ -66,6 +67,7 @@ class Proxy:
         self._rules: dict[str, _Rule] = {}
         self._is_down = False
         self._links: set[_Link] = set()
+        self._serving = 0  # clients, also those whose connection to the server is not made yet
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._listening = threading.Event()
@@ -143,7 +145,7 @@ class Proxy:
         self._listening.set()
         await self._stop.wait()
         listener.close()
-        while self._links:
+        while self._serving:
             self._break_all()
             await asyncio.sleep(0)
 
@@ -152,13 +154,20 @@ class Proxy:
             link.cut()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving += 1
+        try:
+            await self._serve_client(reader, writer)
+        finally:
+            self._serving -= 1
+
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._is_down:
-            writer.close()
+            await _close(writer)
             return
         try:
             there = await asyncio.open_unix_connection(self._server)
         except OSError:  # the server is away
-            writer.close()
+            await _close(writer)
             return
         link = _Link(self, (reader, writer), there)
         self._links.add(link)
@@ -193,7 +202,7 @@ class _Link:
             way.cancel()
         await asyncio.gather(*ways, return_exceptions=True)
         for writer in (self._to_client, self._to_server):
-            writer.close()
+            await _close(writer)
 
     def cut(self) -> None:
         self._is_cut.set()
@@ -234,3 +243,10 @@ class _Link:
         self._proxy.do(rule)
         self._is_lost = rule.fault == "hush"
         return not self._is_lost
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, and wait until it is closed: what ends the loop before that leaves it open."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

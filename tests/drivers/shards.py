@@ -67,6 +67,8 @@ class Shard:
         """The stalled jobs of the last rescue."""
         self.cancelled: list[str] = []
         """The jobs that the last renewal reported as cancelled."""
+        self.returned: list[str] = []
+        """The jobs that the last renewal gave back."""
         self._calls: Counter[str] = Counter()
 
     # operations
@@ -92,7 +94,7 @@ class Shard:
         """The worker's next turn, or its turn number `call`."""
         self._calls[worker] = self._calls[worker] + 1 if call is None else call
         return await self.store.turn(
-            worker=worker,
+            lane=worker,
             call=self._calls[worker],
             lease_ms=LEASE,
             pool=pool,
@@ -138,12 +140,17 @@ class Shard:
         rows = [CancelRow(job, queue, call or secrets.token_hex(8), text) for job in jobs]
         return await self.store.cancel(rows, key_ttl_ms=_DAY, now=self.now)
 
-    async def renew(self, *leases: tuple[str, str], worker: str = "w", lag: int = 0) -> list[str]:
-        """Renew through the lease thread's script, at the test's time."""
-        flat: list[Any] = [self.now, worker, lag, LEASE, len(leases)]
+    async def renew(
+        self, *leases: tuple[str, str], worker: str = "w", lag: int = 0, calls: tuple[int, int] = (0, 0)
+    ) -> list[str]:
+        """Renew through the lease thread's script, at the test's time.
+
+        `calls`: the turns, one for each lane, whose answers the worker knows.
+        """
+        flat: list[Any] = [self.now, worker, lag, LEASE, *calls, len(leases)]
         for lease in leases:
             flat.extend(LeaseRow(*lease))
-        lost, self.cancelled = await self.script("renew", flat)
+        lost, self.cancelled, self.returned = await self.script("renew", flat)
         return lost
 
     async def note(self, job: str, token: str, progress: str) -> list[str]:
@@ -193,11 +200,21 @@ class Shard:
         return self.store.keys.shard_key(kind)
 
     async def record(self, job: str) -> dict[str, str]:
-        flat = await self.command("HGETALL", self.key("job", job))
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+        """Return the record, with the state `active` and the token of its holder if somebody holds the job."""
+        return (await self.store.inspection.job(job)).fields
 
     async def state(self, job: str) -> str | None:
-        return await self.command("HGET", self.key("job", job), "state")
+        return (await self.record(job)).get("state")
+
+    async def held(self, worker: str = "w") -> list[str]:
+        """Return the jobs that a worker holds."""
+        return sorted(
+            each for each in await self.command("HKEYS", self.key("held", worker)) if not each.startswith("#")
+        )
+
+    async def lease_end(self, worker: str = "w") -> int | None:
+        """Return when the leases of a worker end."""
+        return await self.score("workers", "", worker)
 
     async def members(self, kind: str, name: str = QUEUE) -> list[str]:
         """Return the members of a sorted set in order; `name` is empty for a set that each shard has once."""

@@ -116,13 +116,15 @@ class TreeDriver:
         state: str,
         *jobs: str,
         text: str = "1",
-        worker: str = "w",
+        worker: str = "",
         want: int = 0,
         queues: Any = _QUEUES,
         **given: Any,
     ) -> TurnAnswer:
-        """Settle jobs that the workers hold."""
+        """Settle jobs that one worker holds, in a turn of this worker."""
         rows = [settle(*self.held.pop(job), state, text, **given) for job in jobs]
+        holders = {row.token.partition(":")[0] for row in rows} or {worker or "w"}
+        (worker,) = {worker} if worker else holders
         return await self.turn(*rows, worker=worker, want=want, queues=queues)
 
     async def run(self, state: str = "completed", *, worker: str = "w") -> list[str]:
@@ -225,5 +227,5 @@ class TreeDriver:
         """Return the keys that the server has for jobs: kinds and names."""
         root = self.shard.store.keys.root
         names = await self.shard.command("KEYS", root.replace("{", "[{]").replace("}", "[}]") + ":*")
-        kept = {"queues", "last", "order", "rooted", "wake", "pools", "clock", "worker", "active", "control"}
+        kept = {"queues", "held", "order", "rooted", "wake", "pools", "clock", "worker", "workers", "control"}
         return sorted(name for each in names if (name := each[len(root) + 1 :]).partition(":")[0] not in kept)

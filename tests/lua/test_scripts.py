@@ -133,7 +133,7 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
-        "worker": "worker", "call": "call", "lease_ms": "lease", "pool": "pool", "want": "want",
+        "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "want": "want",
         "suspects": True, "max_bytes": "bytes", "now": "now", "queues": _sample(script_rows.TurnQueue, 2),
         "settles": _sample(script_rows.SettleRow, 3),
     }  # fmt: skip
@@ -226,15 +226,19 @@ async def test_renew_sends_what_its_header_says(store: Store, monkeypatch: pytes
 
     def call(self: LeaseStore, *command: Any) -> Any:
         sent.extend(command)
-        return [[], []]
+        return [[], [], []]
 
     monkeypatch.setattr(LeaseStore, "_call", call)
     store.open_leases(timeout=1).renew(
-        _sample(script_rows.LeaseRow, 2), worker="worker", lease_ms=_any("lease"), lag_ms=_any("lag")
+        _sample(script_rows.LeaseRow, 2),
+        worker="worker",
+        calls=_any(("first", "second")),
+        lease_ms=_any("lease"),
+        lag_ms=_any("lag"),
     )
-    head = ["", "worker", "lag", "lease", 2]  # the server's time, always
+    head = ["", "worker", "lag", "lease", "first", "second", 2]  # the server's time, always
     assert msgspec.msgpack.decode(sent[-1]) == head + load_script("renew").fields["jobs"] * 2
-    assert load_script("renew").fields["head"] == ["now", "worker", "lag", "lease", "jobs"]
+    assert load_script("renew").fields["head"] == ["now", "worker", "lag", "lease", "first", "second", "jobs"]
 
 
 @pytest.mark.parametrize("name", _SCRIPTS)
@@ -268,9 +272,10 @@ _DYNAMIC = {
     "key(list, id)",
     "key(kind, list[i])",
     "key(state, name)",
+    "key(place, queue)",
 }
 """Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a
-job to cancel waits, which members of a tree are looked at, a large text beside its record, the
+job to cancel waits, where listed jobs stand, which members of a tree are looked at, a large text beside its record, the
 finished sets of a group."""
 
 
@@ -313,10 +318,8 @@ async def test_a_server_whose_script_cache_was_emptied_is_given_the_script_again
 async def test_the_lease_thread_gives_the_script_again_too(store: Store) -> None:
     leases = store.open_leases(timeout=5)
     leases._call("SCRIPT", "FLUSH")  # pyright: ignore[reportPrivateUsage]
-    assert leases.renew([script_rows.LeaseRow("none", "w:1")], worker="w", lease_ms=1000, lag_ms=0) == (
-        ["none"],
-        [],
-    )
+    row = script_rows.LeaseRow("none", "w:1")
+    assert leases.renew([row], worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0) == (["none"], [], [])
     leases.close()
 
 

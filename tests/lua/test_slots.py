@@ -40,7 +40,7 @@ async def _run_through(shard: Shard) -> None:
     answer = await shard.turn(settle(first, answer.token), *ends, queues=queues)
     await shard.store.look("em", [first.id, "e", "none"], join=True)
     await shard.command("HSET", shard.key("job", "c"), "order", "junk")
-    await shard.command("ZADD", shard.shard_key("active"), 1, "missing")
+    await shard.command("HSET", shard.key("held", "w"), "missing", "whatever")
     shard.now += LEASE
     await shard.rescue()
     shard.now += 200_000
@@ -51,6 +51,7 @@ async def _run_through(shard: Shard) -> None:
     await shard.announce(unpark=True)
     shard.now += 200_000
     await shard.sweep(*(SweepQueue(each.queue, 0, 0, 0, 0) for each in queues))
+    await shard.store.presence.deregister("w")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ async def test_every_key_that_a_script_touches_carries_prefix_and_tag(shard: Sha
     assert "{0}" in root
     assert {key for key in touched if not key.startswith(f"{root}:")} == set()
     kinds = {key.removeprefix(f"{root}:").split(":")[0] for key in touched}
-    assert kinds >= {"job", "ready", "active", "delayed", "key", "waiters", "raw", "last", "wake", "parked"}
+    assert kinds >= {"job", "ready", "held", "workers", "delayed", "key", "waiters", "raw", "wake", "parked"}
 
 
 @pytest.mark.parametrize("shown", ["a:b", "{other}", "a}b{c", "x y", "ключ", "*", "a\nb", "%7B"])

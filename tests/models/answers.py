@@ -26,6 +26,8 @@ class Answers:
         """The requests that were sent, each listed once."""
         self._words: dict[str, dict[str, str]] = {}
         """call -> job -> the first answer."""
+        self._asked: dict[str, dict[str, list[str]]] = {}
+        """call -> job -> the jobs that the request concerned when it was answered first."""
 
     def note(self, rows: Sequence[CancelRow], words: Sequence[str], now: Snapshot) -> None:
         """Note that the server answered `words`; `now` is its content after the call."""
@@ -33,6 +35,7 @@ class Answers:
             known = self._words.setdefault(row.call, {})
             if row.id not in known:
                 known[row.id] = word
+                self._asked.setdefault(row.call, {})[row.id] = _targets(row, now)
                 self.rows.append(row)
             self._check_repeat(row, known[row.id], word, now)
 
@@ -46,8 +49,8 @@ class Answers:
         """Compare every answer with the records."""
         for row in self.rows:
             word = self._words[row.call][row.id]
-            states = [now.jobs[each].get("state") for each in _targets(row, now)]
-            if word in _YES and states and all(state in ENDED for state in states):
+            states = [now.jobs.get(each, {}).get("state") for each in self._asked[row.call][row.id]]
+            if word in _YES and states and all(state in ENDED for state in states):  # and none is forgotten
                 assert "cancelled" in states, f"{row.id} was {word}, and ended {states}"
             if word == "over":
                 assert not _made_by(row, now), f"{row.id} was cancelled by {row.call}, which heard `over`"

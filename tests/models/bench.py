@@ -43,7 +43,7 @@ class Bench:
             rows.append(TurnQueue(name, quota, *queue.kept[1:], queue.key_ttl))
         return self.run(
             self.store.turn,
-            worker=turn.worker,
+            lane=turn.worker,
             call=turn.call,
             lease_ms=LEASE,
             pool=turn.pool,

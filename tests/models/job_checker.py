@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from models.answers import Answers
-from models.job_model import SUSPECT, JobModel
+from models.job_model import SUSPECT, JobModel, worker_of
 from models.job_model_values import Job, Turn
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 
@@ -95,18 +95,18 @@ class JobChecker:
             assert list(now.zset("ready", queue)) == line, f"the order of {queue}"
         self._check_pointers(now)
         self._check_told(now)
+        assert now.zset("workers") == self.model.leases, "when the leases of workers end"
         messages = {worker: set(each) for worker, each in now.values["control"].items()}
         assert messages == self.model.messages, "what workers are to hear"
 
     def _check_record(self, job: Job, now: Snapshot) -> None:
         record = now.jobs[job.id]
         assert (record["state"], record["queue"]) == (job.state, job.queue), job
-        assert (record.get("token") or "") == job.token, job
         counts = (int(record.get("attempts", 0)), int(record.get("stalls", 0)))
         assert counts == (job.attempts, job.stalls), job
         assert now.values["progress"].get(job.id, "") == job.progress
         if job.state == "active":
-            assert now.zset("active")[job.id] == job.lease_end, job
+            assert (now.held[job.id], record["token"]) == (worker_of(job), job.token), job
         elif job.state == "delayed":
             assert now.zset("delayed", job.queue)[job.id] == job.due, job
         elif job.state in ENDED:

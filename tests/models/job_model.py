@@ -23,6 +23,7 @@ SUSPECT = 2
 
 _MEMORY = 600_000 // UNIT
 _MESSAGES = 120_000 // UNIT
+_DAY = 86_400_000
 _REUSE, _SUPERSEDE = 1, 2
 
 
@@ -44,6 +45,10 @@ class JobModel:
         self.heard: int | None = None
         self.grace = 0
         self.lags: dict[str, tuple[int, int]] = {}
+        self.leases: dict[str, int] = {}
+        """worker -> when its leases end."""
+        self.registered: set[str] = set()
+        """The workers that took a turn and were not rescued since."""
 
     # looks
 
@@ -187,7 +192,7 @@ class JobModel:
         if job.state != "active":
             self._finish(job, "cancelled", text, key_ttl)
             return "ended"
-        worker = job.token.partition(":")[0].rstrip("+")
+        worker = worker_of(job)
         self.messages.setdefault(worker, set()).add(f"cancel:{job.id}")
         self.messages_expire[worker] = self.unit + _MESSAGES
         return "asked"
@@ -219,8 +224,12 @@ class JobModel:
 
     def settle(self, turn: Turn) -> list[str]:
         """Do the first half of a turn: settle jobs and promote due ones. Return the ids whose lease is lost."""
+        self._register(turn.worker.rstrip("+"))
+        worker = turn.worker.rstrip("+")
         lost = [
-            row.id for row in turn.settles if row.id not in self.jobs or self.jobs[row.id].token != row.token
+            row.id
+            for row in turn.settles
+            if not self.holds(row.id, row.token) or worker_of(self.jobs[row.id]) != worker
         ]
         retried = [job for row in turn.settles if row.id not in lost and (job := self._settle(row))]
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
@@ -232,14 +241,26 @@ class JobModel:
         """Do the second half: take over the claims of the answer, also of jobs that were just put back."""
         for claim in answer.claims:
             job = self.jobs[claim.id]
-            job.state, job.token, job.lease_end = "active", answer.token, self.now + LEASE
-        self.memories[turn.worker] = Memory(turn, answer, self.unit + _MEMORY)
+            job.state, job.token, job.claimed = "active", answer.token, self.now
+        self.memories[turn.worker] = Memory(turn, answer)
+
+    def _register(self, worker: str) -> None:
+        if worker in self.registered:
+            return
+        self.registered.add(worker)
+        self.leases[worker] = self.now + LEASE
+        for lane in {worker, f"{worker}+"}.intersection(self.memories):
+            self.memories[lane].expires = None
+
+    def _unregister(self, worker: str) -> None:
+        self.registered.discard(worker)
+        del self.leases[worker]
+        for lane in {worker, f"{worker}+"}.intersection(self.memories):
+            self.memories[lane].expires = self.unit + _MEMORY
 
     def _settle(self, row: SettleRow) -> Job | None:
         """Settle one job; return it if it must be retried at once."""
         job = self.jobs[row.id]
-        if job.state != "active":
-            return None  # settled before, with this very token
         if row.attempts != "" and not job.cancelled_by:
             job.attempts = int(row.attempts)
         if job.cancelled_by or row.state in ENDED:
@@ -254,14 +275,33 @@ class JobModel:
             job.due = self.now + row.delay if row.state == "delayed" else job.due
         return None
 
-    def renew(self, worker: str, lag: int, leases: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    def held_by(self, worker: str) -> list[Job]:
+        """Return what a worker holds, the longest held first."""
+        held = [each for each in self.jobs.values() if each.state == "active" and worker_of(each) == worker]
+        return sorted(held, key=lambda job: (job.claimed, job.id))
+
+    def renew(
+        self, worker: str, lag: int, leases: Sequence[tuple[str, str]], calls: tuple[int, int]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """`calls` are the last turns of both lanes whose answers the worker knows; it gives back what it does not name."""
         self._hear()
         self.lags[worker] = (lag, self.unit + _MEMORY)
-        lost = [job for job, token in leases if not self.holds(job, token)]
-        held = [self.jobs[job] for job, _ in leases if job not in lost]
-        for job in held:
-            job.lease_end = self.now + LEASE
-        return lost, [job.id for job in held if job.cancelled_by]
+        if worker in self.registered:
+            self.leases[worker] = self.now + LEASE
+        lost = [each for each in leases if not self.holds(*each) or worker_of(self.jobs[each[0]]) != worker]
+        held = [self.jobs[each[0]] for each in leases if each not in lost]
+        cancelled = [job.id for job in held if job.cancelled_by]
+        returned: list[str] = []
+        for job in self.held_by(worker):
+            lane, _, call = job.token.partition(":")
+            if job not in held and int(call) <= calls[lane.endswith("+")]:
+                returned.append(job.id)
+                job.stalls += 1
+                if job.cancelled_by:
+                    self._finish(job, "cancelled", None, _DAY)
+                else:
+                    job.state = "waiting"
+        return [job for job, _ in lost], cancelled, returned
 
     def note(self, notes: Sequence[tuple[str, str, str]]) -> list[str]:
         lost = [job for job, token, _ in notes if not self.holds(job, token)]
@@ -281,21 +321,23 @@ class JobModel:
         self._hear()
         if self.now < self.grace:
             return self.grace - self.now, []
-        active = sorted(
-            (each for each in self.jobs.values() if each.state == "active"),
-            key=lambda job: (job.lease_end, job.id),
-        )
-        stalled = [job for job in active if job.lease_end <= self.now][:limit]
+        over = sorted((end, worker) for worker, end in self.leases.items() if end <= self.now)
         rows: list[tuple[str, str, str, int, int]] = []
-        for job in stalled:
-            worker = job.token.partition(":")[0].rstrip("+")
-            age = self.now - job.lease_end + LEASE
-            job.token, job.stalls = "", job.stalls + 1
-            rows.append(
-                (job.id, self._judge(job, max_stalls, key_ttl), worker, age, self.lags.get(worker, (0, 0))[0])
-            )
-        left = [job.lease_end for job in active if job.state == "active" and job not in stalled]
-        return max(0, min(left) - self.now) if left else -1, rows
+        for end, worker in over:
+            held = self.held_by(worker)
+            lag, _ = self.lags.get(worker, (0, 0))
+            for job in held[: limit - len(rows)]:
+                job.token, job.stalls = "", job.stalls + 1
+                rows.append(
+                    (job.id, self._judge(job, max_stalls, key_ttl), worker, self.now - end + LEASE, lag)
+                )
+            if self.held_by(worker):
+                break  # the next call goes on
+            self._unregister(worker)
+            if len(rows) >= limit:
+                break
+        left = min(self.leases.values(), default=None)
+        return -1 if left is None else max(0, left - self.now), rows
 
     def _judge(self, job: Job, max_stalls: int, key_ttl: int) -> str:
         if job.cancelled_by:
@@ -330,10 +372,17 @@ class JobModel:
         ]
         for key in keys:
             del self.pointers[key]
-        self.memories = {name: each for name, each in self.memories.items() if each.expires > self.unit}
+        gone = [lane for lane, each in self.memories.items() if (each.expires or self.unit + 1) <= self.unit]
+        for lane in gone:
+            del self.memories[lane]
         for worker in [each for each, end in self.messages_expire.items() if end <= self.unit]:
             self.messages.pop(worker, None)
         self.lags = {name: each for name, each in self.lags.items() if each[1] > self.unit}
+
+
+def worker_of(job: Job) -> str:
+    """Return the worker that holds an active job."""
+    return job.token.partition(":")[0].rstrip("+")
 
 
 def _verdict(index: int, met: Pointer, row: AddRow) -> AddVerdict:

@@ -39,7 +39,7 @@ class Job:
     attempts: int = 0
     stalls: int = 0
     token: str = ""
-    lease_end: int = 0
+    claimed: int = 0
     ended: int = 0
     text: str | None = ""
     """Its result or error; None while the server's own error text has not been read yet."""
@@ -82,4 +82,5 @@ class Memory:
 
     turn: Turn
     answer: TurnAnswer
-    expires: int
+    expires: int | None = None
+    """In units of model time, None while the worker is registered."""

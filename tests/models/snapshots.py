@@ -1,7 +1,7 @@
 """A snapshot of a server: every key, read in one call, and the invariants of each snapshot.
 
 It does not know which calls were made (see `job_model`). It only checks that each job is in the one
-sorted set that its state names, and that every key expires that must expire according to `KINDS`.
+place that its state names, and that every key expires that must expire according to `KINDS`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ _READ = """
 local rows = {}
 for _, name in ipairs(redis.call('KEYS', '*')) do
   local kind, value = redis.call('TYPE', name).ok, nil
-  if kind == 'hash' then value = redis.call('HGETALL', name)
+  if string.find(name, '}:held:', 1, true) then
+    value = {}
+    local all = redis.call('HGETALL', name)
+    for i = 1, #all, 2 do
+      local is_job = string.sub(all[i], 1, 1) ~= '#'
+      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7) or ''
+    end
+  elseif kind == 'hash' then value = redis.call('HGETALL', name)
   elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
   elseif kind == 'set' then value = redis.call('SMEMBERS', name)
   elseif kind == 'list' then value = redis.call('LRANGE', name, 0, -1)
@@ -78,6 +85,23 @@ class Snapshot:
             self.lives[kind][name] = -1 if ttl < 0 else -(-ttl // UNIT)
             self.values[kind][name] = _shape(KINDS[kind][0], value)
         self.jobs: dict[str, dict[str, str]] = self.values["job"]
+        self.held: dict[str, str] = {}
+        """job -> the worker that holds it."""
+        for worker, holds in self.values["held"].items():
+            for job, hold in holds.items():
+                if not job.startswith("#"):
+                    self._note_hold(worker, job, hold)
+
+    def _note_hold(self, worker: str, job: str, hold: str) -> None:
+        """A held job is active: its record does not say so, unless it names the token of its holder."""
+        assert job not in self.held, f"{job} is held by {self.held[job]} and by {worker}"
+        self.held[job] = worker
+        record = self.jobs[job]
+        assert record["state"] == "waiting", f"{job} is held by {worker} in the state {record['state']}"
+        assert ("root" in record or "tree" in record) <= (record.get("token") == hold[1:]), (
+            f"{job} names another holder"
+        )
+        record["state"], record["token"] = "active", hold[1:]
 
     def zset(self, kind: str, name: str = "") -> dict[str, int]:
         """Members with their scores, in order; empty if there is no such key."""
@@ -100,8 +124,11 @@ class Snapshot:
 
     def _check_places(self) -> None:
         stands: dict[str, list[str]] = {}
-        for job in self.zset("active"):
+        for job in self.held:
             stands.setdefault(job, []).append("active")
+        registered = {worker for worker, holds in self.values["held"].items() if "#" in holds}
+        assert registered == self.zset("workers").keys(), "a worker is registered exactly while it has leases"
+        assert set(self.held.values()) <= registered, "a worker holds jobs and is not registered"
         for kind in ("ready", "delayed", "parked", *ENDED):
             for queue, members in self.values[kind].items():
                 for job in members:
@@ -124,6 +151,8 @@ class Snapshot:
             assert life == -1, f"{kind}:{name} goes before its record"
         elif goes in ("never", "with its last job", "with its last root", "by retention"):
             assert life == -1, f"{kind}:{name} expires"
+        elif kind == "held":
+            assert (life == -1) == ("#" in self.values["held"][name]), f"the life of the holds of {name}"
         elif kind == "key":
             pointer = self.values["key"][name]
             is_open = "state" not in pointer

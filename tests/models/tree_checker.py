@@ -8,7 +8,7 @@ from drivers.tree_driver import ROOTS
 from models.answers import Answers
 from models.snapshots import Finals, Snapshot
 from models.tree_model import TreeModel
-from models.tree_model_values import Node
+from models.tree_model_values import Node, is_of
 
 from eventbus.store.script_rows import SettleRow, TurnAnswer
 
@@ -88,6 +88,7 @@ class TreeChecker:
         assert set(now.jobs) == set(nodes)
         for node in nodes.values():
             self._check_node(node, now)
+        assert now.zset("workers") == self.model.leases
         due = {name: score for name, score in now.zset("due").items() if not name.startswith("q:")}
         assert due == self.model.deadlines
         roots = {each.id for each in nodes.values() if each.is_root and not each.root and each.is_open}
@@ -106,7 +107,7 @@ class TreeChecker:
         assert now.values["done"].get(node.id, []) == node.done, node
         assert now.values["members"].get(node.id, []) == node.members, node
         if node.state == "active":
-            assert now.zset("active")[node.id] == node.lease_end
+            assert is_of(node.token, now.held[node.id])
         elif node.state == "delayed":
             assert now.zset("delayed", record["queue"])[node.id] == node.due
 

@@ -30,6 +30,7 @@ class TreeModel:
         """job -> its failure effect, also for jobs that the policy `remove` has deleted."""
         self.deadlines: dict[str, int] = {}
         """`kind:root` -> when."""
+        self.leases: dict[str, int] = {}  # worker -> when they end
         self._tells: list[Node] = []
         self._broken: list[tuple[Node, Node]] = []
         self._released: list[str] = []
@@ -105,10 +106,8 @@ class TreeModel:
     ) -> str:
         opens, waits, acknowledges = (given[each] for each in ("opens", "waits", "acknowledges"))
         node = self.nodes.get(job)
-        if node is None or node.token != token:
-            return "lost"
-        if node.state != "active":
-            return "waiting" if waits else "lost"
+        if node is None or not node.is_held(token):
+            return "waiting" if node and waits and node.token == token else "lost"
         adds = bool(rows) or waits
         if acknowledges and node.stop and not node.knows:
             return "stopping"
@@ -293,12 +292,14 @@ class TreeModel:
 
     # workers
 
-    def settle(self, rows: Sequence[SettleRow]) -> list[str]:
-        """Do the first half of a turn; return the ids whose lease is lost."""
-        lost = [row.id for row in rows if row.id not in self.nodes or self.nodes[row.id].token != row.token]
-        held = [row for row in rows if row.id not in lost and self.nodes[row.id].state == "active"]
-        for row in held:
-            self._settle(self.nodes[row.id], row)
+    def settle(self, lane: str, rows: Sequence[SettleRow]) -> list[str]:
+        """Do the first half of a turn; return the ids that are not held by their tokens."""
+        self.leases.setdefault(lane.rstrip("+"), self.now + LEASE)  # nothing else registers a worker here
+        mine = {each.id: each.token for each in self.nodes.values() if each.is_held_by(lane)}
+        lost = [row.id for row in rows if mine.get(row.id) != row.token]
+        for row in rows:
+            if row.id not in lost:
+                self._settle(self.nodes[row.id], row)
         for node in self.nodes.values():
             if node.state == "delayed" and node.due <= self.now:
                 node.state = "waiting"
@@ -313,9 +314,8 @@ class TreeModel:
         if kind == "timeout":
             self._stop(self.nodes[job], "timeout")
             return
-        root = self.nodes[job]
-        root.needs.clear()
-        self._finish(root, "cancelled")
+        self.nodes[job].needs.clear()
+        self._finish(self.nodes[job], "cancelled")
         self._removed.append(job)
 
     def _settle(self, node: Node, row: SettleRow) -> None:
@@ -359,18 +359,18 @@ class TreeModel:
         """Do the second half of a turn."""
         for claim in answer.claims:
             node = self.nodes[claim.id]
-            node.state, node.token, node.lease_end = "active", answer.token, self.now + LEASE
+            node.state, node.token, node.claimed = "active", answer.token, self.now
             node.knows = node.knows or bool(node.stop)
 
     def rescue(self, max_stalls: int) -> list[tuple[str, str]]:
         """Return each stalled job with its verdict."""
-        stalled = [
-            each for each in self.nodes.values() if each.state == "active" and each.lease_end <= self.now
-        ]
         verdicts: list[tuple[str, str]] = []
-        for node in sorted(stalled, key=lambda each: (each.lease_end, each.id)):
-            node.token, node.stalls = "", node.stalls + 1
-            verdicts.append((node.id, self._judge(node, max_stalls)))
+        for _, worker in sorted((end, worker) for worker, end in self.leases.items() if end <= self.now):
+            del self.leases[worker]
+            held = [each for each in self.nodes.values() if each.is_held_by(worker)]
+            for node in sorted(held, key=lambda each: (each.claimed, each.id)):
+                node.token, node.stalls = "", node.stalls + 1
+                verdicts.append((node.id, self._judge(node, max_stalls)))
         self._flush()
         return verdicts
 

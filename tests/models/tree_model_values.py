@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from models.snapshots import ENDED
 
-__all__ = ["LEASE", "Node"]
+__all__ = ["LEASE", "Node", "is_of"]
 
 LEASE = 10_000
 
@@ -31,7 +31,7 @@ class Node:
     noted: list[str] = field(default_factory=list[str])
     """The members that it added and has not opened yet."""
     token: str = ""
-    lease_end: int = 0
+    claimed: int = 0
     due: int = 0
     attempts: int = 0
     stalls: int = 0
@@ -51,3 +51,12 @@ class Node:
 
     def is_held(self, token: str) -> bool:
         return self.state == "active" and self.token == token
+
+    def is_held_by(self, lane: str) -> bool:
+        """Return whether the worker of this lane runs it."""
+        return self.state == "active" and is_of(self.token, lane)
+
+
+def is_of(token: str, lane: str) -> bool:
+    """Return whether the token is one of the worker of this lane."""
+    return token.partition(":")[0].rstrip("+") == lane.rstrip("+")

@@ -23,7 +23,7 @@ def _leases(server: FakeServer, timeout: float = 5.0) -> LeaseStore:
 
 def _renew(leases: LeaseStore) -> list[str]:
     """The ids that are lost."""
-    return leases.renew(_LEASES, worker="w", lease_ms=1000, lag_ms=0)[0]
+    return leases.renew(_LEASES, worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0)[0]
 
 
 def _in_turn(*answers: bytes | None) -> Callable[[list[str]], bytes | None]:
@@ -35,7 +35,7 @@ def _in_turn(*answers: bytes | None) -> Callable[[list[str]], bytes | None]:
 async def test_after_a_lost_a_missing_or_a_foreign_answer_the_next_renewal_connects_again(
     first: bytes | None,
 ) -> None:
-    async with FakeServer(_in_turn(first, b"*2\r\n*1\r\n$1\r\na\r\n*0\r\n")) as server:
+    async with FakeServer(_in_turn(first, b"*3\r\n*1\r\n$1\r\na\r\n*0\r\n*0\r\n")) as server:
         leases = _leases(server, timeout=5.0 if first is not None else 0.05)
         with pytest.raises(StoreError) as caught:
             await asyncio.to_thread(_renew, leases)
@@ -46,7 +46,7 @@ async def test_after_a_lost_a_missing_or_a_foreign_answer_the_next_renewal_conne
 
 
 async def test_a_refusal_keeps_the_connection() -> None:
-    async with FakeServer(_in_turn(b"-OOM command not allowed\r\n", b"*2\r\n*0\r\n*0\r\n")) as server:
+    async with FakeServer(_in_turn(b"-OOM command not allowed\r\n", b"*3\r\n*0\r\n*0\r\n*0\r\n")) as server:
         leases = _leases(server)
         with pytest.raises(StoreRefused):
             await asyncio.to_thread(_renew, leases)

@@ -6,13 +6,11 @@ the same each time; a long search: `pytest tests/store/test_model.py --hypothesi
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from drivers.servers import Server
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -56,17 +54,6 @@ _SMALL = settings(max_examples=80, stateful_step_count=50, derandomize=True, dat
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    server = Server()
-    server.start()
-    with asyncio.Runner() as runner:
-        bench = Bench(server.url, runner)
-        yield bench
-        bench.close()
-    server.stop()
 
 
 class Life(RuleBasedStateMachine):
@@ -189,13 +176,13 @@ class Life(RuleBasedStateMachine):
         self._next_turn(worker, quotas=(quota, quota, quota))
 
     @precondition(lambda self: any(job.state == "active" for job in self.model.jobs.values()))
-    @rule(state=STATES, text=TEXTS, delay=DELAYS)
-    def settle_all(self, state: str, text: str, delay: int) -> None:
-        self._next_turn("w", self._settle_all(state, text, delay), want=0)
+    @rule(worker=st.sampled_from(["w", "w", "x"]), state=STATES, text=TEXTS, delay=DELAYS)
+    def settle_all(self, worker: str, state: str, text: str, delay: int) -> None:
+        self._next_turn(worker, self._settle_all(worker, state, text, delay), want=0)
 
-    def _settle_all(self, state: str, text: str, delay: int = 0) -> list[SettleRow]:
-        held = [each for each in self.leases if self.model.holds(*each)]
-        return [self._settle(*lease, state, text, delay) for lease in held]
+    def _settle_all(self, worker: str, state: str, text: str, delay: int = 0) -> list[SettleRow]:
+        held = self.model.held_by(worker)
+        return [self._settle(job.id, job.token, state, text, delay) for job in held]
 
     def _settle(self, job: str, token: str, state: str, text: str, delay: int) -> SettleRow:
         attempts = self.model.jobs[job].attempts + 1 if job in self.model.jobs else 1
@@ -227,7 +214,7 @@ class Life(RuleBasedStateMachine):
         """The last turn with the same number: its answer was lost. Or a late copy of one before."""
         turn = self.turns[data.draw(st.sampled_from(sorted(self.turns)))]
         if self.model.recalls(turn) is None:
-            return  # 10 minutes have passed: no worker waits so long
+            return  # the worker was rescued since: its calls are new ones
         if is_late:
             with pytest.raises(StoreRefused, match="STALE"):
                 self.bench.turn(self.model, replace(turn, call=turn.call - 1))
@@ -265,12 +252,23 @@ class Life(RuleBasedStateMachine):
     def renew(self, data: st.DataObject, lag: int, worker: str) -> None:
         self._renew(worker, lag, self._some_leases(data.draw))
 
-    def _renew(self, worker: str, lag: int, leases: Sequence[tuple[str, str]]) -> None:
-        flat: list[Any] = [self.model.now, worker, lag, LEASE, len(leases)]
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), worker=st.sampled_from(["w", "x"]), behind=st.sampled_from([0, 0, 1]))
+    def renew_some(self, data: st.DataObject, worker: str, behind: int) -> None:
+        """A worker names some of what it holds, and has heard of all its calls, or not of the last ones."""
+        held = [(job.id, job.token) for job in self.model.held_by(worker)]
+        named = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
+        first, second = (max(0, self.calls.get(lane, 0) - behind) for lane in (worker, f"{worker}+"))
+        self._renew(worker, 0, named, (first, second))
+
+    def _renew(
+        self, worker: str, lag: int, leases: Sequence[tuple[str, str]], calls: tuple[int, int] = (0, 0)
+    ) -> None:
+        flat: list[Any] = [self.model.now, worker, lag, LEASE, *calls, len(leases)]
         for lease in leases:
             flat.extend(lease)
         answer = self.bench.script("renew", flat)
-        assert tuple(answer) == self.model.renew(worker, lag, leases)
+        assert tuple(answer) == self.model.renew(worker, lag, leases, calls)
         self.check()
 
     @precondition(lambda self: self.leases)
@@ -353,7 +351,7 @@ class Life(RuleBasedStateMachine):
     def approach(self, offset: int, turns: bool) -> None:
         """Just before, or at, the moment when something runs out."""
         model = self.model
-        ends = [each.lease_end for each in model.jobs.values() if each.state == "active"]
+        ends = list(model.leases.values())
         due = [each.due for each in model.jobs.values() if each.state == "delayed"]
         left = [each + offset - model.now for each in (due if turns else ends) if each > model.now - offset]
         if left:
@@ -389,7 +387,7 @@ class Life(RuleBasedStateMachine):
         self._rescue(1000, 3)
         self.announce("both", unpark=True)
         while before := sum(job.is_open for job in self.model.jobs.values()):
-            self._next_turn("w", ends := self._settle_all("completed", "1"))
+            self._next_turn("w", ends := self._settle_all("w", "completed", "1"))
             after = sum(job.is_open for job in self.model.jobs.values())
             assert after < before or not ends, "it goes on"
 

@@ -90,7 +90,7 @@ async def test_a_user_who_may_not_ask_for_facts_is_refused_at_the_start(guarded:
 async def test_the_lease_threads_connection_is_refused_in_the_same_words(guarded: Server) -> None:
     leases = Store(Connector(guarded.url), prefix="p", name="test").open_leases(timeout=5)
     with pytest.raises(StoreRefused) as caught:
-        leases.renew([], worker="w", lease_ms=1000, lag_ms=0)
+        leases.renew([], worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0)
     assert caught.value.code == "NOAUTH"
     leases.close()
 
@@ -148,7 +148,11 @@ async def test_a_store_survives_the_restart_of_its_server() -> None:
     store = await _start(server.url)
     queues = [AddQueue("event.q", 1, "")]
     leases = store.open_leases(timeout=5)
-    assert leases.renew([LeaseRow("a", "t")], worker="w", lease_ms=1000, lag_ms=0) == (["a"], [])
+    assert leases.renew([LeaseRow("a", "t")], worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0) == (
+        ["a"],
+        [],
+        [],
+    )
     try:
         await store.add("em", queues, [row("a")], deadline=1e12)
         process = server._process  # pyright: ignore[reportPrivateUsage]
@@ -162,8 +166,12 @@ async def test_a_store_survives_the_restart_of_its_server() -> None:
             "waiting",
         ]
         with pytest.raises(StoreUnavailable):
-            leases.renew([LeaseRow("a", "t")], worker="w", lease_ms=1000, lag_ms=0)
-        assert leases.renew([LeaseRow("a", "t")], worker="w", lease_ms=1000, lag_ms=0) == (["a"], [])
+            leases.renew([LeaseRow("a", "t")], worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0)
+        assert leases.renew([LeaseRow("a", "t")], worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0) == (
+            ["a"],
+            [],
+            [],
+        )
     finally:
         leases.close()
         await store.aclose()

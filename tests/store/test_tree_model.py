@@ -7,12 +7,10 @@ the same each time; for a long search with new calls: `pytest tests/store/test_t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from drivers.servers import Server
 from drivers.tree_driver import ROOTS, STEPS, make_tree, pieces_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -46,17 +44,6 @@ _SMALL = settings(max_examples=40, stateful_step_count=40, derandomize=True, dat
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    server = Server()
-    server.start()
-    with asyncio.Runner() as runner:
-        bench = Bench(server.url, runner)
-        yield bench
-        bench.close()
-    server.stop()
 
 
 @st.composite
@@ -167,17 +154,18 @@ class Trees(RuleBasedStateMachine):
 
     @rule(data=st.data(), worker=st.sampled_from(_WORKERS), want=st.sampled_from([0, 1, 2, 50]))
     def turn(self, data: st.DataObject, worker: str, want: int) -> None:
-        self._turn(worker, self._draw_settles(data.draw), want)
+        self._turn(worker, self._draw_settles(data.draw, worker), want)
 
     @rule(worker=st.sampled_from(_WORKERS))
     def claim_all(self, worker: str) -> None:
         self._turn(worker, [], 1000)
 
     @precondition(lambda self: self._held())
-    @rule(want=st.sampled_from([0, 1000]))
-    def complete_all(self, want: int) -> None:
+    @rule(worker=st.sampled_from(_WORKERS), want=st.sampled_from([0, 1000]))
+    def complete_all(self, worker: str, want: int) -> None:
         """Also without a claim, so that roots are found waiting."""
-        self._turn("w", [SettleRow(*lease, "completed", "", "1", 0) for lease in self._held()], want)
+        held = self._held(worker)
+        self._turn(worker, [SettleRow(*lease, "completed", "", "1", 0) for lease in held], want)
 
     @precondition(lambda self: self.last)
     @rule(data=st.data())
@@ -194,11 +182,12 @@ class Trees(RuleBasedStateMachine):
         node = self.model.nodes.get(job)
         return node is not None and node.is_held(token)
 
-    def _held(self) -> list[tuple[str, str]]:
-        return [each for each in self.leases if self._holds(*each)]
+    def _held(self, worker: str = "") -> list[tuple[str, str]]:
+        """Return what the workers hold, or only one of them."""
+        return [each for each in self.leases if each[1].startswith(worker) and self._holds(*each)]
 
-    def _draw_settles(self, draw: Callable[[Any], Any]) -> list[SettleRow]:
-        some = [*self._held(), *self._held(), *self.leases[-3:]]
+    def _draw_settles(self, draw: Callable[[Any], Any], worker: str) -> list[SettleRow]:
+        some = [*self._held(worker), *self._held(worker), *self.leases[-3:]]
         if not some:
             return []
         leases = draw(st.lists(st.sampled_from(some), max_size=4, unique_by=lambda each: each[0]))
@@ -226,7 +215,7 @@ class Trees(RuleBasedStateMachine):
 
     def _call(self, worker: str, call: int, want: int, settles: Sequence[SettleRow]) -> TurnAnswer:
         return self.bench.run(
-            self.store.turn, worker=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=True,
+            self.store.turn, lane=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=True,
             max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.model.now,
         )  # fmt: skip
 
@@ -235,7 +224,7 @@ class Trees(RuleBasedStateMachine):
         answer = self._call(worker, self.calls[worker], want, settles)
         self.last[worker] = (self.calls[worker], want, settles, answer)
         self.checker.note_settles(settles)
-        assert answer.lost == self.model.settle(settles)
+        assert answer.lost == self.model.settle(worker, settles)
         self.checker.check_claims(answer, want)
         self.model.claim(answer)
         self.leases += [(claim.id, answer.token) for claim in answer.claims]
@@ -375,13 +364,17 @@ class Cancelled(Trees):
             self._cancel_one(data.draw(st.sampled_from(open_ones)))
 
     @precondition(lambda self: self._held())
-    @rule(data=st.data(), worker=st.sampled_from(_WORKERS), want=st.sampled_from([0, 1, 50]))
-    def end_one(self, data: st.DataObject, worker: str, want: int) -> None:
+    @rule(data=st.data(), want=st.sampled_from([0, 1, 50]))
+    def end_one(self, data: st.DataObject, want: int) -> None:
         """A job that runs fails, or ends in another way."""
         lease = data.draw(st.sampled_from(self._held()))
         row = self._settle(data.draw, *lease)
         is_failure = data.draw(st.booleans())
-        self._turn(worker, [row._replace(state="failed", attempts=1) if is_failure else row], want)
+        self._turn(
+            lease[1].partition(":")[0],
+            [row._replace(state="failed", attempts=1) if is_failure else row],
+            want,
+        )
 
     @precondition(lambda self: any(not each[1].is_open for each in self.model.nodes.items()))
     @rule()

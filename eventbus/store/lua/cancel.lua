@@ -6,7 +6,7 @@
 --   call: fresh for each request, the same when it is sent again
 -- answer: for each job the first of these that is true of it or of one of its groups:
 --   ended | asked (it runs, its worker was told; or its tree stops) | over (it had ended, or was stopping) | unknown
---include base guard cancelling epilogue
+--include base guard holds cancelling epilogue
 
 local now = read_now(take())
 local key_ttl, count = take(), take()
@@ -27,7 +27,13 @@ for i = 1, count do
   local id, queue = take(), take()
   jobs[i] = { targets = targets_of(id, queue), call = take(), text = take() }
 end
-redis.call('ZREM', root .. ':active', '')
+local waiting = {}
+for _, job in ipairs(jobs) do
+  for _, id in ipairs(job.targets) do waiting[#waiting + 1] = id end
+end
+load_holds(waiting)
+
+begin_writing()
 for i, job in ipairs(jobs) do
   words[i] = 'unknown'
   for _, id in ipairs(job.targets) do

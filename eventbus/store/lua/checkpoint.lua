@@ -9,7 +9,7 @@
 -- rows: id root queue body priority delay on up tree timeout
 -- edges: row job needs
 -- answer: ok | waiting | stopping (its tree stops, so nothing was added) | lost (the lease)
---include base guard ready record trees telling leaves rows plant epilogue marks
+--include base guard holds ready record trees telling leaves rows plant epilogue marks
 
 local now = read_now(take())
 local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
@@ -19,13 +19,15 @@ for i = 1, 2 * save_count do saves[i] = take() end
 local rows = read_rows(row_count, edge_count)
 local record = read_lease(id)
 
-if not record or record.token ~= token then return 'lost' end
-if record.state ~= 'active' then return waits and 'waiting' or 'lost' end -- with its token nobody else has run it since
+if not record then return 'lost' end
+if not read_hold(id, token) then -- where the record names this token, nobody else has run it since it began to wait
+  return waits and record.token == token and 'waiting' or 'lost'
+end
 local adds = row_count > 0 or waits
 if acknowledges and record.stop and not record.knows then return 'stopping' end -- it is claimed again, to undo
 if adds and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
 
-redis.call('ZREM', root .. ':active', '')
+begin_writing()
 if save_count > 0 then call_many('HSET', key('checkpoints', id), saves) end
 if acknowledges and record.stop then redis.call('HSET', job_root .. id, 'acked', 1) end
 if not adds then return 'ok' end
@@ -36,8 +38,8 @@ plant(rows, id, opens, lists, now)
 requeue(lists.leaves, ready)
 if opens then open_leaves(id, ready, now) end
 if waits then
-  redis.call('HSET', job_root .. id, 'state', 'waiting-children')
-  redis.call('ZREM', root .. ':active', id)
+  redis.call('HSET', job_root .. id, 'state', 'waiting-children', 'token', token)
+  redis.call('HDEL', key('held', worker_of(token)), id)
   if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 tell_broken(now)

@@ -3,7 +3,7 @@
 -- head: id
 -- answer: the record's fields as name, value pairs (none: unknown), body, result or error, progress,
 --   the log's entries, when its lease ends (ms, or '')
---include base
+--include base holds
 
 local id = take()
 local fields = try('HGETALL', job_root .. id) or {}
@@ -16,9 +16,21 @@ local function text_of(kind, id, own)
   return try('GET', key(kind, id)) or ''
 end
 
+local lease_end = ''
+if known.state == 'waiting' and known.queue and not try('ZSCORE', key('ready', known.queue), id) then
+  local hold = find_hold(id)
+  if hold then
+    local token = token_of(hold)
+    for field, value in pairs({ state = 'active', token = token, claimed = whole(time_of(hold)) }) do
+      fields[#fields + 1], fields[#fields + 2] = field, value
+    end
+    lease_end = try('ZSCORE', root .. ':workers', worker_of(token)) or ''
+  end
+end
+
 local body = text_of('body', id, known.body)
 if body == '' and known.root then body = text_of('body', known.root, try('HGET', job_root .. known.root, 'body')) end
 return {
   fields, body, text_of('result', id, known.result), try('GET', key('progress', id)) or '',
-  try('LRANGE', key('log', id), 0, -1) or {}, try('ZSCORE', root .. ':active', id) or '',
+  try('LRANGE', key('log', id), 0, -1) or {}, lease_end,
 }

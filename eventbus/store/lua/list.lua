@@ -1,27 +1,28 @@
--- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims, active and
--- delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
+-- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims, active ones by
+-- worker and then the longest held first, delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue state after score limit has_rows
---   after, score: the last job that was seen, and its score; '' for the first page
+--   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed);
+--     '' for the first page
 --   limit: of jobs on the page | has_rows: without them it only counts
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
---include base
+--include base holds
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
 local has_rows = take() == 1
-local is_shared = state == 'active' -- one set for all queues
-local is_rising = is_shared or state == 'delayed' or state == 'waiting'
+local is_rising = state == 'delayed' or state == 'waiting'
 
 local PLACES = { waiting = 'ready', ['waiting-children'] = 'roots' }
-local name = is_shared and root .. ':active' or root .. ':' .. (PLACES[state] or state) .. ':' .. queue
+local place = PLACES[state] or state
+local name = key(place, queue)
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
 
--- The place of the first one behind those that were seen, from the lowest score or from the highest. Where the
+-- The rank of the first one behind those that were seen, from the lowest score or from the highest. Where the
 -- last one that was seen is gone, its neighbours may be seen twice.
-local function first_place()
+local function first_rank()
   if after == '' then return 0 end
   local count, rank = redis.call('ZCARD', name), redis.call('ZRANK', name, after)
   if rank then return is_rising and rank + 1 or count - rank end
@@ -31,11 +32,29 @@ local function first_place()
   return is_rising and rank or count - rank
 end
 
+-- Active jobs of all queues as a flat list of job, score, behind those that were seen.
+local function read_held()
+  local page, last, time = {}, string.match(score, '^(%S+) (%d+)$')
+  local seen, workers = { id = after, time = tonumber(time) }, redis.call('ZRANGE', root .. ':workers', 0, -1)
+  table.sort(workers)
+  for _, worker in ipairs(workers) do
+    for _, each in ipairs((not last or worker >= last) and list_held(worker) or {}) do
+      if worker ~= last or is_older(seen, each) then
+        page[#page + 1], page[#page + 2] = each.id, worker .. ' ' .. whole(each.time)
+      end
+    end
+    if #page > 2 * SEEN then break end
+  end
+  return page
+end
+
 local FIELDS = { 'queue', 'state', 'attempts', 'stalls', 'created', 'due', 'claimed', 'ended', 'result' }
 local rows, found = {}, 0
-local function add_row(id)
+local function add_row(id, own_score)
   local v = try('HMGET', job_root .. id, unpack(FIELDS)) or {}
-  if v[1] ~= queue or v[2] ~= state then return end
+  local is_active = state == 'active' and v[2] == 'waiting' -- its record does not say that somebody holds it
+  if v[1] ~= queue or v[2] ~= state and not is_active then return end
+  if is_active then v[7] = string.match(own_score, '%d+$') end
   found = found + 1
   if not has_rows then return end
   local text = ''
@@ -45,12 +64,17 @@ local function add_row(id)
   end
 end
 
-local place = first_place()
-local page = redis.call(is_rising and 'ZRANGE' or 'ZREVRANGE', name, place, place + SEEN, 'WITHSCORES')
+local function read_page()
+  if state == 'active' then return read_held() end
+  local first = first_rank()
+  return redis.call(is_rising and 'ZRANGE' or 'ZREVRANGE', name, first, first + SEEN, 'WITHSCORES')
+end
+
+local page = read_page()
 local seen = 0
 while 2 * seen < #page and seen < SEEN and found < limit do
   seen = seen + 1
-  add_row(page[2 * seen - 1])
+  add_row(page[2 * seen - 1], page[2 * seen])
 end
 if 2 * seen >= #page then return { '', '', found, rows } end
 return { page[2 * seen - 1], page[2 * seen], found, rows }

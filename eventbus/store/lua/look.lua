@@ -5,9 +5,10 @@
 -- jobs: id join
 -- answer: for each job: state text
 --   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
---   state: a job state | unknown (no record) | later
---include base guard joining
+--   state: a job state (of many jobs, `waiting` also where they run) | unknown (no record) | later
+--include base guard holds joining
 
+local FEW = 20 -- jobs of a call that is told which of them run; of others it hears that they are open
 local emitter, bytes, count = take(), take(), take()
 local rows, joins = {}, {}
 for i = 1, count do
@@ -21,11 +22,12 @@ for i = 1, count do
     bytes = bytes - #text
   else
     text = ''
+    if state == 'waiting' and count <= FEW and find_hold(id) then state = 'active' end
     if join and state ~= 'unknown' then joins[2 * i] = id end
   end
   rows[2 * i - 1], rows[2 * i] = state, text
 end
-if next(joins) then redis.call('ZREM', root .. ':active', '') end
+if next(joins) then begin_writing() end
 for place, id in pairs(joins) do
   if not join_job(id, emitter) then rows[place] = 'unlisted' end
 end

@@ -4,19 +4,18 @@
 -- head: jobs
 -- jobs: id token progress
 -- answer: ids whose lease is not held by that token any more
---include base guard
+--include base guard holds
 
 local count = take()
 local notes, lost = {}, {}
 for _ = 1, count do
   local id, token, progress = take(), take(), take()
-  local values = redis.pcall('HMGET', key('job', id), 'token', 'state')
-  if values[1] == token and values[2] == 'active' then
+  if read_hold(id, token) then
     notes[#notes + 1] = { key('progress', id), progress }
   else
     lost[#lost + 1] = id
   end
 end
-redis.call('ZREM', root .. ':active', '')
+begin_writing()
 for _, each in ipairs(notes) do redis.call('SET', each[1], each[2]) end
 return lost

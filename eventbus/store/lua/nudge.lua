@@ -6,5 +6,5 @@
 --include base guard
 
 local emitter = take()
-redis.call('ZREM', root .. ':active', '')
+begin_writing()
 return redis.call('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'nudge', '') and 1 or 0

@@ -12,7 +12,7 @@ local scored = {}
 for i = 1, count do
   scored[2 * i - 1], scored[2 * i] = 0, take()
 end
-redis.call('ZREM', root .. ':active', '')
+begin_writing()
 call_many('ZADD', key(kind, name), scored)
 redis.call('PEXPIRE', key(kind, name), 120000)
 return count

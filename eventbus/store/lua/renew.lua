@@ -1,30 +1,52 @@
--- Renews the leases of one worker, and notes that it and the server were heard.
+-- Renews the leases of one worker, all at once, and notes that it and the server were heard.
+-- Jobs that it holds and does not name are given back, for nobody runs them: the answer to their claim was given up, or
+-- the server has forgotten in a failover that they had ended.
+-- It names what it has by now of the calls up to `first` and `second`; what later calls claimed is on its way to it.
 -- The first write is one that a full server allows.
 -- KEYS: the shard's book, and a key that never exists
--- head: now worker lag lease jobs
+-- head: now worker lag lease first second jobs
 -- lag: how far behind the worker's event loop is, ms
+-- first, second: the last call of each lane whose answer the worker has, 0 for none
 -- jobs: id token
--- answer: ids whose lease is not held by that token any more, ids that were cancelled
---include base guard heard
+-- answer: ids that are not held by that token any more, ids that were cancelled, ids that were given back
+--include base guard heard holds
 
 local now = read_now(take())
-local worker, lag, lease, count = take(), take(), take(), take()
-local held, lost, cancelled = {}, {}, {}
+local worker, lag, lease, first, second, count = take(), take(), take(), take(), take(), take()
+local held = key('held', worker)
+local named, lost, cancelled, unknown = {}, {}, {}, {}
+local list, holds = list_held(worker), {}
+for _, each in ipairs(list) do holds[each.id] = each.hold end
+
 for _ = 1, count do
   local id, token = take(), take()
-  local values = redis.pcall('HMGET', key('job', id), 'token', 'state', 'cancel', 'stop', 'knows', 'gentle')
-  if values[1] == token and values[2] == 'active' then
-    held[#held + 1] = now + lease
-    held[#held + 1] = id
-    local is_stopped = values[4] and not (values[5] or values[6]) -- a root that ran when its tree was stopped
-    if values[3] or is_stopped then cancelled[#cancelled + 1] = id end
-  else
+  local hold = holds[id]
+  if not hold or token_of(hold) ~= token then
     lost[#lost + 1] = id
+  else
+    named[id] = true
+    if string.sub(hold, 7, 7) == 'c' then cancelled[#cancelled + 1] = id end
   end
 end
-redis.call('ZREM', root .. ':active', '')
+
+-- Whether the worker has heard of the call that claimed by this token.
+local function was_answered(token)
+  local lane, call = string.match(token, '^[^+:]+(%+?):(%d+)$')
+  return not lane or tonumber(call) <= (lane == '' and first or second)
+end
+
+for _, each in ipairs(list) do
+  if not named[each.id] and was_answered(token_of(each.hold)) then unknown[#unknown + 1] = each end
+end
+
+begin_writing()
 note_heard(now, lease)
 redis.call('HSET', key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
 redis.call('PEXPIRE', key('worker', worker), math.max(600000, 2 * lease))
-call_many('ZADD', root .. ':active', held)
-return { lost, cancelled }
+if redis.call('HGET', held, '#') then redis.call('ZADD', root .. ':workers', now + lease, worker) end
+local returned = {}
+if #unknown > 0 then
+  --include giving_back
+  returned = give_back(unknown, worker, now)
+end
+return { lost, cancelled, returned }

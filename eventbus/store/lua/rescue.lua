@@ -1,75 +1,59 @@
--- Ends leases that ran out: back to ready, failed past the stall limit, or cancelled if that was asked.
+-- Takes what workers hold whose leases ran out: back to ready, failed past the stall limit, or cancelled if that was
+-- asked. All that one worker holds is taken, in bounded calls: what a call leaves is the next one's, or is still the
+-- worker's own if it lives and renews.
 -- A stall is no attempt, and its job keeps its place. But one that stalled twice may have killed its
 -- process, and those beside it: it goes to the end of its priority, and is claimed alone.
 -- Any worker may do this, also several at once. The first write is one that a full server allows.
 -- KEYS: the shard's book, and a key that never exists
 -- head: now lease limit max_stalls key_ttl
--- answer: ms until the next lease ends (-1: nothing active), then for each job: id verdict worker age lag
+-- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard ready finish record stopping heard epilogue marks
+--include base guard holds expired ready finish record stalls stopping heard epilogue marks
 
 local SUSPECT = 2
+local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
 local lease, limit, max_stalls, key_ttl = take(), take(), take(), take()
-local active = root .. ':active'
-local found = redis.call('ZRANGEBYSCORE', active, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, limit)
-local ids, stalled, bad = {}, {}, {}
-
--- Who held the job, when it renewed the lease for the last time, and how its event loop was then.
-local function read_holder(token, deadline)
-  local worker = string.match(token or '', '^[^+:]+') or ''
-  local v = try('HMGET', key('worker', worker), 'lag', 'lease') or {}
-  return { worker = worker, lag = tonumber(v[1]) or 0, age = now - deadline + (tonumber(v[2]) or lease) }
-end
-
-for i = 1, #found, 2 do
-  local id = found[i]
-  ids[#ids + 1] = id
-  local record, why, queue = read(id)
-  if record and record.state ~= 'active' and not is_placed(id, record) then
-    record, why, queue = nil, 'active in the state ' .. record.state, record.queue
+local workers = root .. ':workers'
+local found = redis.call('ZRANGEBYSCORE', workers, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, WORKERS)
+local holds, over = read_expired(found, limit, lease, now)
+local stalled, bad, strays = {}, {}, {}
+for _, hold in ipairs(holds) do
+  local record, why, queue = read(hold.id)
+  if record and record.state ~= 'waiting' and not is_placed(hold.id, record) then
+    record, why, queue = nil, 'held in the state ' .. record.state, record.queue
   end
   if not record then
-    bad[#bad + 1] = { id = id, queue = queue, why = why }
-  elseif record.state == 'active' then
-    record.id, record.lease = id, read_lease(id)
-    record.stalls = (tonumber(record.stalls) or 0) + 1
-    record.holder = read_holder(record.lease.token, tonumber(found[i + 1]))
+    bad[#bad + 1] = { id = hold.id, queue = queue, why = why, holder = hold.holder }
+  elseif record.state == 'waiting' then
+    record.id, record.lease, record.holder = hold.id, read_lease(hold.id), hold.holder
     stalled[#stalled + 1] = record
+  else
+    strays[#strays + 1] = hold
   end
 end
 
-redis.call('ZREM', active, '')
+begin_writing()
 note_heard(now, lease)
 cut_leases(now, lease)
 local grace = left_of_grace(now, lease)
 if grace > 0 then return { grace } end
 
--- Keeps what is known of the stall in the job's log; returns it as text.
-local function note_stall(job)
-  local holder = job.holder
-  local text = cjson.encode({
-    type = 'StalledError',
-    message = string.format(
-      'the lease ran out %d times; the last one was held by worker %s, which renewed it %.0f ms before, '
-        .. 'its event loop %.0f ms behind when last heard',
-      job.stalls, holder.worker == '' and '?' or holder.worker, holder.age, holder.lag
-    ),
-    attempts = tonumber(job.attempts) or 0,
-    stalls = job.stalls,
-    worker = holder.worker,
-  })
-  note_error(job.id, text)
-  return text
+local function describe(holder)
+  return string.format(
+    'the lease ran out # times; the last one was held by worker %s, which renewed it %.0f ms before, '
+      .. 'its event loop %.0f ms behind when last heard',
+    holder.worker, holder.age, holder.lag
+  )
 end
 
 local ready, suspects, answer = {}, {}, { 0 }
 local function rescue(job)
-  local text = note_stall(job)
-  redis.call('HDEL', job_root .. job.id, 'token') -- what its holder still sends is refused
-  redis.call('HSET', job_root .. job.id, 'stalls', job.stalls)
+  local text = note_stall(job, job.holder.worker, describe(job.holder))
+  redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
   local lease = job.lease
+  if lease.token then redis.call('HDEL', job_root .. job.id, 'token') end
   if lease.tree and (marks[job.id] or '') ~= '' then lease.stop = marks[job.id] end -- since it was read
   if lease.cancel and lease.cancel ~= lease.root then
     return finish_cancelled(job.id, lease, now, key_ttl)
@@ -87,22 +71,25 @@ local function rescue(job)
     end
     settle_stopped_root(job.id, now)
   else
-    redis.call('HSET', job_root .. job.id, 'state', 'waiting')
     if job.stalls >= SUSPECT then push(suspects, job.queue, job) else push(ready, job.queue, job.order, job.id) end
   end
   return 'rescued'
 end
 
-call_many('ZREM', active, ids)
-for _, job in ipairs(bad) do quarantine(job.id, job.queue, job.why, now) end
+for _, each in ipairs(strays) do redis.call('HDEL', key('held', each.holder.worker), each.id) end
+for _, job in ipairs(bad) do
+  redis.call('HDEL', key('held', job.holder.worker), job.id)
+  quarantine(job.id, job.queue, job.why, now)
+end
 for _, job in ipairs(stalled) do
   local verdict = rescue(job)
   for _, value in ipairs({ job.id, verdict, job.holder.worker, job.holder.age, job.holder.lag }) do
     answer[#answer + 1] = value
   end
 end
+for _, worker in ipairs(over) do unregister(worker) end -- its next turn registers it again, if it lives
 requeue(suspects, ready)
 end_call(ready, now)
-local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')
+local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
 answer[1] = first[2] and math.max(0, tonumber(first[2]) - now) or -1
 return answer

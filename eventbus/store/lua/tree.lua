@@ -7,14 +7,20 @@
 --   with `damaged` among the fields where somebody else's value is in the place of one of the two lists,
 --   how many there are, members: id state queue attempts stalls created claimed ended text needs
 --   needs: the jobs that need it, joined by spaces
---include base
+--include base holds
 
 local id, list, first, limit, bytes = take(), take(), take(), take(), take()
 local FIELDS = {
   'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'due',
   'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run', 'token',
 }
+-- `active` for a job whose holder still has it.
+local function state_of(job, state, token)
+  return state == 'waiting' and token and read_hold(job, token) and 'active' or state
+end
+
 local values = try('HMGET', job_root .. id, unpack(FIELDS)) or {}
+values[1] = state_of(id, values[1], values[18])
 local fields = {}
 for i, name in ipairs(FIELDS) do
   if values[i] then
@@ -36,13 +42,13 @@ local rows, name = {}, key(list, id)
 local has_texts, left = bytes > 0, bytes
 for _, member in ipairs(limit > 0 and try('LRANGE', name, first, first + limit - 1) or {}) do
   if has_texts and left <= 0 then break end
-  local v = try('HMGET', job_root .. member, 'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'result') or {}
+  local v = try('HMGET', job_root .. member, 'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'result', 'token') or {}
   local text = ''
   if has_texts and v[7] then
     text = v[8] or try('GET', key('result', member)) or ''
     left = left - #text
   end
-  local row = { member, v[1] or 'unknown', v[2] or '', v[3] or '0', v[4] or '0', v[5] or '0', v[6] or '0', v[7] or '0', text }
+  local row = { member, state_of(member, v[1], v[9]) or 'unknown', v[2] or '', v[3] or '0', v[4] or '0', v[5] or '0', v[6] or '0', v[7] or '0', text }
   row[10] = list == 'members' and table.concat(try('LRANGE', key('feeds', member), 0, 999) or {}, ' ') or ''
   for _, value in ipairs(row) do rows[#rows + 1] = value end
 end

@@ -1,11 +1,11 @@
 -- One turn of a worker: settles what ended, promotes what is due, claims the next jobs.
--- Repeat-safe: the worker numbers its calls; the last one's answer is kept and given
--- again. An older number is a late copy of a call that was repeated, and is refused.
+-- Repeat-safe: each lane of the worker numbers its calls, and the number stands beside its holds; the last call is
+-- answered again from them. An older number is a late copy of a call that was repeated, and is refused.
 -- Settles are read and checked before the first write; that write is one that a full
 -- server allows, so running jobs still end when emits are refused. Claims come after: what a settle or
 -- a promotion made ready can be claimed in the same call. If they fail, the settles stay, and are none again.
 -- KEYS: the shard's book, and a key that never exists
--- head: now worker call lease pool want suspects bytes queues settles
+-- head: now lane call lease pool want suspects bytes queues settles
 -- queues: queue quota keep_completed age_completed keep_failed age_failed key_ttl
 -- settles: id token state attempts text delay
 --   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked
@@ -14,15 +14,15 @@
 --   queues that cannot be read, because somebody else's value stands in their place
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base guard outcomes settle due marks candidate claim
+--include base guard outcomes holds settle due marks candidate claim
 --defer load_retention: retain
 --defer load_trees: ready settle_rows chores telling stopping claim_odd putting_off answer_again
 
 local now = read_now(take())
-local worker, call, lease, pool = take(), take(), take(), take()
+local lane, call, lease, pool = take(), take(), take(), take()
 local want, suspects, bytes, queue_count, settle_count = take(), take() == 1, take(), take(), take()
-local token = worker .. ':' .. call
-local last, wakes = key('last', worker), key('wake', pool)
+local token, worker = lane .. ':' .. call, worker_of(lane)
+local held, wakes = key('held', worker), key('wake', pool)
 
 local queues, by_name = {}, {}
 for i = 1, queue_count do
@@ -32,28 +32,31 @@ for i = 1, queue_count do
   queues[i], by_name[queue.name] = queue, queue
 end
 
-local kept = redis.call('GET', last)
-if kept then
-  local number, was_lost, was_woken, ids = unpack(cmsgpack.unpack(kept))
-  if number > call then return redis.error_reply('STALE an older call of worker ' .. worker) end
+local holds = read_holds(held, lane, settle_count)
+if holds[2] then
+  local number, was_lost, was_woken = unpack(cmsgpack.unpack(holds[2]))
+  if number > call then return redis.error_reply('STALE an older call of lane ' .. lane) end
   if number == call then
     load_trees()
-    return answer_again(queues, token, now, was_lost, was_woken, ids)
+    return answer_again(queues, held, token, now, was_lost, was_woken)
   end
 end
 
-local settles, lost = read_settles(settle_count)
+local settles, lost = read_settles(holds, settle_count)
 local due_at = next_due()
 local is_plain, filled = #settles.rows == 0 and (due_at < 0 or due_at > now), {}
 if not is_plain then
   load_trees()
   complete_rows(settles.rows)
 end
-redis.call('PEXPIRE', last, 600000)
-write_simple(settles.simple, by_name, whole(now))
+begin_writing()
+if not holds[1] then -- the worker's first turn, or the first one since it was rescued
+  register(worker, now + lease)
+end
+write_simple(settles.simple, held, by_name, whole(now))
 if not is_plain then
   local ready = {}
-  write_rows(settles.rows, by_name, ready, now)
+  write_rows(settles.rows, held, by_name, ready, now)
   due_at = next_due()
   if due_at >= 0 and due_at <= now then
     do_chores(now, ready)
@@ -63,13 +66,13 @@ if not is_plain then
 end
 
 local plan = read_claims(queues, want, bytes, suspects)
+write_claims(plan, held, token, now)
 remove_claimed(queues)
 if #plan.odd + #plan.stopped > 0 then
   is_plain = false
   load_trees()
   set_odd_apart(plan, now)
 end
-write_claims(plan, token, whole(now + lease), now)
 if not is_plain then
   local ready = {}
   flush_tells(ready, now)
@@ -95,5 +98,5 @@ end
 for _, index in ipairs(plan.more) do redis.call('ZADD', wakes, now, queues[index].name) end
 if #plan.more > 0 then redis.call('PEXPIRE', wakes, 120000) end
 
-redis.call('SET', last, cmsgpack.pack({ call, lost, woken, plan.ids }), 'PX', 600000)
+redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken }))
 return { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }

@@ -175,8 +175,9 @@ async def test_a_worker_whose_server_is_restarted_empty_goes_on(
 
 
 def events(worker: Program) -> list[str]:
-    """Return what it logged at level info and above, in order."""
-    return [each["event"] for each in worker.log() if each["level"] != "debug"]
+    """Return what it logged at level info and above, in order, but for what a busy machine makes it say."""
+    logged = [each["event"] for each in worker.log() if each["level"] != "debug"]
+    return [event for event in logged if not event.startswith("event loop blocked")]
 
 
 @pytest.mark.servers("one")

@@ -121,9 +121,9 @@ class Worker:
         rows = [AnnounceQueue(queue, queue, "") for queue in self._queues]
         head = ["", _POOL, self._name, "", 0, len(rows)]
         self.caller.call("announce", [*head, *chain.from_iterable(rows)])
-        head = ["", self._name, 0, _LEASE_MS, len(self.held)]
+        head = ["", self._name, 0, _LEASE_MS, self._number, 0, len(self.held)]
         renewed = self.caller.call("renew", [*head, *chain.from_iterable(self.held)])
-        if renewed != [[], []]:
+        if renewed != [[], [], []]:
             self._history.complain(f"renew: {renewed} of {self.held}")
         rescued = self.caller.call("rescue", ["", _LEASE_MS, 100, 3, 600_000])
         if len(rescued) > 1:

@@ -257,7 +257,7 @@ async def test_a_stop_whose_caller_is_cancelled_goes_on_and_the_next_one_waits_f
         await provider.stop()
         assert provider._life.loop is None
         await emission
-        assert admin("ZCARD", f"{prefix}:2:{{0}}:active") == 0, "the job was given back"
+        assert admin("ZCARD", f"{prefix}:2:{{0}}:workers") == 0, "the job was given back"
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -285,7 +285,7 @@ async def test_the_end_of_a_block_that_is_cancelled_gives_the_jobs_back_first(
             await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await serving
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:active") == 0
+    assert admin("ZCARD", f"{prefix}:2:{{0}}:workers") == 0
     assert provider._life.loop is None
 
 
@@ -304,7 +304,7 @@ async def test_a_scope_of_anyio_that_is_cancelled_lets_the_stop_end(
             provider.emit("ask", reply=False)
             await asyncio.Event().wait()
     assert provider._life.loop is None
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:active") == 0
+    assert admin("ZCARD", f"{prefix}:2:{{0}}:workers") == 0
     assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.ask") == 1
 
 

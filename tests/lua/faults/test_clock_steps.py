@@ -105,17 +105,17 @@ async def test_a_lease_that_is_longer_than_others_is_not_cut(shard: Shard) -> No
     lease = 30 * LEASE
 
     async def renew() -> list[str]:
-        lost, _ = await shard.script("renew", [shard.now, "slow", 0, lease, 1, "long", answer.token])
+        lost, *_ = await shard.script("renew", [shard.now, "slow", 0, lease, 0, 0, 1, "long", answer.token])
         return lost
 
     assert await renew() == []
     for _ in range(20):
         shard.now += LEASE // 4
         await shard.rescue()
-        assert await shard.score("active", "", "long") == START + lease
+        assert await shard.lease_end("slow") == START + lease
     shard.now -= _HOUR
     await shard.rescue()
-    assert await shard.score("active", "", "long") == shard.now + lease, "one lease of its own"
+    assert await shard.lease_end("slow") == shard.now + lease, "one lease of its own"
     assert await renew() == []
 
 
@@ -124,7 +124,7 @@ async def test_a_grace_of_somebody_with_a_longer_lease_holds(shard: Shard) -> No
     await shard.turn()
     await shard.renew()
     shard.now += 100 * LEASE
-    await shard.script("renew", [shard.now, "slow", 0, 30 * LEASE, 0])  # the first one after the gap
+    await shard.script("renew", [shard.now, "slow", 0, 30 * LEASE, 0, 0, 0])  # the first one after the gap
     for _ in range(4 * 30 - 1):
         shard.now += LEASE // 4
         assert (await shard.rescue(is_heard=False))[1] == []

@@ -65,7 +65,7 @@ async def test_the_lease_threads_call_is_refused_and_writes_nothing(shard: Shard
     await _lose_all(shard)
     leases = shard.store.open_leases(timeout=5)
     with pytest.raises(StoreRefused) as caught:
-        leases.renew([LeaseRow("a", "w:1")], worker="w", lease_ms=LEASE, lag_ms=0)
+        leases.renew([LeaseRow("a", "w:1")], worker="w", calls=(0, 0), lease_ms=LEASE, lag_ms=0)
     leases.close()
     assert caught.value.code == "NOSHARD"
     assert await shard.command("KEYS", f"{shard.store.keys.root}:*") == []

@@ -10,7 +10,7 @@ from drivers.shards import LEASE, Shard, row, settle
 from eventbus.store.script_rows import ClaimRow
 
 _STATES = ["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
-_ABOUT_WORKERS = ("last", "worker", "clock")
+_ABOUT_WORKERS = ("held", "workers", "worker", "clock")
 
 
 async def _dump(shard: Shard) -> dict[str, Any]:

@@ -25,7 +25,7 @@ async def test_a_claim_moves_a_job_to_active_under_a_lease_with_the_calls_token(
     answer = await shard.turn()
     assert answer.claims == [ClaimRow("a", 1, "{}", 0, 0, START, START, "")]
     assert (answer.now, answer.token) == (START, "w:1")
-    assert await shard.score("active", "", "a") == START + LEASE
+    assert (await shard.held(), await shard.lease_end()) == (["a"], START + LEASE)
     assert await shard.members("ready") == []
     record = await shard.record("a")
     assert (record["state"], record["token"]) == ("active", "w:1")
@@ -118,7 +118,7 @@ async def test_a_completed_job_keeps_its_result_and_leaves_active(shard: Shard) 
     await shard.add(row("a"), row("b"))
     shard.now += 5
     await shard.run("completed", text="42")
-    assert await shard.members("active", "") == []
+    assert await shard.held() == []
     assert await shard.members("completed") == ["a", "b"]
     record = await shard.record("a")
     assert (record["state"], record["result"], record["ended"]) == ("completed", "42", str(START + 5))
@@ -247,7 +247,7 @@ async def test_a_settle_with_another_token_is_lost_and_writes_nothing(shard: Sha
     late = await shard.turn(settle(answer.claims[0], "w:9", state, attempts=1), want=0)
     assert late.lost == ["a"]
     assert await shard.record("a") == before
-    assert await shard.members("active", "") == ["a"]
+    assert await shard.held() == ["a"]
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled", "delayed", "waiting", "parked"])
@@ -274,7 +274,7 @@ async def test_a_settle_of_a_job_without_a_record_is_lost(shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled", "delayed", "waiting", "parked"])
-async def test_a_settle_sent_again_under_the_next_number_is_answered_ok_and_writes_nothing(
+async def test_a_settle_sent_again_under_the_next_number_is_lost_and_writes_nothing(
     shard: Shard, state: str
 ) -> None:
     await shard.open_replies()
@@ -284,7 +284,7 @@ async def test_a_settle_sent_again_under_the_next_number_is_answered_ok_and_writ
     await shard.turn(end, want=0)
     before, told = await shard.record("a"), await shard.replies()
     shard.now += 5
-    assert (await shard.turn(end, want=0)).lost == []
+    assert (await shard.turn(end, want=0)).lost == ["a"]
     assert await shard.record("a") == before
     assert await shard.replies() == told
 
@@ -297,7 +297,7 @@ async def test_a_repeated_call_gets_the_same_claims_and_no_others(shard: Shard) 
     first = await shard.turn(want=3)
     again = await shard.turn(want=3, call=1)
     assert (again.claims, again.token) == (first.claims, first.token)
-    assert await shard.members("active", "") == ["0", "1", "2"]
+    assert await shard.held() == ["0", "1", "2"]
     assert await shard.members("ready") == ["3", "4", "5"]
 
 
@@ -343,7 +343,9 @@ async def test_an_older_call_is_refused_and_changes_nothing(shard: Shard) -> Non
 async def test_the_last_calls_of_a_worker_go_ten_minutes_after_it(shard: Shard) -> None:
     for _ in range(2):
         await shard.turn()
-        assert 590_000 < await shard.ttl("last", "w") <= 600_000
+        assert await shard.ttl("held", "w") == -1
+    await shard.store.presence.deregister("w")
+    assert 590_000 < await shard.ttl("held", "w") <= 600_000
 
 
 # promotion

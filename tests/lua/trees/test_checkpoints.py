@@ -56,7 +56,7 @@ async def test_a_job_that_waits_for_children_runs_again_when_all_have_ended(step
     assert await step.spawn("f/a", _child("c"), _child("d"), saves=[SaveRow("x", "y")]) == "waiting"
     record = await step.shard.record("f/a")
     assert record["state"] == "waiting-children"
-    assert await step.shard.members("active", "") == []
+    assert await step.shard.held() == []
     assert await step.run() == ["f/c", "f/d"]
     assert await step.claim() == ["f/a"]
     claim = step.held["f/a"][0]

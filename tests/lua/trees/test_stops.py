@@ -85,7 +85,9 @@ async def test_handlers_hear_of_a_cancel_and_a_timeout_but_not_of_a_failure(
 @pytest.mark.parametrize("is_swept", [True, False])
 async def test_a_lease_that_is_lost_is_not_run_again(driver: TreeDriver, cause: str, is_swept: bool) -> None:
     await _plant(driver, {"slow": "", "next": "slow"})
-    await driver.claim()
+    await driver.claim(1)
+    await driver.claim(worker="other")
+    assert {job: token for job, (_, token) in driver.held.items()} == {"f/slow": "other:1", "f/bad": "w:1"}
     token = driver.held["f/slow"][1]
     if is_swept:
         await driver.stop(cause)
@@ -102,7 +104,7 @@ async def test_a_lease_that_is_lost_is_not_run_again(driver: TreeDriver, cause: 
         await driver.stop(cause)
         await driver.end_bad(cause)
         assert await driver.shard.state("f/slow") == "cancelled"
-    late = await driver.turn(SettleRow("f/slow", token, "completed", "", "1", 0), want=0)
+    late = await driver.turn(SettleRow("f/slow", token, "completed", "", "1", 0), want=0, worker="other")
     assert late.lost == ["f/slow"]
     assert await driver.done() == []
     await driver.undo(cause=cause)

@@ -1,18 +1,37 @@
---needs candidate due record
+--needs base candidate due holds record
 --exports answer_again
 -- What a turn that is sent again hears: what it claimed then and its worker still holds, read anew from the records.
-function answer_again(queues, token, now, lost, woken, ids)
-  local rows = {}
-  for _, id in ipairs(ids) do
-    local record, lease_record = read(id), read_lease(id)
-    local body = record and lease_record and read_body(id, record.body, lease_record.root)
-    if body and record.state == 'active' and lease_record.token == token then
-      for index, queue in ipairs(queues) do
-        if queue.name == record.queue then
-          local stop = lease_record.knows and lease_record.stop -- not one that came after the claim
-          add_claim(rows, id, index, body, record.created, record.attempts, record.stalls, record.due, stop)
-        end
+
+-- The jobs that the call claimed, of the queue that each is of, in the order of their claims.
+local function read_claimed(held, token)
+  local claimed, all = {}, redis.call('HGETALL', held)
+  for i = 1, #all, 2 do
+    local id = all[i]
+    if string.sub(id, 1, 1) ~= '#' and token_of(all[i + 1]) == token then
+      local record, lease_record = read(id), read_lease(id)
+      local body = record and lease_record and read_body(id, record.body, lease_record.root)
+      if body and record.state == 'waiting' then
+        record.id, record.body, record.order = id, body, tonumber(record.order)
+        record.stop = lease_record.knows and lease_record.stop -- not one that came after the claim
+        push(claimed, record.queue, record)
       end
+    end
+  end
+  return claimed
+end
+
+local function is_before(one, other)
+  if one.order ~= other.order then return one.order < other.order end
+  return one.id < other.id
+end
+
+function answer_again(queues, held, token, now, lost, woken)
+  local rows, claimed = {}, read_claimed(held, token)
+  for index, queue in ipairs(queues) do
+    local records = claimed[queue.name] or {}
+    table.sort(records, is_before)
+    for _, each in ipairs(records) do
+      add_claim(rows, each.id, index, each.body, each.created, each.attempts, each.stalls, each.due, each.stop)
     end
   end
   return { now, next_due(), lost, woken, {}, rows, {} }

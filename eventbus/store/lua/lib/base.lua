@@ -1,4 +1,4 @@
---exports root key job_root args at take read_now whole stamp call_many try try_many push is_number
+--exports root key job_root args at take read_now whole stamp begin_writing call_many try try_many push is_number
 -- Shared by every script: the shard's root, key names, the packed argument, the time.
 -- KEYS[1] is the shard's book, `<root>:queues`; every key starts with the root and so carries its hash tag.
 -- KEYS[2] never exists. A cluster whose slot moves looks for both: while they are on two nodes it refuses the whole
@@ -43,6 +43,11 @@ function stamp(now)
     stamps[now] = text
   end
   return text
+end
+
+-- The first write of calls that a full server must let through: it allows what frees memory, and all behind that.
+function begin_writing()
+  redis.call('HDEL', KEYS[1], '')
 end
 
 -- Calls `command` on `name` with many arguments, below the limit of unpack.

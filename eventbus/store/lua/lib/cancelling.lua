@@ -1,4 +1,4 @@
---needs base finish marks record stopping trees
+--needs base finish holds marks record stopping trees
 --exports cancel
 -- Cancelling: a job that nobody runs ends at once; a running one is marked, and its worker told.
 --
@@ -24,7 +24,7 @@ local function cancel_active(id, record, call, text, now)
     redis.call('HSET', job_root .. id, 'cancel', call)
     redis.call('SET', key('result', id), text) -- free until the end, and larger than a field may be
   end
-  tell_worker(record.token, 'cancel:' .. id, now)
+  ask_holder(id, record.token, now)
   return is_hurried and 'over' or 'asked'
 end
 
@@ -42,6 +42,10 @@ function cancel(id, call, text, now, key_ttl)
     redis.call('HSET', job_root .. id, 'cancel', call)
     stop_tree(record.root, 'failed', id, text, now) -- it is not whole yet, and nobody may begin it
     return 'ended'
+  end
+  if record.state == 'waiting' and not record.token and not try('ZSCORE', key('ready', record.queue), id) then
+    local hold = find_hold(id)
+    if hold then record.state, record.token = 'active', token_of(hold) end
   end
   if record.state == 'active' then return cancel_active(id, record, call, text, now) end
   if not OPEN[record.state] then -- ended; a repeat whose first answer was lost hears that answer again

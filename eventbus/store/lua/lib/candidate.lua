@@ -28,7 +28,7 @@ end
 function choose(plan, index, queue, id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'queue', 'body', 'created', 'attempts', 'stalls', 'due', 'v', 'order',
-    'root', 'stop'
+    'root', 'stop', 'token', 'tree'
   )
   local is_sound = v[1] == 'waiting' and v[2] == queue.name and not v[8]
     and v[9] and is_number(v[9]) and is_number(v[4]) and is_number(v[5]) and is_number(v[6]) and is_number(v[7])
@@ -52,6 +52,6 @@ function choose(plan, index, queue, id)
   end
   add_claim(plan.rows, id, index, body, v[4], v[5], v[6], v[7], v[11])
   plan.ids[#plan.ids + 1] = id
-  if v[10] or v[11] then plan.members[id] = v[11] and 'knows' or 'claimed' end -- the stop that it is told of
+  if v[10] or v[11] or v[12] or v[13] then plan.members[id] = v[11] and 'knows' or 'claimed' end -- the stop that it is told of
   return #body
 end

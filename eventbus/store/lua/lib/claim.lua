@@ -1,7 +1,7 @@
---needs base candidate
+--needs base candidate holds
 --exports read_claims remove_claimed write_claims
 -- Claiming: choosing and reading come first, then the moves.
--- A move adds to active and removes from ready; nothing is popped, so nothing can be
+-- A move writes the hold and then removes the job from `ready`; nothing is popped, so nothing can be
 -- lost between two commands.
 
 local AHEAD = 200 -- so many ids of a queue are read at most to get past suspects
@@ -86,15 +86,15 @@ function remove_claimed(queues)
   end
 end
 
-function write_claims(plan, token, lease_end, now)
-  local active = {}
+-- Of most jobs no record is written: the hold says it all.
+function write_claims(plan, held, token, now)
+  if not plan.ids[1] then return end
+  local hold, fields = make_hold(token, now), {}
   for i, id in ipairs(plan.ids) do
     if plan.members[id] then
-      redis.call('HSET', job_root .. id, 'state', 'active', 'token', token, 'claimed', now, plan.members[id], now)
-    else
-      redis.call('HSET', job_root .. id, 'state', 'active', 'token', token)
+      redis.call('HSET', job_root .. id, 'token', token, 'claimed', now, plan.members[id], now)
     end
-    active[2 * i - 1], active[2 * i] = lease_end, id
+    fields[2 * i - 1], fields[2 * i] = id, hold
   end
-  call_many('ZADD', root .. ':active', active)
+  call_many('HSET', held, fields)
 end

@@ -36,21 +36,19 @@ end
 local AHEAD = 100 -- a call looks at so many of the leases that end last
 local UNHEARD = 60000 -- the lease of a worker that is not known, unless the caller's is longer
 
--- The longest that a lease of this token may run: workers may have different ones.
-local function read_span(token, lease)
-  local worker = string.match(token or '', '^[^+:]+') or ''
-  local own = try('HGET', key('worker', worker), 'lease')
-  return tonumber(own) or math.max(lease, UNHEARD)
+-- The longest that the leases of a worker may run: workers may have different ones.
+local function read_span(worker, lease)
+  return tonumber(try('HGET', key('worker', worker), 'lease')) or math.max(lease, UNHEARD)
 end
 
 function cut_leases(now, lease)
-  local active = root .. ':active'
-  local last = redis.call('ZREVRANGE', active, 0, 0, 'WITHSCORES')[2]
+  local workers = root .. ':workers'
+  local last = redis.call('ZREVRANGE', workers, 0, 0, 'WITHSCORES')[2]
   if not last or tonumber(last) <= now + lease then return end -- mostly
-  local found = redis.call('ZREVRANGE', active, 0, AHEAD - 1, 'WITHSCORES')
+  local found = redis.call('ZREVRANGE', workers, 0, AHEAD - 1, 'WITHSCORES')
   for i = 1, #found, 2 do
     if tonumber(found[i + 1]) <= now + lease then return end
-    local span = read_span(try('HGET', job_root .. found[i], 'token'), lease)
-    if tonumber(found[i + 1]) > now + span then redis.call('ZADD', active, now + span, found[i]) end
+    local span = read_span(found[i], lease)
+    if tonumber(found[i + 1]) > now + span then redis.call('ZADD', workers, now + span, found[i]) end
   end
 end

@@ -1,4 +1,4 @@
---needs base finish outcomes
+--needs base finish holds outcomes
 --exports read read_lease note_error is_placed quarantine
 -- Reading job records that may be missing, foreign or damaged, without raising.
 
@@ -21,15 +21,18 @@ function read(id)
   }
 end
 
--- What settling must know, or nil: the lease, and who is to be told.
+-- What settling must know, or nil: the lease, and who is to be told. A job whose record names its holder is `active`
+-- while that one holds it; of others only a search tells (`find_hold`).
 function read_lease(id)
   local v = redis.pcall(
     'HMGET', job_root .. id, 'state', 'token', 'queue', 'reply', 'joined', 'key', 'cancel',
     'root', 'up', 'tree', 'on', 'stop', 'stopper', 'acked', 'knows'
   )
   if v.err or not v[1] or not v[3] then return nil end
+  local state = v[1]
+  if state == 'waiting' and v[2] and read_hold(id, v[2]) then state = 'active' end
   return {
-    state = v[1], token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7],
+    state = state, token = v[2], queue = v[3], reply = v[4], joined = v[5], key = v[6], cancel = v[7],
     root = v[8], up = v[9], tree = v[10], on = v[11], stop = v[12], stopper = v[13], acked = v[14], knows = v[15],
   }
 end
@@ -45,8 +48,7 @@ end
 -- other entry is a stray. If not, the job is lost unless somebody is told.
 function is_placed(id, record)
   local place = record.state == 'waiting' and 'ready' or record.state
-  if place ~= 'active' then place = place .. ':' .. record.queue end
-  return try('ZSCORE', root .. ':' .. place, id)
+  return try('ZSCORE', key(place, record.queue), id) or record.state == 'waiting' and find_hold(id)
 end
 
 -- Sets a damaged job apart as failed: what stood there is kept under `raw`. Where no queue

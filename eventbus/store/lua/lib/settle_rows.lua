@@ -54,19 +54,18 @@ local function settle_row(row, record, key_ttl, now, lists)
 end
 
 -- policies: queue -> its row of the call; ready: where given-back and retried jobs are put.
-function write_rows(rows, policies, ready, now)
-  local ended, lists = {}, { delayed = {}, retried = {}, ready = ready }
+function write_rows(rows, held, policies, ready, now)
+  local lists = { delayed = {}, retried = {}, ready = ready }
   for _, row in ipairs(rows) do
     local record = row.record
     local policy = policies[record.queue]
     row.state = decide_in_tree(row, record, now)
-    ended[#ended + 1] = row.id
     if row.state then
       if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
       settle_row(row, record, policy and policy.key_ttl or KEY_TTL, now, lists)
     end
+    redis.call('HDEL', held, row.id)
   end
-  call_many('ZREM', root .. ':active', ended)
   place_delayed(lists.delayed, now, set_apart)
   requeue(lists.retried, ready)
 end

@@ -1,5 +1,5 @@
---needs base chore_list delays finish marks ready record trees
---exports take_out tell_worker stop_member end_pending settle_stopped_root stop_tree sweep
+--needs base chore_list delays finish holds marks ready record trees
+--exports take_out stop_member end_pending settle_stopped_root stop_tree sweep
 -- Stopping a tree: one mark on its root, which every claim looks at, then a sweep in bounded steps.
 --   root: waiting-children | waiting | delayed | parked -> waiting-children -> waiting, its activation undoes
 --         active -> (settles) -> the same, unless its activation has acknowledged the mark (`checkpoint.lua`)
@@ -16,14 +16,6 @@ function take_out(id, record)
   gone[id] = true
   local place = PLACES[record.state]
   if place and try('ZREM', key(place, record.queue), id) and place == 'delayed' then forget_delayed(record.queue) end
-end
-
--- A message for one worker, which reads it at once when it is idle, else within a quarter second.
-function tell_worker(token, message, now)
-  local worker = string.match(token or '', '^[^+:]+')
-  if not worker then return end
-  try('ZADD', key('control', worker), now, message)
-  redis.call('PEXPIRE', key('control', worker), 120000)
 end
 
 -- Ends a member that never ran, or was suspended; its dependents end by the same sweep.
@@ -47,7 +39,7 @@ function stop_member(id, top, is_gentle, now)
     try('SADD', key('needs', top), id)
     if not is_gentle then
       if not record.cancel then redis.call('HSET', job_root .. id, 'cancel', top) end -- else by itself
-      tell_worker(record.token, 'cancel:' .. id, now)
+      ask_holder(id, record.token, now)
     end
   end
 end
@@ -78,7 +70,7 @@ local function harden(top, record, now)
   if record.knows or record.state ~= 'waiting-children' and record.state ~= 'active' then return false end
   if redis.call('HDEL', job_root .. top, 'gentle') == 0 then return false end
   redis.call('HSET', job_root .. top, 'swept', 0)
-  if record.state == 'active' then tell_worker(record.token, 'cancel:' .. top, now) end
+  if record.state == 'active' then ask_holder(top, record.token, now) end
   try('SADD', key('needs', top), '')
   sweep(top, now)
   return false
@@ -102,7 +94,7 @@ function stop_tree(top, cause, by, text, now, is_gentle)
     redis.call('HDEL', job_root .. top, 'attempts', 'stalls') -- undoing has counts of its own
     redis.call('HSET', job_root .. top, 'state', 'waiting-children')
   elseif not is_gentle then
-    tell_worker(record.token, 'cancel:' .. top, now)
+    ask_holder(top, record.token, now)
   end
   redis.call('DEL', key('needs', top))
   try('SADD', key('needs', top), '')

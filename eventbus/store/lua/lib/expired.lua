@@ -1,0 +1,27 @@
+--needs base holds
+--exports read_expired
+-- Reading what workers hold whose leases ran out, before a rescue writes anything.
+
+-- Who held the jobs, when it renewed their leases for the last time, and how its event loop was then.
+local function read_holder(worker, lease_end, lease, now)
+  local v = try('HMGET', key('worker', worker), 'lag', 'lease') or {}
+  return { worker = worker, lag = tonumber(v[1]) or 0, age = now - lease_end + (tonumber(v[2]) or lease) }
+end
+
+-- found: flat list of worker, end of its leases. Returns at most `limit` holds, each with its holder, the longest held
+-- of a worker first; and the workers of which all holds are among them.
+function read_expired(found, limit, lease, now)
+  local holds, over = {}, {}
+  for i = 1, #found, 2 do
+    local worker, left = found[i], limit - #holds
+    if left <= 0 then break end
+    local holder, own = read_holder(worker, tonumber(found[i + 1]), lease, now), list_held(worker)
+    for j = 1, math.min(#own, left) do
+      own[j].holder = holder
+      holds[#holds + 1] = own[j]
+    end
+    if #own > left then break end
+    over[#over + 1] = worker
+  end
+  return holds, over
+end

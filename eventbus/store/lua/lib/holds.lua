@@ -1,0 +1,110 @@
+--needs base
+--exports register unregister worker_of make_hold time_of token_of read_hold find_hold load_holds is_older list_held ask_holder
+-- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
+-- is settled. Its record does not change by that, unless it names its holder (`token`: members and roots of trees, and
+-- jobs that wait for children).
+--   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; the token
+--   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job
+--   Fields that are no jobs: `#`, the worker's registration, and `#` with a lane's name, the last call of the lane.
+-- `workers` says when the leases of a worker end: those of all that it holds, at once.
+--
+-- What must hold:
+-- - an open job that can be claimed stands in its queue or in one hash of holds, never in both;
+-- - who settles, notes or waits proves the hold with its token; so what has left the hash is settled by nobody else;
+-- - who holds jobs stands in `workers`: the first turn registers the worker, and the call that finds its last hold gone
+--   unregisters it. A turn that comes late registers it again, and is rescued again;
+-- - the last calls stay for a while when the worker is gone, so that a late copy of one of them claims nothing.
+-- Crash windows: `turn-not-answered` (the call is repeated, and claims again what has its token), `turn-given-up` (nobody
+-- asks any more: the worker's renewal does not name these jobs, and gives them back, `renew.lua`), `settle-forgotten`
+--   (a failover loses it: the same).
+
+-- Longer than 64 bytes on purpose: a hash with such a value is no listpack, in which each access would be a search.
+local REGISTRATION = 'This worker holds the jobs below. A hold is: when it was claimed, a mark, the token.'
+local REMEMBERED = 600000 -- the last calls of a worker that is gone
+
+function register(worker, lease_end)
+  redis.call('HSET', key('held', worker), '#', REGISTRATION)
+  redis.call('PERSIST', key('held', worker))
+  redis.call('ZADD', root .. ':workers', lease_end, worker)
+end
+
+-- For a worker that holds nothing any more.
+function unregister(worker)
+  if try('HDEL', key('held', worker), '#') then redis.call('PEXPIRE', key('held', worker), REMEMBERED) end
+  redis.call('ZREM', root .. ':workers', worker)
+end
+
+function worker_of(token)
+  return string.match(token or '', '^[^+:]+')
+end
+
+function make_hold(token, now)
+  return struct.pack('>I6', now) .. '0' .. token
+end
+
+-- What somebody else wrote there is as old as can be, and nobody's.
+function time_of(hold)
+  return #hold > 7 and struct.unpack('>I6', hold) or 0
+end
+
+function token_of(hold)
+  return string.sub(hold, 8)
+end
+
+-- The hold of a job if this very token has it.
+function read_hold(id, token)
+  local worker = worker_of(token)
+  local hold = worker and try('HGET', key('held', worker), id)
+  return hold and token_of(hold) == token and hold or nil
+end
+
+local loaded -- job -> its hold, of those asked for together
+
+-- Asks every worker for its holds of these jobs, which do not name their holders.
+function load_holds(ids)
+  loaded = {}
+  if #ids == 0 then return end
+  for _, worker in ipairs(redis.call('ZRANGE', root .. ':workers', 0, -1)) do
+    for first = 1, #ids, 1000 do
+      local last = math.min(first + 999, #ids)
+      local holds = try('HMGET', key('held', worker), unpack(ids, first, last)) or {}
+      for i = first, last do loaded[ids[i]] = holds[i - first + 1] or loaded[ids[i]] end
+    end
+  end
+end
+
+-- The hold of a job whose record does not say who has it.
+function find_hold(id)
+  if loaded then return loaded[id] end
+  for _, worker in ipairs(redis.call('ZRANGE', root .. ':workers', 0, -1)) do
+    local hold = try('HGET', key('held', worker), id)
+    if hold then return hold end
+  end
+  return nil
+end
+
+function is_older(one, other)
+  if one.time ~= other.time then return one.time < other.time end
+  return one.id < other.id
+end
+
+-- All that a worker holds, the longest held first: id, time, and the hold itself.
+function list_held(worker)
+  local list, all = {}, try('HGETALL', key('held', worker)) or {}
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) ~= '#' then list[#list + 1] = { id = all[i], time = time_of(all[i + 1]), hold = all[i + 1] } end
+  end
+  table.sort(list, is_older)
+  return list
+end
+
+-- Asks who holds a job to cancel it: by a message, which an idle worker reads at once and a busy one within a quarter
+-- second, and by a mark in the hold, which the next renewal finds.
+function ask_holder(id, token, now)
+  local worker = worker_of(token)
+  if not worker then return end
+  local hold = read_hold(id, token)
+  if hold then redis.call('HSET', key('held', worker), id, string.sub(hold, 1, 6) .. 'c' .. token) end
+  try('ZADD', key('control', worker), now, 'cancel:' .. id)
+  redis.call('PEXPIRE', key('control', worker), 120000)
+end

@@ -1,0 +1,21 @@
+"""What the tests of the store share: a server with a store on it, for tests without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from drivers.servers import Server
+from models.bench import Bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    server = Server()
+    server.start()
+    with asyncio.Runner() as runner:
+        bench = Bench(server.url, runner)
+        yield bench
+        bench.close()
+    server.stop()
