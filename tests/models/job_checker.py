@@ -57,6 +57,15 @@ class JobChecker:
                 assert (index in answer.more) == has_more, f"whether {name} has more"
         self._check_share(turn, answer, chosen)
 
+    def check_next_due(self, answer: TurnAnswer, *, is_repeat: bool) -> None:
+        """It may be early, if an earlier job was taken out: the turn at that time looks again. Never late."""
+        first = self.model.next_due()
+        assert (answer.next_due < 0) == (first < 0), "whether anything is due"
+        assert answer.next_due <= first, "when the next job is due"
+        assert is_repeat or answer.next_due < 0 or answer.next_due > self.model.now, (
+            "what is due was promoted"
+        )
+
     def _check_share(self, turn: Turn, answer: TurnAnswer, chosen: list[Job]) -> None:
         """Unless a suspect is in the way, no job may be left that could have been claimed."""
         there = {name: self.model.waiting(name) for name, quota in turn.queues if quota > 0}

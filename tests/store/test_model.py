@@ -241,7 +241,7 @@ class Life(RuleBasedStateMachine):
             self.wakes.turn(turn, answer, self.model)
             self.model.claim(turn, answer)
             self.leases += [(claim.id, answer.token) for claim in answer.claims]
-        assert answer.next_due == self.model.next_due()
+        self.checker.check_next_due(answer, is_repeat=first is not None)
         self.check(may_forget=first is None)
 
     def _some_leases(self, draw: Callable[..., Any]) -> list[tuple[str, str]]:
