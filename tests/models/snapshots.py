@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from eventbus.store.keys import KINDS
+from eventbus.store.record_fields import FIELDS
 
 __all__ = ["ENDED", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
 
@@ -116,6 +117,7 @@ class Snapshot:
         self._check_places()
         self._check_due()
         for job, record in self.jobs.items():
+            assert record.keys() <= FIELDS.keys(), f"{job} has fields that no table names: {record}"
             large = [name for name, value in record.items() if len(value.encode()) > _FIELD]
             assert not large, f"fields of {job} are over {_FIELD} bytes: {large}"
         for kind, lives in self.lives.items():

@@ -91,8 +91,10 @@ function write_claims(plan, held, token, now)
   if not plan.ids[1] then return end
   local hold, fields = make_hold(token, now), {}
   for i, id in ipairs(plan.ids) do
-    if plan.members[id] then
-      redis.call('HSET', job_root .. id, 'token', token, 'claimed', now, plan.members[id], now)
+    if plan.members[id] == 'knows' then
+      redis.call('HSET', job_root .. id, 'token', token, 'claimed', now, 'knows', now)
+    elseif plan.members[id] then
+      redis.call('HSET', job_root .. id, 'token', token, 'claimed', now)
     end
     fields[2 * i - 1], fields[2 * i] = id, hold
   end

@@ -58,12 +58,11 @@ function read_hold(id, token)
   return hold and token_of(hold) == token and hold or nil
 end
 
-local loaded -- job -> its hold, of those asked for together
+local loaded = {} -- job -> its hold or false, of those asked for together
 
--- Asks every worker for its holds of these jobs, which do not name their holders.
+-- Asks every worker for its holds of these jobs, which do not name their holders: one command a worker for all.
 function load_holds(ids)
-  loaded = {}
-  if #ids == 0 then return end
+  for _, id in ipairs(ids) do loaded[id] = false end
   for _, worker in ipairs(redis.call('ZRANGE', root .. ':workers', 0, -1)) do
     for first = 1, #ids, 1000 do
       local last = math.min(first + 999, #ids)
@@ -73,9 +72,9 @@ function load_holds(ids)
   end
 end
 
--- The hold of a job whose record does not say who has it.
+-- The hold of a job whose record does not say who has it, or nil.
 function find_hold(id)
-  if loaded then return loaded[id] end
+  if loaded[id] ~= nil then return loaded[id] or nil end
   for _, worker in ipairs(redis.call('ZRANGE', root .. ':workers', 0, -1)) do
     local hold = try('HGET', key('held', worker), id)
     if hold then return hold end
