@@ -41,6 +41,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "exists": ("key",),
     "expire": ("key", "1"),
     "pexpire": ("key", "1"),
+    "persist": ("key",),
     "del": ("key",),
     "unlink": ("key",),
     "rename": ("key", "key"),
