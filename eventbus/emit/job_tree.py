@@ -14,6 +14,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from eventbus.errors import DefinitionError
+from eventbus.model.names import shown
 from eventbus.store.script_rows import JOIN, EdgeRow, MemberRow, TreeHead
 from eventbus.store.tree_store import CALL_ROWS, Chunk
 
@@ -45,6 +47,9 @@ class Member(msgspec.Struct, frozen=True):
     is_root: bool = False
     timeout: float = 0.0
 
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
 
 class Tree(msgspec.Struct, frozen=True):
     """A root and its members. The root starts when the members that it `needs` have ended.
@@ -66,6 +71,15 @@ class Tree(msgspec.Struct, frozen=True):
     key: str = ""
     print: str = ""
     meeting: int = JOIN
+
+    def __post_init__(self) -> None:
+        _check_id(self.id)
+
+
+def _check_id(job_id: str) -> None:
+    """Refuse an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`)."""
+    if job_id.startswith("#"):
+        raise DefinitionError(f"expected an id of a job that does not begin with #, got: {shown(job_id)}")
 
 
 def chunks_of(tree: Tree, *, reply: bool) -> list[Chunk]:

@@ -34,9 +34,9 @@ from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
 from eventbus.engine.queue_rotation import QueueRotation
 from eventbus.engine.suspects import Suspects
-from eventbus.errors import StoreError, StoreRefused
+from eventbus.errors import StoreError
 from eventbus.model import clock
-from eventbus.store.script_rows import SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.script_rows import LeaseRow, SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
@@ -84,8 +84,8 @@ class Claimer:
         """When a turn was last answered, in monotonic seconds; None before the first answer."""
         self.refused: int = 0
         """How many outcomes the server refused because their lease was lost."""
-        self.unsettled: dict[str, str] = {}
-        """Tokens by id of the jobs that ended here and whose settle is not answered yet."""
+        self.unsettled: set[LeaseRow] = set()
+        """The jobs that ended here and whose settle is not answered yet."""
         self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store
         self._consumers = consumers
@@ -197,7 +197,6 @@ class Claimer:
             try:
                 await self._take_turns(lane)
             except StoreError as error:
-                # The server refused the whole call and recorded nothing, so its number is used again.
                 _log.error("turn refused, trying again in 1 s", error=str(error))
                 await asyncio.sleep(1)
                 self._poke()
@@ -238,10 +237,11 @@ class Claimer:
         suspects = self._suspects.ask(asked)
         self._asked += want
         self._asked_of.update(reserved)
+        lane.call += 1
         try:
             answer = await self._store.turn(
                 lane=lane.name,
-                call=lane.call + 1,
+                call=lane.call,
                 lease_ms=self._lease_ms,
                 pool=self.pool,
                 want=want,
@@ -250,15 +250,12 @@ class Claimer:
                 queues=queues,
                 settles=[row for _, row in settles],
             )
-            lane.call += 1
-        except BaseException as error:  # also a cancellation: no settle may be lost
+        except BaseException:  # also a cancellation: no settle may be lost
             self._settles.extendleft(reversed(settles))
             self._rotation.unanswered(asked)
-            if not isinstance(error, StoreRefused):
-                # The server may have carried it out. Its kept answer does not fit another list of
-                # settles, so its number is not used again. The next renewal gives back the jobs that it claimed.
-                lane.call += 1
-                lane.done = lane.call
+            # The server may have carried it out, or a part of it. Its kept answer does not fit another list of
+            # settles, so its number is not used again. The next renewal gives back the jobs that it claimed.
+            lane.done = lane.call
             raise
         finally:
             lane.is_busy = False
@@ -266,9 +263,7 @@ class Claimer:
             self._asked -= want
             self._asked_of.subtract(reserved)
         for queue, row in settles:
-            # A job that was claimed here again and ended again has a newer token: that one is still unsettled.
-            if self.unsettled.get(row.id) == row.token:
-                del self.unsettled[row.id]
+            self.unsettled.discard(LeaseRow(row.id, row.token))
             if self._consumers[queue].follows and row.id not in answer.lost:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._apply(answer, asked, queues)
@@ -320,7 +315,7 @@ class Claimer:
         attempts = job.attempts + 1 if settle.counts else kept
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
         self._settles.append((job.queue, row))
-        self.unsettled[job.id] = job.token
+        self.unsettled.add(LeaseRow(job.id, job.token))
         if self._suspects.is_last(job.id):
             self.look_everywhere()  # other suspects may have been left in any queue
         self._settled.clear()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from eventbus.engine.executor import Executor, Running
@@ -54,12 +54,12 @@ class LeaseKeeper:
         executor: Executor,
         *,
         worker: str,
-        unsettled: Mapping[str, str],
+        unsettled: Collection[LeaseRow],
         read_calls: Callable[[], tuple[int, int]],
         lease: float,
         hang_after: float,
     ) -> None:
-        """`unsettled` has the tokens of ended jobs by id; `read_calls` returns the numbers of the turns, one for each
+        """`unsettled` has the jobs that ended and are not settled; `read_calls` returns the numbers of the turns, one for each
         lane, whose claims have been started. `lease` and `hang_after` are in seconds.
         """
         self._leases = store.open_leases(timeout=max(0.5, lease / 3))
@@ -121,7 +121,7 @@ class LeaseKeeper:
         rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
         # Unsettled jobs come last. If one of them also runs under a newer token, `dict(rows)` below keeps
         # the older token, so a lost lease does not cancel the newer run.
-        rows += [LeaseRow(*job) for job in list(self._unsettled.items())]
+        rows += list(self._unsettled)
         try:
             lost, cancelled, returned = self._leases.renew(
                 rows,

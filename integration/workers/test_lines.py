@@ -102,7 +102,7 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
         "pools",
         "wake",
         "control",
-        "last",
+        "held",
         "worker",
         "groups",  # of the other events that the worker serves
         "grouped",

@@ -163,7 +163,8 @@ class JobModel:
             if job is None:
                 answer.append((each, "unknown", ""))
             elif job.is_open:
-                answer.append((each, job.state, ""))
+                is_asked = job.state != "active" or not join  # who joins a job is not told who runs it
+                answer.append((each, job.state if is_asked else "waiting", ""))
                 if join:
                     job.waiters.add(emitter)
             else:
@@ -239,6 +240,8 @@ class JobModel:
 
     def claim(self, turn: Turn, answer: TurnAnswer) -> None:
         """Do the second half: take over the claims of the answer, also of jobs that were just put back."""
+        if answer.claims:
+            self.leases[turn.worker.rstrip("+")] = self.now + LEASE
         for claim in answer.claims:
             job = self.jobs[claim.id]
             job.state, job.token, job.claimed = "active", answer.token, self.now

@@ -356,8 +356,8 @@ class TreeModel:
             self._release(node.id)
 
     def claim(self, answer: TurnAnswer) -> None:
-        """Do the second half of a turn."""
         for claim in answer.claims:
+            self.leases[answer.token.partition(":")[0].rstrip("+")] = self.now + LEASE
             node = self.nodes[claim.id]
             node.state, node.token, node.claimed = "active", answer.token, self.now
             node.knows = node.knows or bool(node.stop)

@@ -20,7 +20,7 @@ local rows = read_rows(row_count, edge_count)
 local record = read_lease(id)
 
 if not record then return 'lost' end
-if not read_hold(id, token) then -- where the record names this token, nobody else has run it since it began to wait
+if not read_hold(id, token) then -- a repeat: while the record names this token, nobody else has run the job since
   return waits and record.token == token and 'waiting' or 'lost'
 end
 local adds = row_count > 0 or waits

@@ -5,12 +5,26 @@
 -- jobs: id join
 -- answer: for each job: state text
 --   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
---   state: a job state (of many jobs, `waiting` also where they run) | unknown (no record) | later
+--   state: a job state (`waiting` also where it runs, for a job that is joined) | unknown (no record) | later
 --include base guard holds joining
 
-local FEW = 20 -- jobs of a call that is told which of them run; of others it hears that they are open
+local MOST = 20000 -- holds that one call asks for, of all workers together
 local emitter, bytes, count = take(), take(), take()
-local rows, joins = {}, {}
+local rows, joins, waiting, places = {}, {}, {}, {}
+local left = math.max(1, math.floor(MOST / math.max(1, redis.call('ZCARD', root .. ':workers'))))
+
+-- An open job: it is joined, or it is asked who runs it.
+local function note_open(place, id, state, join)
+  if join then
+    if state ~= 'unknown' then joins[place] = id end
+  elseif state == 'waiting' and #waiting < left then
+    waiting[#waiting + 1], places[id] = id, place - 1
+  elseif state == 'waiting' then
+    return 'later'
+  end
+  return state
+end
+
 for i = 1, count do
   local id, join = take(), take() == 1
   local values = redis.pcall('HMGET', key('job', id), 'state', 'result')
@@ -21,11 +35,13 @@ for i = 1, count do
     if text == '' then text = try('GET', key('result', id)) or '' end
     bytes = bytes - #text
   else
-    text = ''
-    if state == 'waiting' and count <= FEW and find_hold(id) then state = 'active' end
-    if join and state ~= 'unknown' then joins[2 * i] = id end
+    state, text = note_open(2 * i, id, state, join), ''
   end
   rows[2 * i - 1], rows[2 * i] = state, text
+end
+load_holds(waiting)
+for _, id in ipairs(waiting) do
+  if find_hold(id) then rows[places[id]] = 'active' end
 end
 if next(joins) then begin_writing() end
 for place, id in pairs(joins) do

@@ -67,6 +67,7 @@ end
 
 local plan = read_claims(queues, want, bytes, suspects)
 write_claims(plan, held, token, now)
+if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 remove_claimed(queues)
 if #plan.odd + #plan.stopped > 0 then
   is_plain = false
@@ -92,10 +93,10 @@ end
 
 local woken = {}
 if want > 0 then
-  local popped = redis.call('ZPOPMIN', wakes, 32)
+  local popped = try('ZPOPMIN', wakes, 32) or {}
   for i = 1, #popped, 2 do woken[#woken + 1] = popped[i] end
 end
-for _, index in ipairs(plan.more) do redis.call('ZADD', wakes, now, queues[index].name) end
+for _, index in ipairs(plan.more) do try('ZADD', wakes, now, queues[index].name) end
 if #plan.more > 0 then redis.call('PEXPIRE', wakes, 120000) end
 
 redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken }))

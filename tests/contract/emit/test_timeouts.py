@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -36,6 +37,21 @@ async def test_without_a_worker_the_timeout_says_waiting_and_the_result_may_come
             assert await provider.result(emission.job_id) == 1
         with pytest.raises(ResponseTimeout):  # its outcome for this waiter is final
             await emission
+
+
+async def test_the_timeouts_of_many_say_which_of_them_run(make_provider: MakeProvider) -> None:
+    provider, go = make_provider(), asyncio.Event()
+
+    @provider.on("ask", concurrency=30)
+    async def ask(_: int) -> None:
+        await go.wait()
+
+    async with provider, provider.worker():
+        emissions = provider.emit_many("ask", range(40), reply_timeout=0.5)
+        found = await asyncio.gather(*emissions, return_exceptions=True)
+        go.set()
+    states = Counter(error.state for error in found if isinstance(error, ResponseTimeout))
+    assert states == {"active": 30, "waiting": 10}
 
 
 async def test_while_its_handler_runs_the_timeout_says_active(make_provider: MakeProvider) -> None:

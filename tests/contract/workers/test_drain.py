@@ -361,3 +361,27 @@ async def test_a_step_that_awaits_what_only_its_own_worker_would_run_is_given_ba
         async with provider.worker():
             await flow.result()
     assert attempts == [1, 1], "no attempt was spent"
+
+
+async def test_a_handler_that_awaits_many_jobs_that_run_here_may_finish(make: MakeProvider) -> None:
+    provider, emitter = make(max_concurrency=100), make()
+    began, running = asyncio.Event(), list[int]()
+
+    @provider.on("outer")
+    async def outer(n: int, ctx: EventContext) -> int:
+        return sum(await asyncio.gather(*(ctx.emit("inner", 1) for _ in range(n))))
+
+    @provider.on("inner", concurrency=50)
+    async def inner(n: int) -> int:
+        running.append(n)
+        if len(running) == 30:
+            began.set()
+        await asyncio.sleep(0.5)
+        return n
+
+    async with emitter, provider:
+        async with provider.worker():
+            emission = emitter.emit("outer", 30)
+            await asyncio.wait_for(began.wait(), 10)
+        assert await emission == 30
+    assert len(running) == 30

@@ -201,6 +201,25 @@ async def test_a_renewal_puts_the_end_of_all_leases_of_its_worker_off(shard: Sha
     assert await shard.held() == ["a", "b"]
 
 
+async def test_a_claim_begins_a_whole_lease(shard: Shard) -> None:
+    await shard.turn()
+    shard.now += LEASE + 1
+    await shard.add(row("a"))
+    await shard.turn()
+    assert await shard.rescue() == (LEASE, [], [])
+    assert await shard.held() == ["a"]
+
+
+async def test_a_turn_is_answered_where_somebody_elses_value_stands_for_the_wakes(
+    shard: Shard, planted: set[str]
+) -> None:
+    planted.add(shard.key("wake", "pool"))
+    await shard.add(row("a"), row("b"))
+    await shard.command("SET", shard.key("wake", "pool"), "foreign")
+    answer = await shard.turn(want=1)
+    assert ([each.id for each in answer.claims], answer.more) == (["a"], [1])
+
+
 async def test_a_renewal_of_a_worker_that_took_no_turn_makes_it_none_of_those_with_leases(
     shard: Shard,
 ) -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eventbus import EventBusError
+from eventbus import DefinitionError, EventBusError
 from eventbus.emit.emitter import Emitter
+from eventbus.emit.job_tree import Member, Tree
 from eventbus.emit.route import Routes
 from eventbus.settings.keywords import EmitOptions
 from eventbus.settings.settings import Settings
@@ -45,3 +46,9 @@ async def _try_to_emit(payload: Any, name: str, options: EmitOptions) -> None:
         with contextlib.suppress(EventBusError):
             emitter.emit(routes.find(event), payload, options)
     emitter._tracker.deadlines.close()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("make", [lambda: Member("#a", "q"), lambda: Tree("#a", "q", "{}")])
+def test_a_tree_refuses_ids_that_the_hash_of_running_jobs_could_not_tell_from_its_own(make: Any) -> None:
+    with pytest.raises(DefinitionError, match="does not begin with #, got: '#a'"):
+        make()

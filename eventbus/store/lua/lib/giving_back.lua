@@ -25,6 +25,9 @@ function give_back(jobs, worker, now)
   end
   complete_rows(rows)
   write_rows(rows, held, {}, ready, now)
+  for _, row in ipairs(rows) do
+    if row.record.token then redis.call('HDEL', job_root .. row.id, 'token') end -- what its holder still sends is refused
+  end
   end_call(ready, now)
   return ids
 end

@@ -6,7 +6,8 @@
 --   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; the token
 --   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job
 --   Fields that are no jobs: `#`, the worker's registration, and `#` with a lane's name, the last call of the lane.
--- `workers` says when the leases of a worker end: those of all that it holds, at once.
+-- `workers` says when the leases of a worker end: those of all that it holds, at once. A claim begins a whole lease for
+-- all of them, for who takes turns is alive; a renewal does the same for a worker whose turns are rare.
 --
 -- What must hold:
 -- - an open job that can be claimed stands in its queue or in one hash of holds, never in both;
