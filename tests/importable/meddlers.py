@@ -37,7 +37,6 @@ def replace_channel(ask: list[str]) -> str:
     if kind in _SEEN:  # a thread still reads from the channel, so closing alone has no effect
         other.shutdown(_SEEN[kind])
         time.sleep(60)
-    other.close()
     if kind == "a file":
         with Path(folder, "heard").open("wb") as file:
             os.dup2(file.fileno(), taken)
@@ -47,6 +46,7 @@ def replace_channel(ask: list[str]) -> str:
         file = Path(folder, "heard").open("wb", buffering=0)  # noqa: SIM115  (a thread has it)
         threading.Thread(target=_write_down, args=(ours, file), daemon=True).start()
     structlog.get_logger().info("told on the way")
+    other.close()  # not before: the worker that sees it kills this process
     return "kept"
 
 

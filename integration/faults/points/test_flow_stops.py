@@ -59,6 +59,7 @@ async def test_nothing_of_a_graph_runs_whose_caller_died_before_the_last_chunk(
         assert "it was not added whole" in str(error)
         with pytest.raises(UnknownJob):
             await flows.handle(joined.id).status()
+        await until("its members went by chores", lambda: Audit(server).left_open() == {})
         audit = Audit(server)
         assert (audit.problems, audit.left_open()) == ([], {})
         assert [job for job in audit.jobs if job.startswith("wide")] == []

@@ -57,12 +57,17 @@ function call_many(command, name, list)
   end
 end
 
+-- What no key is to blame for: a full server, and a right that the user lacks (in the words of several servers).
+local GENERAL = { 'OOM command', 'NOPERM', 'user executing the script', 'ACL failure' }
+
 -- A call on a key where somebody else's type may stand: nil instead of an error.
--- A full server is an error all the same.
+-- What is wrong with the server or the user is an error all the same.
 function try(...)
   local answer = redis.pcall(...)
   if type(answer) ~= 'table' or not answer.err then return answer end
-  if string.find(answer.err, 'OOM command', 1, true) then return redis.call(...) end
+  for _, text in ipairs(GENERAL) do
+    if string.find(answer.err, text, 1, true) then return redis.call(...) end
+  end
   return nil
 end
 
