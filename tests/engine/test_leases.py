@@ -280,7 +280,7 @@ async def test_a_lease_that_somebody_else_holds_cancels_the_handler_and_nothing_
     async with provider.worker() as worker:
         emission = emitter.emit("ask", reply_timeout=None)
         job, (held,) = await began.get(), admin("KEYS", f"{prefix}:2:{{0}}:held:*")
-        admin("HSET", held, job, "0000000another:1")
+        admin("HSET", held, job, "0000000another:999")  # a call whose answer is on its way
         await asyncio.wait_for(ended.wait(), 2)
         assert (admin("HGET", f"{prefix}:2:{{0}}:job:{job}", "state"), emission.done()) == ("waiting", False)
         assert worker.health().refused == 0
