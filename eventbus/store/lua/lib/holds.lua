@@ -15,9 +15,9 @@
 -- - who holds jobs stands in `workers`: the first turn registers the worker, and the call that finds its last hold gone
 --   unregisters it. A turn that comes late registers it again, and is rescued again;
 -- - the last calls stay for a while when the worker is gone, so that a late copy of one of them claims nothing.
--- Crash windows: `turn-not-answered` (the call is repeated, and claims again what has its token), `turn-given-up` (nobody
--- asks any more: the worker's renewal does not name these jobs, and gives them back, `renew.lua`), `settle-forgotten`
---   (a failover loses it: the same).
+-- Crash windows: `turn-not-answered` (the call is repeated, and is answered from the holds with its token),
+-- `turn-given-up` (the worker never hears what it claimed: its renewal does not name these jobs, and gives them back),
+-- `settle-forgotten` (a failover loses the end of a job, so that it is held again: the renewal gives it back).
 
 -- Longer than 64 bytes on purpose: a hash with such a value is no listpack, in which each access would be a search.
 local REGISTRATION = 'This worker holds the jobs below. A hold is: when it was claimed, a mark, the token.'
