@@ -24,6 +24,7 @@ import redis
 
 import eventbus
 from eventbus.store.keys import KINDS
+from eventbus.store.records import STATES
 
 __all__ = ["Watch", "connect", "find_tasks", "wait_gone"]
 
@@ -141,7 +142,8 @@ def _is_leak(client: Any, name: str) -> bool:
         return not client.hexists(name, "#")
     if kind == "key":  # without an expiry while its job is open
         pointed = client.hget(name, "job")
-        return pointed is None or client.hget(f"{root}}}:job:{pointed}", "state") in _ENDED
+        state = pointed and client.getrange(f"{root}}}:job:{pointed}", 0, 0)
+        return not state or STATES[ord(state) % 16] in _ENDED
     return True
 
 

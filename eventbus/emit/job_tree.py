@@ -48,7 +48,7 @@ class Member(msgspec.Struct, frozen=True):
     timeout: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_id(self.id)
+        _check(self.id, self.queue)
 
 
 class Tree(msgspec.Struct, frozen=True):
@@ -73,13 +73,21 @@ class Tree(msgspec.Struct, frozen=True):
     meeting: int = JOIN
 
     def __post_init__(self) -> None:
-        _check_id(self.id)
+        _check(self.id, self.queue)
 
 
-def _check_id(job_id: str) -> None:
-    """Refuse an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`)."""
-    if job_id.startswith("#"):
-        raise DefinitionError(f"expected an id of a job that does not begin with #, got: {shown(job_id)}")
+def _check(job_id: str, queue: str) -> None:
+    """Refuse what the server could not keep.
+
+    That is an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`), and a name of a
+    queue or an id that a record has no room for (`format.lua`).
+    """
+    if job_id.startswith("#") or len(job_id.encode("utf-8", "surrogatepass")) >= 1 << 16:
+        raise DefinitionError(
+            f"expected an id of a job of less than 65,536 bytes that does not begin with #, got: {shown(job_id)}"
+        )
+    if not 0 < len(queue.encode("utf-8", "surrogatepass")) < 256:
+        raise DefinitionError(f"expected a queue with a name of 1 to 255 bytes, got: {shown(queue)}")
 
 
 def chunks_of(tree: Tree, *, reply: bool) -> list[Chunk]:

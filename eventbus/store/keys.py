@@ -90,11 +90,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),
     "roots": ("zset", "open root -> when it was added, ms", "graph, restart", "with its last root"),
     # one per job or idempotency key
-    "job": ("hash", "the record; no field over 64 bytes", "add, turn, rescue", "by retention"),
-    "body": ("string", "envelope larger than a field", "add", "with the record"),
+    "job": ("string", "the record (`records.py`)", "add, turn, rescue", "by retention"),
+    "more": ("hash", "what is unusual about the job", "add, graph, turn, rescue, cancel", "with the record"),
+    "body": ("string", "envelope over 256 bytes", "add", "with the record"),
     "result": (
         "string",
-        "result or error larger than a field; the cancellation that was asked of a running job",
+        "result or error over 256 bytes; of an open job what its outcome will be",
         "turn, rescue, cancel, add",
         "with the record",
     ),
@@ -114,6 +115,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "leaves": ("list", "members that begin the tree once it is open", "graph, checkpoint", "when it is open"),
     "checkpoints": ("hash", "what the job saved, by name", "checkpoint", "with the record"),
     "raw": ("any", "what stood in the place of a damaged record", "turn, rescue", "7 days"),
+    "rawmore": ("any", "what stood beside a damaged record", "turn, rescue", "7 days"),
     "key": (
         "hash",
         "pointer: job, print of the payload, state and small outcome",

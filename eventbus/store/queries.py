@@ -77,7 +77,7 @@ class QueryStore:
         A page may have fewer jobs than `limit` although more pages follow.
         """
         after, score, _, flat = await self._list(queue, state, cursor, limit, has_rows=1, deadline=deadline)
-        rows = [_row(flat[i : i + 8]) for i in range(0, len(flat), 8)]
+        rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
         return JobPage(rows, Cursor(after, score) if after else None)
 
     async def count(self, queue: str, state: str, *, deadline: float | None = None) -> int:
@@ -97,14 +97,3 @@ class QueryStore:
     ) -> list[Any]:
         arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows]
         return await self._caller.script("list", arguments, deadline=deadline)
-
-
-def _row(flat: list[str]) -> JobRow:
-    job, attempts, stalls, created, due, claimed, ended, text = flat
-    counted = (_number(attempts), _number(stalls))
-    return JobRow(job, *counted, _number(created), _number(due), _number(claimed), _number(ended), text)
-
-
-def _number(text: str) -> int:
-    """Return a number of a record, or 0 if the record is damaged."""
-    return int(text) if text.isdecimal() else 0

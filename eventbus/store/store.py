@@ -195,19 +195,7 @@ class Store:
         arguments.extend(chain.from_iterable(settles))
         answer = await self._caller.script("turn", arguments, deadline=deadline)
         flat = answer[5]
-        claims = [  # written out for speed; fields of a job's record come as text
-            ClaimRow(
-                flat[i],
-                flat[i + 1],
-                flat[i + 2],
-                int(flat[i + 3]),
-                int(flat[i + 4]),
-                int(flat[i + 5]),
-                int(flat[i + 6]),
-                flat[i + 7],
-            )
-            for i in range(0, len(flat), 8)
-        ]
+        claims = [ClaimRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
         return TurnAnswer(*answer[:5], token=f"{lane}:{call}", claims=claims, foreign=answer[6])
 
     async def rescue(

@@ -126,7 +126,7 @@ class TreeStore:
         """
         arguments: list[Any] = [tree, listed, first, limit, max_bytes]
         fields, saved, count, flat = await self._caller.script("tree", arguments, deadline=deadline)
-        members = [_member(flat[i : i + 10]) for i in range(0, len(flat), 10)]
+        members = [TreeMember(*flat[i : i + 10]) for i in range(0, len(flat), 10)]
         return TreePage(_pairs(fields), _pairs(saved), count, members)
 
     async def restart(
@@ -161,19 +161,6 @@ class TreeStore:
         """Return roots of a queue, newest first: open ones, or those that ended in the state `state`."""
         name = self._keys.of("roots" if state == "open" else state, queue)
         return await self._caller.command("ZREVRANGE", name, first, first + limit - 1, deadline=deadline)
-
-
-def _member(flat: list[Any]) -> TreeMember:
-    job, state, queue, attempts, stalls, created, claimed, ended, text, needs = flat
-    counted = (_number(attempts), _number(stalls))
-    return TreeMember(
-        job, state, queue, *counted, _number(created), _number(claimed), _number(ended), text, needs
-    )
-
-
-def _number(text: str) -> int:
-    """Return a number of a record, or 0 if the record is damaged."""
-    return int(text) if text.isdecimal() else 0
 
 
 def _pairs(flat: list[str]) -> dict[str, str]:

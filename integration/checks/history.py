@@ -79,11 +79,6 @@ class History:
         found: defaultdict[str, list[str]] = defaultdict(list)
         self._judge_claims(found)
         self._judge_records(found, Audit(backend))
-        with backend.client() as client, client.pipeline(transaction=False) as pipeline:
-            for job in self.jobs():
-                pipeline.hget(keys.of("job", job), "order")
-            orders = Counter(order for order in pipeline.execute() if order)
-        found["order taken twice"] += [order for order, times in orders.items() if times > 1]
         heard = _outcomes(backend, keys.replies(emitter))
         found["outcome not told once"] += [job for job in self.jobs() if heard[job] != 1]
         found["outcome of a job that nobody added"] += set(heard) - set(self.jobs())

@@ -133,4 +133,4 @@ def test_with_one_declared_key_the_same_load_breaks(cluster: Cluster) -> None:
         load.wait_answered(target.port)
         load.end()
     problems = load.history.problems(target, KEYS, load.emitter)
-    assert {"not listed", "order taken twice"} <= set(problems)
+    assert "not listed" in problems

@@ -58,7 +58,7 @@ def test_300_emissions_of_one_key_that_wait_together_are_one_run(
         wait_until(
             "299 have joined",
             lambda: (
-                sum(int(client.hget(name, "joined") or 0) for name in client.scan_iter("eb:2:{0}:job:*"))
+                sum(int(client.hget(name, "joined") or 0) for name in client.scan_iter("eb:2:{0}:more:*"))
                 == 3 * EACH - 1
             ),
             story=worker.story,

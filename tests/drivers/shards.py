@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from drivers.records import change_record
 
 from eventbus.store.script_rows import (
     AddQueue,
@@ -201,7 +202,18 @@ class Shard:
 
     async def record(self, job: str) -> dict[str, str]:
         """Return the record, with the state `active` and the token of its holder if somebody holds the job."""
-        return (await self.store.inspection.job(job)).fields
+        look = await self.store.inspection.job(job)
+        texts = {"body": look.body, "result": look.text}
+        return look.fields | {name: text for name, text in texts.items() if text}
+
+    async def change(self, job: str, **fields: Any) -> None:
+        """Change fields of a record, as no call does."""
+        await self.command(*change_record(self.key("job", job), **fields))
+
+    async def cut(self, job: str, length: int) -> None:
+        """Cut a record off behind `length` bytes."""
+        script = "redis.call('SET', KEYS[1], string.sub(redis.call('GET', KEYS[1]), 1, ARGV[1]))"
+        await self.command("EVAL", script, 1, self.key("job", job), length)
 
     async def state(self, job: str) -> str | None:
         return (await self.record(job)).get("state")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from drivers.records import change_record
 
 from eventbus import EventContext, EventProvider, HandlerError, Retry, StoreRefused
 from eventbus.engine import presence, rescuer, sweeper
@@ -230,7 +231,7 @@ async def test_a_message_that_cannot_be_read_fails_alone_and_a_bad_rule_is_no_ru
     async with provider:
         spoilt, sound = provider.emit("ask", 1), provider.emit("ask", 2)
         await sound.enqueued()
-        admin("HSET", f"{prefix}:2:{{0}}:job:{spoilt.job_id}", "body", body)
+        admin(*change_record(f"{prefix}:2:{{0}}:job:{spoilt.job_id}", body=body))
         async with provider.worker():
             assert await sound == 2
             with pytest.raises(HandlerError) as caught:

@@ -39,7 +39,7 @@ async def _run_through(shard: Shard) -> None:
     ends = [settle(each, answer.token, states[i], "x" * 100, attempts=1) for i, each in enumerate(rest)]
     answer = await shard.turn(settle(first, answer.token), *ends, queues=queues)
     await shard.store.look("em", [first.id, "e", "none"], join=True)
-    await shard.command("HSET", shard.key("job", "c"), "order", "junk")
+    await shard.change("c", stalls="junk")
     await shard.command("HSET", shard.key("held", "w"), "missing", "whatever")
     shard.now += LEASE
     await shard.rescue()

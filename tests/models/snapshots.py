@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from eventbus.store.keys import KINDS
-from eventbus.store.record_fields import FIELDS
+from eventbus.store.records import CORE, FLAGS, MORE, decode
 
 __all__ = ["ENDED", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
 
@@ -18,7 +18,7 @@ ENDED = ("completed", "failed", "cancelled")
 UNIT = 30_000
 """Expiry times pass in whole units of model time, in ms; a test takes much less real time than one unit."""
 
-_FIELD = 64
+_SMALL = 256
 
 _READ = """
 local rows = {}
@@ -29,12 +29,14 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
     local all = redis.call('HGETALL', name)
     for i = 1, #all, 2 do
       local is_job = string.sub(all[i], 1, 1) ~= '#'
-      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7) or ''
+      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.sub(all[i + 1], 16) or ''
     end
   elseif kind == 'hash' then value = redis.call('HGETALL', name)
   elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
   elseif kind == 'set' then value = redis.call('SMEMBERS', name)
   elseif kind == 'list' then value = redis.call('LRANGE', name, 0, -1)
+  elseif kind == 'string' and string.find(name, '}:job:', 1, true) then
+    value = string.gsub(redis.call('GET', name), '.', function(each) return string.format('%02x', string.byte(each)) end)
   elseif kind == 'string' then value = redis.call('GET', name)
   else
     value = {}
@@ -85,7 +87,12 @@ class Snapshot:
             assert kind in KINDS, f"the key {full} is of no known kind"
             self.lives[kind][name] = -1 if ttl < 0 else -(-ttl // UNIT)
             self.values[kind][name] = _shape(KINDS[kind][0], value)
-        self.jobs: dict[str, dict[str, str]] = self.values["job"]
+        self._flags: dict[str, int] = {}
+        self.jobs: dict[str, dict[str, str]] = {}
+        """job -> its fields, those of its record and those beside it."""
+        for job, text in self.values["job"].items():
+            self._flags[job] = bytes.fromhex(text)[1]
+            self.jobs[job] = decode(bytes.fromhex(text), self.values["more"].get(job))
         self.held: dict[str, str] = {}
         """job -> the worker that holds it."""
         for worker, holds in self.values["held"].items():
@@ -99,9 +106,8 @@ class Snapshot:
         self.held[job] = worker
         record = self.jobs[job]
         assert record["state"] == "waiting", f"{job} is held by {worker} in the state {record['state']}"
-        assert ("root" in record or "tree" in record) <= (record.get("token") == hold[1:]), (
-            f"{job} names another holder"
-        )
+        is_named = "root" in record or "tree" in record
+        assert record.get("token") == (hold[1:] if is_named else None), f"{job} names another holder"
         record["state"], record["token"] = "active", hold[1:]
 
     def zset(self, kind: str, name: str = "") -> dict[str, int]:
@@ -117,12 +123,25 @@ class Snapshot:
         self._check_places()
         self._check_due()
         for job, record in self.jobs.items():
-            assert record.keys() <= FIELDS.keys(), f"{job} has fields that no table names: {record}"
-            large = [name for name, value in record.items() if len(value.encode()) > _FIELD]
-            assert not large, f"fields of {job} are over {_FIELD} bytes: {large}"
+            assert record.keys() <= CORE.keys() | MORE.keys(), (
+                f"{job} has fields that no table names: {record}"
+            )
+            large = [name for name, value in record.items() if len(value.encode()) > _SMALL]
+            assert not large, f"fields of {job} are over {_SMALL} bytes: {large}"
+            self._check_flags(job)
         for kind, lives in self.lives.items():
             for name, life in lives.items():
                 self._check_life(kind, name, life)
+
+    def _check_flags(self, job: str) -> None:
+        """Check that the flags of a record tell of all that stands beside it: who forgets it goes by them."""
+        flags = {name for name, bit in FLAGS.items() if self._flags[job] & bit}
+        beside = {kind: job in self.values[kind] for kind in KINDS}
+        assert beside["more"] <= ("MORE" in flags), f"the flags of {job} say nothing of its further fields"
+        assert (beside["body"], beside["result"]) == ("BODY" in flags, "RESULT" in flags), f"{job}: {flags}"
+        sides = [kind for kind in ("progress", "log", "waiters", "checkpoints") if beside[kind]]
+        assert bool(sides) <= ("SIDE" in flags), f"the flags of {job} say nothing of its {sides}"
+        assert ("STOP" in flags) == ("stop" in self.jobs[job]), f"{job}: {flags}"
 
     def _check_places(self) -> None:
         stands: dict[str, list[str]] = {}

@@ -99,7 +99,8 @@ class TreeChecker:
 
     def _check_node(self, node: Node, now: Snapshot) -> None:
         record = now.jobs[node.id]
-        assert (record["state"], record.get("token") or "") == (node.state, node.token), node
+        assert (record["state"], record.get("token", "")) == (node.state, node.token), node
+        assert record.get("waited", "") == node.waited, node
         assert record.get("stop", "") == node.stop, node
         counts = (int(record.get("attempts", 0)), int(record.get("stalls", 0)))
         assert counts == (node.attempts, node.stalls), node

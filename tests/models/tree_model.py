@@ -107,7 +107,7 @@ class TreeModel:
         opens, waits, acknowledges = (given[each] for each in ("opens", "waits", "acknowledges"))
         node = self.nodes.get(job)
         if node is None or not node.is_held(token):
-            return "waiting" if node and waits and node.token == token else "lost"
+            return "waiting" if node and waits and node.waited == token else "lost"
         adds = bool(rows) or waits
         if acknowledges and node.stop and not node.knows:
             return "stopping"
@@ -121,7 +121,7 @@ class TreeModel:
         if opens:
             self._open(node)
         if waits:
-            node.state = "waiting-children"
+            node.state, node.token, node.waited = "waiting-children", "", token
             if node.broken:
                 child, node.broken = self.nodes[node.broken], ""
                 self._tell_failure(node, child)
@@ -142,7 +142,7 @@ class TreeModel:
 
     def _finish(self, node: Node, state: str) -> None:
         assert node.is_open, f"{node.id} ends twice"
-        node.state = state
+        node.state, node.token = state, ""
         if node.root:
             if state == "completed":
                 self.nodes[node.root].done.append(node.id)
@@ -263,7 +263,7 @@ class TreeModel:
             elif each.state != "active":
                 self._withdraw(each.id)
                 each.needs.clear()
-                each.state = "cancelled"
+                each.state, each.token = "cancelled", ""
             else:
                 top.needs.add(each.id)
         self._satisfy(top.id, "")
@@ -330,7 +330,7 @@ class TreeModel:
         if state == "delayed":
             node.attempts = int(row.attempts)
             node.due = self.now + row.delay
-        node.state = "waiting" if state == "delayed" and row.delay == 0 else state
+        node.state, node.token = "waiting" if state == "delayed" and row.delay == 0 else state, ""
 
     def _decide(self, node: Node, state: str) -> str | None:
         if node.is_cancelled:
@@ -351,7 +351,7 @@ class TreeModel:
         return state
 
     def _go_on(self, node: Node) -> None:
-        node.state, node.attempts, node.stalls = "waiting-children", 0, 0
+        node.state, node.token, node.attempts, node.stalls = "waiting-children", "", 0, 0
         if not node.needs:
             self._release(node.id)
 
@@ -359,7 +359,7 @@ class TreeModel:
         for claim in answer.claims:
             self.leases[answer.token.partition(":")[0].rstrip("+")] = self.now + LEASE
             node = self.nodes[claim.id]
-            node.state, node.token, node.claimed = "active", answer.token, self.now
+            node.state, node.token, node.waited, node.claimed = "active", answer.token, "", self.now
             node.knows = node.knows or bool(node.stop)
 
     def rescue(self, max_stalls: int) -> list[tuple[str, str]]:

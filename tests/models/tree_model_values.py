@@ -31,6 +31,9 @@ class Node:
     noted: list[str] = field(default_factory=list[str])
     """The members that it added and has not opened yet."""
     token: str = ""
+    """Who holds it."""
+    waited: str = ""
+    """The token by which it began to wait for children, until it is claimed again."""
     claimed: int = 0
     due: int = 0
     attempts: int = 0

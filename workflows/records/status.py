@@ -48,7 +48,7 @@ def is_seen_in(page: TreePage, members: Sequence[TreeMember]) -> bool:
     in which they were added, so the record of the first member is enough, however many steps there are.
     """
     root = page.root
-    is_claimed = any(root.get(field) for field in ("token", "attempts", "stalls", "claimed"))
+    is_claimed = any(root.get(field) for field in ("attempts", "stalls", "claimed"))
     if is_claimed or page.saved or root.get("state") not in ("waiting", "delayed", "waiting-children"):
         return True
     if number_in(root, "run") > 1:

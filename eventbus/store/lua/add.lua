@@ -42,10 +42,7 @@ end
 
 for i = 1, queue_count do answer[i + 1] = #queues[i].targets end
 
-if are_simple and row_count == 0 and are_fresh(plain_count) then
-  add_plain(queues, plain_count, emitter, now, answer)
-  return answer
-end
+if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now, answer) then return answer end
 --include pointer enqueue presence accept joining
 
 local taken = accept_all(queues, plain_count, row_count, emitter, now, answer)

@@ -6,7 +6,7 @@
 --   former: the pool that it was in before it served more queues, or ''
 -- queues: queue base group
 -- answer: how many jobs were taken back
---include base guard ready record groups presence putting_off
+--include base guard format ready record groups presence putting_off
 
 local SILENCE = 120000
 local now = read_now(take())
@@ -17,8 +17,8 @@ for i = 1, count do
   queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
   for _, id in ipairs(queue.parked) do
     local record = read(id)
-    if record and record.state == 'parked' and not record.v then
-      push(back, queue.name, record.order, id)
+    if record and record.state == 'parked' and not record.is_later then
+      push(back, queue.name, record.order or score_of(tonumber(record.priority) or 0, 0), id)
       taken = taken + 1
     end
   end
@@ -43,7 +43,7 @@ for _, queue in ipairs(queues) do
 end
 for queue, list in pairs(back) do
   for i = 2, #list, 2 do
-    redis.call('HSET', key('job', list[i]), 'state', 'waiting')
+    set_waiting(list[i])
     redis.call('ZREM', key('parked', queue), list[i])
   end
 end

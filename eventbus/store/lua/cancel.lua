@@ -6,7 +6,7 @@
 --   call: fresh for each request, the same when it is sent again
 -- answer: for each job the first of these that is true of it or of one of its groups:
 --   ended | asked (it runs, its worker was told; or its tree stops) | over (it had ended, or was stopping) | unknown
---include base guard holds cancelling epilogue
+--include base guard fields holds cancelling epilogue
 
 local now = read_now(take())
 local key_ttl, count = take(), take()
@@ -16,7 +16,7 @@ local words, jobs = {}, {}
 local function targets_of(id, queue)
   local targets = { id }
   if string.find(id, '@', 1, true) then return targets end
-  if queue == '' then queue = try('HGET', job_root .. id, 'queue') end
+  if queue == '' then queue = (peek(id) or {}).queue end
   for _, group in ipairs(queue and try('SMEMBERS', key('groups', queue)) or {}) do
     targets[#targets + 1] = id .. '@' .. group
   end

@@ -9,7 +9,7 @@
 -- rows: id root queue body priority delay on up tree timeout
 -- edges: row job needs
 -- answer: ok | waiting | stopping (its tree stops, so nothing was added) | lost (the lease)
---include base guard holds ready record trees telling leaves rows plant epilogue marks
+--include base guard fields format holds ready record trees telling leaves rows plant epilogue marks
 
 local now = read_now(take())
 local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
@@ -20,16 +20,20 @@ local rows = read_rows(row_count, edge_count)
 local record = read_lease(id)
 
 if not record then return 'lost' end
-if not read_hold(id, token) then -- a repeat: while the record names this token, nobody else has run the job since
-  return waits and record.token == token and 'waiting' or 'lost'
+local hold = read_hold(id, token)
+if not hold then -- a repeat: nobody has run the job since it began to wait
+  return waits and record.waited == token and 'waiting' or 'lost'
 end
 local adds = row_count > 0 or waits
 if acknowledges and record.stop and not record.knows then return 'stopping' end -- it is claimed again, to undo
 if adds and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
 
 begin_writing()
-if save_count > 0 then call_many('HSET', key('checkpoints', id), saves) end
-if acknowledges and record.stop then redis.call('HSET', job_root .. id, 'acked', 1) end
+if save_count > 0 then
+  call_many('HSET', key('checkpoints', id), saves)
+  add_flag(id, FLAG.SIDE)
+end
+if acknowledges and record.stop then change(id, 'acked', 1) end
 if not adds then return 'ok' end
 
 local ready = {}
@@ -38,7 +42,7 @@ plant(rows, id, opens, lists, now)
 requeue(lists.leaves, ready)
 if opens then open_leaves(id, ready, now) end
 if waits then
-  redis.call('HSET', job_root .. id, 'state', 'waiting-children', 'token', token)
+  change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', time_of(hold))
   redis.call('HDEL', key('held', worker_of(token)), id)
   if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end

@@ -14,7 +14,7 @@
 -- answer: now, then for each tree: word job state text
 --   word: new | joined | other (joined, with another payload) | gone (no root to go on with)
 --   state: open | unlisted (see `add.lua`) | completed | failed | cancelled, of what was joined, with its outcome
---include base guard joining ready trees stopping cancelling leaves rows plant pointer epilogue
+--include base guard fields joining ready trees stopping cancelling leaves rows plant pointer epilogue
 
 local now = read_now(take())
 local emitter, tree_count = take(), take()
@@ -22,13 +22,13 @@ local answer, trees = { now }, {}
 
 local function decide(tree)
   if not tree.is_first then
-    local v = try('HMGET', job_root .. tree.id, 'pending', 'stop') or {}
-    tree.word = (v[2] or not v[1]) and not tree.rows[1].is_known and 'gone' or 'new'
-    tree.is_idle = tree.word == 'gone' or not v[1]
+    local record = fetch(tree.id) or {}
+    tree.word = (record.stop or not record.pending) and not tree.rows[1].is_known and 'gone' or 'new'
+    tree.is_idle = tree.word == 'gone' or not record.pending
     return
   end
   local first = tree.rows[1]
-  tree.word, tree.is_idle = 'new', first.is_known and not try('HGET', job_root .. tree.id, 'pending')
+  tree.word, tree.is_idle = 'new', first.is_known and not (fetch(tree.id) or {}).pending
   if first.is_known or tree.key == '' then return end
   tree.pointer = key('key', first.queue .. ':' .. tree.key)
   local job, print, state, text = follow(tree.pointer, tree.meeting)
@@ -60,13 +60,13 @@ end
 local function write_root(tree)
   local first = tree.rows[1]
   try('ZADD', key('roots', first.queue), now, tree.id)
-  if tree.reply then redis.call('HSET', job_root .. tree.id, 'reply', emitter) end
+  if tree.reply then change(tree.id, 'reply', emitter) end
   if tree.pointer then
-    redis.call('HSET', job_root .. tree.id, 'key', tree.key)
+    change(tree.id, 'key', tree.key)
     point(tree.pointer, tree.id, tree.print)
   end
   if not tree.is_last then
-    redis.call('HSET', job_root .. tree.id, 'pending', 1)
+    change(tree.id, 'pending', 1)
     redis.call('ZADD', root .. ':due', now + 60000, 'unopened:' .. tree.id)
   end
 end
@@ -78,7 +78,7 @@ local function open(tree)
   open_leaves(tree.id, ready, now)
   if redis.call('EXISTS', key('needs', tree.id)) == 1 then return end
   if not tree.is_first then return release(tree.id, now) end
-  place_leaf(tree.id, first.queue, score_of(first.priority, 0), first.due, lists, now)
+  place_leaf(first, first.due, lists, now)
 end
 
 for _, tree in ipairs(trees) do

@@ -1,36 +1,35 @@
 -- Looks at one job: all that is recorded of it. Writes nothing.
 -- KEYS: the shard's book, and a key that never exists
 -- head: id
--- answer: the record's fields as name, value pairs (none: unknown), body, result or error, progress,
+-- answer: the fields as name, value pairs (none: unknown), body, result or error, progress,
 --   the log's entries, when its lease ends (ms, or '')
---include base holds
+--include base fields holds
 
 local id = take()
-local fields = try('HGETALL', job_root .. id) or {}
-local known = {}
-for i = 1, #fields, 2 do known[fields[i]] = fields[i + 1] end
-
--- A small text stands in the record, a larger one by its side.
-local function text_of(kind, id, own)
-  if own and own ~= '' then return own end
-  return try('GET', key(kind, id)) or ''
-end
+local _, why, _, known = fetch(id)
+if why == 'missing' then known = {} end
 
 local lease_end = ''
 if known.state == 'waiting' and known.queue and not try('ZSCORE', key('ready', known.queue), id) then
   local hold = find_hold(id)
   if hold then
-    local token = token_of(hold)
-    for field, value in pairs({ state = 'active', token = token, claimed = whole(time_of(hold)) }) do
-      fields[#fields + 1], fields[#fields + 2] = field, value
-    end
-    lease_end = try('ZSCORE', root .. ':workers', worker_of(token)) or ''
+    known.state, known.token, known.claimed = 'active', token_of(hold), time_of(hold)
+    lease_end = try('ZSCORE', root .. ':workers', worker_of(known.token)) or ''
   end
+else
+  known.claimed = claimed_of(known)
 end
 
-local body = text_of('body', id, known.body)
-if body == '' and known.root then body = text_of('body', known.root, try('HGET', job_root .. known.root, 'body')) end
+local text = text_of(id, known)
+local body = known.size and try('GET', key('body', id)) or known.body or ''
+if body == '' and known.root then body = (peek(known.root) or {}).body or '' end
+if body == '' and known.root then body = try('GET', key('body', known.root)) or '' end
+local fields = {}
+for name, value in pairs(known) do
+  if value and name ~= 'body' and name ~= 'result' and name ~= 'flags' and name ~= 'size' then
+    fields[#fields + 1], fields[#fields + 2] = name, type(value) == 'number' and whole(value) or tostring(value)
+  end
+end
 return {
-  fields, body, text_of('result', id, known.result), try('GET', key('progress', id)) or '',
-  try('LRANGE', key('log', id), 0, -1) or {}, lease_end,
+  fields, body, text, try('GET', key('progress', id)) or '', try('LRANGE', key('log', id), 0, -1) or {}, lease_end,
 }

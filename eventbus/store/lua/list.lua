@@ -8,7 +8,7 @@
 --   limit: of jobs on the page | has_rows: without them it only counts
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
---include base holds
+--include base fields holds
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
@@ -48,20 +48,20 @@ local function read_held()
   return page
 end
 
-local FIELDS = { 'queue', 'state', 'attempts', 'stalls', 'created', 'due', 'claimed', 'ended', 'result' }
 local rows, found = {}, 0
 local function add_row(id, own_score)
-  local v = try('HMGET', job_root .. id, unpack(FIELDS)) or {}
-  local is_active = state == 'active' and v[2] == 'waiting' -- its record does not say that somebody holds it
-  if v[1] ~= queue or v[2] ~= state and not is_active then return end
-  if is_active then v[7] = string.match(own_score, '%d+$') end
+  local record = fetch(id)
+  if not record then return end
+  local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
+  if record.queue ~= queue or record.state ~= state and not is_active then return end
   found = found + 1
   if not has_rows then return end
-  local text = ''
-  if is_ended and state ~= 'completed' then text = v[9] or try('GET', key('result', id)) or '' end
-  for _, value in ipairs({ id, v[3] or '0', v[4] or '0', v[5] or '0', v[6] or '0', v[7] or '0', v[8] or '0', text }) do
-    rows[#rows + 1] = value
-  end
+  local claimed = is_active and string.match(own_score, '%d+$') or claimed_of(record)
+  local text = is_ended and state ~= 'completed' and text_of(id, record) or ''
+  local n = #rows
+  rows[n + 1], rows[n + 8] = id, text
+  local numbers = { record.attempts, record.stalls or 0, record.created, record.due or 0, claimed or 0, record.ended or 0 }
+  for i, value in ipairs(numbers) do rows[n + 1 + i] = tonumber(value) or 0 end
 end
 
 local function read_page()

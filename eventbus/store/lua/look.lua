@@ -6,7 +6,7 @@
 -- answer: for each job: state text
 --   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
 --   state: a job state (`waiting` also where it runs, for a job that is joined) | unknown (no record) | later
---include base guard holds joining
+--include base guard fields holds joining
 
 local MOST = 20000 -- holds that one call asks for, of all workers together
 local emitter, bytes, count = take(), take(), take()
@@ -27,12 +27,12 @@ end
 
 for i = 1, count do
   local id, join = take(), take() == 1
-  local values = redis.pcall('HMGET', key('job', id), 'state', 'result')
-  local state, text = values[1] or 'unknown', values[2] or ''
+  local record = peek(id)
+  local state, text = record and record.state or 'unknown', ''
   if bytes <= 0 then
     state, text = 'later', ''
   elseif state == 'completed' or state == 'failed' or state == 'cancelled' then
-    if text == '' then text = try('GET', key('result', id)) or '' end
+    text = text_of(id, record)
     bytes = bytes - #text
   else
     state, text = note_open(2 * i, id, state, join), ''

@@ -21,13 +21,16 @@ local holds, over = read_expired(found, limit, lease, now)
 local stalled, bad, strays = {}, {}, {}
 for _, hold in ipairs(holds) do
   local record, why, queue = read(hold.id)
-  if record and record.state ~= 'waiting' and not is_placed(hold.id, record) then
+  if record and record.is_later then
+    record, why, queue = nil, 'of a later release', record.queue
+  elseif record and record.state ~= 'waiting' and not is_placed(hold.id, record) then
     record, why, queue = nil, 'held in the state ' .. record.state, record.queue
   end
   if not record then
     bad[#bad + 1] = { id = hold.id, queue = queue, why = why, holder = hold.holder }
   elseif record.state == 'waiting' then
     record.id, record.lease, record.holder = hold.id, read_lease(hold.id), hold.holder
+    record.lease.hold = hold.hold
     stalled[#stalled + 1] = record
   else
     strays[#strays + 1] = hold
@@ -50,10 +53,9 @@ end
 
 local ready, suspects, answer = {}, {}, { 0 }
 local function rescue(job)
-  local text = note_stall(job, job.holder.worker, describe(job.holder))
+  local text = note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder))
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
   local lease = job.lease
-  if lease.token then redis.call('HDEL', job_root .. job.id, 'token') end
   if lease.tree and (marks[job.id] or '') ~= '' then lease.stop = marks[job.id] end -- since it was read
   if lease.cancel and lease.cancel ~= lease.root then
     return finish_cancelled(job.id, lease, now, key_ttl)
@@ -71,7 +73,7 @@ local function rescue(job)
     end
     settle_stopped_root(job.id, now)
   else
-    if job.stalls >= SUSPECT then push(suspects, job.queue, job) else push(ready, job.queue, job.order, job.id) end
+    if job.stalls >= SUSPECT then push(suspects, job.queue, job) else push(ready, job.queue, order_of(lease.hold), job.id) end
   end
   return 'rescued'
 end

@@ -9,19 +9,17 @@
 --   timeout: of the new run, ms from now, or ''
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree)
---include base guard ready record pointer putting_off outcomes
+--include base guard codec fields format ready record pointer putting_off outcomes
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = read_now(take())
 local id, call, run, body, timeout = take(), take(), take(), take(), take()
-local name = job_root .. id
-
-local v = try('HMGET', name, 'state', 'queue', 'tree', 'root', 'run', 'restarter', 'key', 'order') or {}
-local state, queue = v[1], v[2]
-if not state or not queue or not v[3] then return 'unknown' end
-if v[4] then return 'member' end
-if v[6] == call then return 'restarted' end
-if (tonumber(v[5] or 1) or 1) ~= run then return 'other' end
+local record = fetch(id)
+if not record or not record.tree then return 'unknown' end
+if record.root then return 'member' end
+if record.restarter == call then return 'restarted' end
+if (tonumber(record.run or 1) or 1) ~= run then return 'other' end
+local state, queue = record.state, record.queue
 if not ENDED[state] then return 'open' end
 
 -- An earlier emission that its key stands for must not hear of the new run what it heard of the last one.
@@ -32,25 +30,27 @@ local function open_key(digest)
   redis.call('DEL', key('outcome', id))
 end
 
-redis.call('HSET', name, 'restarter', call)
-if state ~= 'completed' then note_error(id, try('HGET', name, 'result') or try('GET', key('result', id)) or '') end
-local fields = { 'restarter', call, 'run', run + 1, 'due', now, 'body', #body <= FIELD and body or '' }
-for _, field in ipairs({ 'queue', 'tree', 'on', 'created', 'key' }) do
-  local value = redis.call('HGET', name, field)
-  if value then fields[#fields + 1], fields[#fields + 2] = field, value end
+local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE }
+local more = { 'restarter', call, 'run', run + 1, 'due', now }
+for _, field in ipairs({ 'tree', 'on', 'key', 'priority' }) do
+  if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
 end
-redis.call('DEL', name) -- whatever else the last run left there
-redis.call('HSET', name, unpack(fields))
-for _, kind in ipairs({ 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body' }) do
-  redis.call('DEL', key(kind, id))
+local text = state ~= 'completed' and text_of(id, record) or ''
+redis.call('HSET', key('more', id), 'restarter', call) -- a full server refuses it
+for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body' }) do
+  redis.call('DEL', key(kind, id)) -- whatever the last run left there
 end
-if #body > FIELD then redis.call('SET', key('body', id), body) end
+redis.call('HSET', key('more', id), unpack(more))
+keep_body(head, id, body)
+redis.call('SET', job_root .. id, codec.encode(head))
+if redis.call('EXISTS', key('log', id)) == 1 then add_flag(id, FLAG.SIDE) end
+note_error(id, text)
 redis.call('ZREM', key(state, queue), id)
 try('ZADD', key('roots', queue), now, id)
-if v[7] then open_key(v[7]) end
+if record.key then open_key(record.key) end
 
 local ready = {}
-requeue({ [queue] = { { id = id, order = v[8] and is_number(v[8]) and v[8] or MIDDLE } } }, ready)
+requeue({ [queue] = { { id = id, priority = record.priority, state = 'waiting' } } }, ready)
 place_ready(ready, now, put_off)
 if timeout ~= '' then
   redis.call('ZADD', root .. ':due', now + timeout, 'timeout:' .. id)

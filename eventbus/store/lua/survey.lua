@@ -6,7 +6,7 @@
 -- answer: for each queue: workers announced waiting parked delayed oldest
 --   announced: when a pool of it was last announced, ms, '' if not lately
 --   oldest: when the first or the last job in line was added, whichever was earlier, ms, '' if none waits
---include base presence
+--include base fields presence
 
 local now = read_now(take())
 local asker, count = take(), take()
@@ -15,8 +15,8 @@ local function oldest_of(ready)
   local oldest
   for _, place in ipairs({ 0, -1 }) do
     local id = (try('ZRANGE', ready, place, place) or {})[1]
-    local created = id and try('HGET', job_root .. id, 'created')
-    if created and string.find(created, '^%d+$') then oldest = math.min(oldest or math.huge, tonumber(created)) end
+    local record = id and peek(id)
+    if record and record.created then oldest = math.min(oldest or math.huge, record.created) end
   end
   return oldest
 end

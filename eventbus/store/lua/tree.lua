@@ -7,49 +7,53 @@
 --   with `damaged` among the fields where somebody else's value is in the place of one of the two lists,
 --   how many there are, members: id state queue attempts stalls created claimed ended text needs
 --   needs: the jobs that need it, joined by spaces
---include base holds
+--include base fields holds
 
 local id, list, first, limit, bytes = take(), take(), take(), take(), take()
 local FIELDS = {
   'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'due',
-  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run', 'token',
+  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run',
 }
--- `active` for a job whose holder still has it.
-local function state_of(job, state, token)
-  return state == 'waiting' and token and read_hold(job, token) and 'active' or state
+
+-- What is recorded of a job, with the state `active` where its holder still has it.
+local function read_one(job)
+  local record = fetch(job)
+  if not record then return nil end
+  if record.state == 'waiting' and record.token and read_hold(job, record.token) then record.state = 'active' end
+  record.claimed = claimed_of(record)
+  return record
 end
 
-local values = try('HMGET', job_root .. id, unpack(FIELDS)) or {}
-values[1] = state_of(id, values[1], values[18])
-local fields = {}
-for i, name in ipairs(FIELDS) do
-  if values[i] then
-    fields[#fields + 1], fields[#fields + 2] = name, values[i]
+local function list_fields(top)
+  local fields = {}
+  for _, name in ipairs(FIELDS) do
+    local value = top[name]
+    if value and value ~= 0 then push(fields, 1, name, type(value) == 'number' and whole(value) or value) end
   end
-end
-if values[1] then
-  fields[#fields + 1], fields[#fields + 2] = 'text', try('HGET', job_root .. id, 'result') or try('GET', key('result', id)) or ''
-  local body = try('HGET', job_root .. id, 'body')
-  if not body or body == '' then body = try('GET', key('body', id)) or '' end
-  fields[#fields + 1], fields[#fields + 2] = 'body', body
-  fields[#fields + 1], fields[#fields + 2] = 'now', whole(read_now(''))
-  if not (try('LLEN', key('members', id)) and try('LLEN', key('done', id))) then
-    fields[#fields + 1], fields[#fields + 2] = 'damaged', '1'
-  end
+  local body = top.body
+  if top.size then body = try('GET', key('body', id)) end
+  push(fields, 1, 'text', text_of(id, top))
+  push(fields, 1, 'body', body or '')
+  push(fields, 1, 'now', whole(read_now('')))
+  if not (try('LLEN', key('members', id)) and try('LLEN', key('done', id))) then push(fields, 1, 'damaged', '1') end
+  return fields[1]
 end
 
+local top = read_one(id)
 local rows, name = {}, key(list, id)
 local has_texts, left = bytes > 0, bytes
 for _, member in ipairs(limit > 0 and try('LRANGE', name, first, first + limit - 1) or {}) do
   if has_texts and left <= 0 then break end
-  local v = try('HMGET', job_root .. member, 'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'result', 'token') or {}
+  local each = read_one(member) or { state = 'unknown' }
   local text = ''
-  if has_texts and v[7] then
-    text = v[8] or try('GET', key('result', member)) or ''
+  if has_texts and each.ended then
+    text = text_of(member, each)
     left = left - #text
   end
-  local row = { member, state_of(member, v[1], v[9]) or 'unknown', v[2] or '', v[3] or '0', v[4] or '0', v[5] or '0', v[6] or '0', v[7] or '0', text }
-  row[10] = list == 'members' and table.concat(try('LRANGE', key('feeds', member), 0, 999) or {}, ' ') or ''
-  for _, value in ipairs(row) do rows[#rows + 1] = value end
+  local needs = list == 'members' and table.concat(try('LRANGE', key('feeds', member), 0, 999) or {}, ' ') or ''
+  local n = #rows
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 9], rows[n + 10] = member, each.state, each.queue or '', text, needs
+  local numbers = { each.attempts or 0, each.stalls or 0, each.created or 0, each.claimed or 0, each.ended or 0 }
+  for i, value in ipairs(numbers) do rows[n + 3 + i] = tonumber(value) or 0 end
 end
-return { fields, try('HGETALL', key('checkpoints', id)) or {}, try('LLEN', name) or 0, rows }
+return { top and list_fields(top) or {}, try('HGETALL', key('checkpoints', id)) or {}, try('LLEN', name) or 0, rows }

@@ -14,9 +14,9 @@
 --   queues that cannot be read, because somebody else's value stands in their place
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base guard outcomes holds settle due marks candidate claim
+--include base guard outcomes holds settle due candidate claim
 --defer load_retention: retain
---defer load_trees: ready settle_rows chores telling stopping claim_odd putting_off answer_again
+--defer load_trees: ready settle_rows chores telling stopping candidate_unusual claim_odd putting_off answer_again
 
 local now = read_now(take())
 local lane, call, lease, pool = take(), take(), take(), take()
@@ -47,13 +47,13 @@ local due_at = next_due()
 local is_plain, filled = #settles.rows == 0 and (due_at < 0 or due_at > now), {}
 if not is_plain then
   load_trees()
-  complete_rows(settles.rows)
+  settles.rows = complete_rows(settles.rows, lost)
 end
 begin_writing()
 if not holds[1] then -- the worker's first turn, or the first one since it was rescued
   register(worker, now + lease)
 end
-write_simple(settles.simple, held, by_name, whole(now))
+write_simple(settles.simple, held, worker, by_name, now)
 if not is_plain then
   local ready = {}
   write_rows(settles.rows, held, by_name, ready, now)
@@ -65,8 +65,11 @@ if not is_plain then
   filled = place_ready(ready, now, put_off, true)
 end
 
-local plan = read_claims(queues, want, bytes, suspects)
-write_claims(plan, held, token, now)
+local plan = read_claims(queues, want, bytes, suspects, function(...)
+  load_trees()
+  return choose_unusual(...)
+end)
+write_claims(plan, held, token, now, name_holder)
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 remove_claimed(queues)
 if #plan.odd + #plan.stopped > 0 then

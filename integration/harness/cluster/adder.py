@@ -106,7 +106,7 @@ class Adder:
     def _make(self) -> tuple[str, int, str]:
         """Return a fresh id, the place of a queue, and a body, which a record does not hold if it is long."""
         job, place = self._fresh_id(), self._random.randint(1, len(self._queues))
-        body = job + "." * (200 if self._random.random() < 0.3 else 0)
+        body = job + "." * (300 if self._random.random() < 0.3 else 0)
         self._history.given[job] = (self._queues[place - 1], body)
         return job, place, body
 

@@ -103,11 +103,11 @@ class Worker:
     def _note_claim(self, row: list[Any], token: str) -> None:
         job, queue, body, _, stalls, _, _, stop = row
         self._history.note("claimed", job, token=token, port=self.caller.answered_by)
-        if self._history.given.get(job) != (self._queues[queue - 1], body) or (stalls, stop) != ("0", ""):
+        if self._history.given.get(job) != (self._queues[queue - 1], body) or (stalls, stop) != (0, ""):
             self._history.complain(f"turn: {self._history.given.get(job)} was claimed as {row}")
 
     def _settle(self, lease: LeaseRow) -> SettleRow:
-        state, attempts, text, delay = "completed", "", json.dumps("." * self._random.choice((5, 100))), 0
+        state, attempts, text, delay = "completed", "", json.dumps("." * self._random.choice((5, 300))), 0
         fate = self._random.random()
         if fate < 0.2 and lease.id not in self._history.put_back:
             self._history.put_back.add(lease.id)

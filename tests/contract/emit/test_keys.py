@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from drivers.records import change_record, read_record
 
 from eventbus import (
     DefinitionError,
@@ -212,7 +213,8 @@ async def test_who_is_not_listed_among_a_thousand_waiters_asks_for_the_outcome(
     first = provider.emit("price", 1, idempotency_key="p-1", reply_timeout=None)
     await first.enqueued()
     root = f"{prefix}:2:{{0}}"
-    admin("HSET", f"{root}:job:{first.job_id}", "joined", 1000)
+    job = f"{root}:job:{first.job_id}"
+    admin(*change_record(job, joined=1000))
     admin("SADD", f"{root}:waiters:{first.job_id}", *(f"e{number}" for number in range(1000)))
 
     async def wait() -> Any:
@@ -221,7 +223,7 @@ async def test_who_is_not_listed_among_a_thousand_waiters_asks_for_the_outcome(
         return await other.result(first.job_id, reply_timeout=30)
 
     waiting = asyncio.create_task(wait())
-    await until(lambda: int(admin("HGET", f"{root}:job:{first.job_id}", "joined")) > 1000, "it has joined")
+    await until(lambda: int(read_record(admin, job)["joined"]) > 1000, "it has joined")
     gate.set()
     assert await first == 1
     assert await asyncio.wait_for(waiting, 10) == 1

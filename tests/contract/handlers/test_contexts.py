@@ -198,7 +198,7 @@ async def test_a_handler_that_lost_its_lease_learns_it_at_its_progress(
     @provider.on("long", concurrency=1)
     async def long(_: Any, ctx: EventContext) -> None:
         (held,) = admin("KEYS", f"{prefix}:2:{{0}}:held:*")
-        admin("HSET", held, ctx.job_id, "0000000somebody:999")
+        admin("HSET", held, ctx.job_id, "0" * 15 + "somebody:999")
         try:
             await ctx.progress(1)
             await asyncio.Event().wait()

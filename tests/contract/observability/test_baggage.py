@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from drivers.records import read_record
 from importable import process_handlers
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import TracerProvider
@@ -39,7 +40,7 @@ def _around(**entries: Any) -> Generator[None]:
 @pytest.fixture
 def body(admin: Callable[..., Any], prefix: str) -> Body:
     """The message of a job, as the server has it."""
-    return lambda job_id: admin("HGET", f"{prefix}:2:{{0}}:job:{job_id}", "body")
+    return lambda job_id: read_record(admin, f"{prefix}:2:{{0}}:job:{job_id}")["body"]
 
 
 @pytest.fixture

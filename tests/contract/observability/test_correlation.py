@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from drivers.records import read_record
 
 from eventbus import DefinitionError, EventContext, EventProvider, SyncContext
 from workflows import StepContext, Workflow, WorkflowProvider
@@ -138,7 +139,7 @@ async def test_a_message_with_nothing_but_a_payload_stays_so(
     provider = make_provider()
 
     def body(job_id: str) -> str:
-        return admin("HGET", f"{prefix}:2:{{0}}:job:{job_id}", "body")
+        return read_record(admin, f"{prefix}:2:{{0}}:job:{job_id}")["body"]
 
     async with provider:
         bare = provider.emit("a", 1, reply=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import structlog
+from drivers.records import change_record
 from importable import process_handlers
 
 from eventbus import Event, EventContext, EventProvider, HandlerError, Retry
@@ -196,7 +197,7 @@ async def test_a_message_that_cannot_be_read_is_told_without_its_text(
     async with provider:
         emission = provider.emit("sold", "secret", reply=False)
         await emission
-        admin("HSET", f"{prefix}:2:{{0}}:job:{emission.job_id}", "body", '{"p":"secret"')
+        admin(*change_record(f"{prefix}:2:{{0}}:job:{emission.job_id}", body='{"p":"secret"'))
         async with _working(provider) as drain:
             await drain()
     (entry,) = _failures(logs)

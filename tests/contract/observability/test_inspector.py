@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
 
 import pytest
+from drivers.records import make_record
 
 from eventbus import (
     DefinitionError,
@@ -45,7 +46,7 @@ async def test_a_waiting_job_is_told_with_its_payload_and_times(provider: EventP
         "event.order.placed",
         {"id": 7},
     )
-    assert (job.attempts, job.errors, job.worker, job.ended_ms, job.tree, job.run) == (0, [], "", 0, "", 1)
+    assert (job.stalls, job.errors, job.worker, job.ended_ms, job.tree, job.run) == (0, [], "", 0, "", 1)
     assert abs(job.created_ms - time.time() * 1000) < 60_000
 
 
@@ -243,28 +244,19 @@ async def test_damaged_and_foreign_records_are_told_as_far_as_they_can_be_read(
     provider: EventProvider, admin: Admin, prefix: str, planted: set[str]
 ) -> None:
     names = {
-        name: f"{prefix}:2:{{0}}:{name}" for name in ("job:bad", "log:bad", "job:foreign", "failed:event.a")
+        name: f"{prefix}:2:{{0}}:{name}"
+        for name in ("job:bad", "more:bad", "log:bad", "job:foreign", "failed:event.a")
     }
     planted.update(names.values())
-    admin(
-        "HSET",
-        names["job:bad"],
-        "state",
-        "failed",
-        "queue",
-        "event.a",
-        "attempts",
-        "x",
-        "body",
-        b"\xff{",
-        "result",
-        "no JSON",
-    )
+    bad = names["job:bad"]
+    fields = {"body": "@{", "ended": 1, "result": "no JSON", "stalls": "x"}
+    admin(*make_record(bad, queue="event.a", state="failed", **fields))
+    admin("SETRANGE", bad, admin("STRLEN", bad) - 2, b"\xff{")
     admin("RPUSH", names["log:bad"], "[1]")
     admin("SET", names["job:foreign"], "x")
     admin("ZADD", names["failed:event.a"], 5, "bad", 6, "foreign", 7, "gone")
     job = await provider.inspector.job("bad")
-    assert (job.attempts, job.error, job.errors, job.payload) == (0, "no JSON", ["[1]", "no JSON"], "?{")
+    assert (job.stalls, job.error, job.errors, job.payload) == (0, "no JSON", ["[1]", "no JSON"], "?{")
     assert [(each.kind, each.attempt, each.type) for each in job.failures] == [
         ("failed", 0, "[1]"),
         ("failed", 0, "no JSON"),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from drivers.records import make_record
 
 from eventbus import EmissionExpired, EventProvider
 from eventbus.telemetry.failure import describe, describe_cancelled, describe_expired
@@ -42,30 +43,16 @@ def _stall(stalls: int) -> str:
         ("failed", describe_expired(EmissionExpired("late"), attempts=0), None),  # no attempt
         ("cancelled", describe_cancelled("user left"), None),
         ("completed", '"fine"', None),
-        ("active", "", None),
+        ("waiting", "", None),
     ],
 )
 async def test_stalls_are_told_with_their_worker_and_each_failure_once(
     provider: EventProvider, admin: Admin, prefix: str, planted: set[str], state: str, outcome: str, last: Any
 ) -> None:
-    job, log = (f"{prefix}:2:{{0}}:{name}" for name in ("job:a", "log:a"))
-    planted.update([job, log])
-    admin(
-        "HSET",
-        job,
-        "state",
-        state,
-        "queue",
-        "event.a",
-        "attempts",
-        1,
-        "stalls",
-        2,
-        "body",
-        "1",
-        "result",
-        outcome,
-    )
+    job, log, more = (f"{prefix}:2:{{0}}:{name}" for name in ("job:a", "log:a", "more:a"))
+    planted.update([job, log, more])
+    fields = {"attempts": 1, "stalls": 2, "body": "1", "ended": 1, "result": outcome}
+    admin(*make_record(job, queue="event.a", state=state, **fields))
     admin("RPUSH", log, describe(OSError("gone"), attempts=1), _stall(1), _stall(2))
     report = await provider.inspector.job("a")
     told = [(each.kind, each.attempt, each.type, each.message, each.worker) for each in report.failures]
@@ -84,7 +71,7 @@ async def test_the_newest_fifty_failures_are_told(
     job, log = (f"{prefix}:2:{{0}}:{name}" for name in ("job:a", "log:a"))
     planted.update([job, log])
     outcome = describe(ValueError("no"), attempts=51)
-    admin("HSET", job, "state", "failed", "queue", "event.a", "result", outcome)
+    admin(*make_record(job, queue="event.a", ended=1, result=outcome, state="failed"))
     admin("RPUSH", log, *(describe(ValueError("no"), attempts=number) for number in range(1, 51)))
     failures = (await provider.inspector.job("a")).failures
     assert [each.attempt for each in failures] == list(range(2, 52))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, row, settle
@@ -12,60 +13,69 @@ from eventbus.store.script_rows import NoteRow
 _IDS = [f"j{i:03}" for i in range(100)]
 _BAD = "j050"
 _REST = [each for each in _IDS if each != _BAD]
-_LARGE = '"' + "b" * 100 + '"'
+_LARGE = '"' + "b" * 300 + '"'
 
 _NUMBERS = ["x", "", "nan", "inf", "0x10", "1e5", "1.5", "9" * 18, "-", " 1"]
 
-# What is done to the record of one job: the commands, `job` and so on standing for its keys.
-_DAMAGES: dict[str, list[tuple[str, ...]]] = {
+# What is done to the record of one job: commands, `job` and so on standing for its keys; CUT with the bytes that are
+# left, and CHANGE with a field and its value.
+_DAMAGES: dict[str, list[tuple[Any, ...]]] = {
     "record missing": [("DEL", "job")],
-    "record a string": [("DEL", "job"), ("SET", "job", "junk")],
+    "record empty": [("SET", "job", "")],
+    "record another string": [("SET", "job", "junk")],
     "record a list": [("DEL", "job"), ("RPUSH", "job", "junk")],
-    "record empty but for a foreign field": [("DEL", "job"), ("HSET", "job", "x", "y")],
-    "no queue": [("HDEL", "job", "queue")],
-    "queue empty": [("HSET", "job", "queue", "")],
-    "queue another": [("HSET", "job", "queue", "event.other")],
-    "no state": [("HDEL", "job", "state")],
-    "state unknown": [("HSET", "job", "state", "zombie")],
-    "state empty": [("HSET", "job", "state", "")],
-    "no order": [("HDEL", "job", "order")],
-    **{f"order {value!r}": [("HSET", "job", "order", value)] for value in _NUMBERS},
+    "record a hash": [("DEL", "job"), ("HSET", "job", "x", "y")],
+    "format unknown": [("SETRANGE", "job", 0, "@")],
+    **{f"state {code}": [("SETRANGE", "job", 0, chr(0x20 + code))] for code in (7, 10, 15)},
+    **{f"cut off at {length}": [("CUT", "job", length)] for length in (1, 2, 8, 9, 10, 20, 28)},
+    "no queue": [("SETRANGE", "job", 9, "\0")],
+    "queue too long": [("SETRANGE", "job", 9, b"\xff")],
+    "queue another": [("CHANGE", "job", "queue", "event.other")],
+    "reply too long": [("SETRANGE", "job", 10 + len(QUEUE), b"\xff")],
+    "a member of nothing": [("SETRANGE", "job", 1, "!")],
+    "further fields a string": [("CHANGE", "job", "why", "x"), ("DEL", "more"), ("SET", "more", "junk")],
     **{
-        f"{field} {value!r}": [("HSET", "job", field, value)]
-        for field in ("attempts", "stalls", "created", "due")
-        for value in ("x", "nan", "0x10", "1.5", "")
+        f"{field} {value!r}": [("CHANGE", "job", "why", ""), ("HSET", "more", field, value)]
+        for field in ("attempts", "stalls", "priority", "due")
+        for value in _NUMBERS
     },
 }
 _AT_CLAIM = {
-    "state active": [("HSET", "job", "state", "active")],
-    "state delayed": [("HSET", "job", "state", "delayed")],
-    "state completed": [("HSET", "job", "state", "completed")],
-    "state parked": [("HSET", "job", "state", "parked")],
+    "state delayed": [("CHANGE", "job", "state", "delayed")],
+    "state parked": [("CHANGE", "job", "state", "parked")],
+    "state completed": [("CHANGE", "job", "ended", 1, "result", "1", "state", "completed")],
     "body missing": [("DEL", "body")],
     "body a list": [("DEL", "body"), ("RPUSH", "body", "junk")],
 }
 _HARMLESS = {
     "log a string": [("SET", "log", "junk")],
-    "waiters a string": [("SET", "waiters", "junk"), ("HSET", "job", "joined", "1")],
-    "waiters foreign": [("SADD", "waiters", "\x00\x01"), ("HSET", "job", "joined", "yes")],
+    "waiters a string": [("SET", "waiters", "junk"), ("CHANGE", "job", "joined", 1)],
+    "waiters foreign": [("SADD", "waiters", "\x00\x01"), ("CHANGE", "job", "joined", "yes")],
     "result a list": [("RPUSH", "result", "junk")],
     "progress a list": [("RPUSH", "progress", "junk")],
     "key pointer a string": [("DEL", "key"), ("SET", "key", "junk")],
     "key pointer empty": [("DEL", "key")],
-    "key another": [("HSET", "job", "key", "{other}:x")],
-    "reply another": [("HSET", "job", "reply", "\x00nobody")],
+    "key another": [("CHANGE", "job", "key", "{other}:x")],
+    "reply another": [("CHANGE", "job", "reply", "\x00nobody")],
     "replies a string": [("SET", "replies", "junk")],
-    "token another": [("HSET", "job", "token", "x")],
-    "foreign field": [("HSET", "job", "x", "y" * 1000)],
+    "token another": [("CHANGE", "job", "claimed", 1, "token", "x")],
+    "foreign field": [("HSET", "more", "x", "y" * 1000)],
+    "foreign fields of a plain job": [("SETRANGE", "job", 1, b"\x00"), ("HSET", "more", "x", "y")],
 }
 
 
-async def _damage(shard: Shard, commands: list[tuple[str, ...]], planted: set[str], job: str = _BAD) -> None:
-    names = {kind: shard.key(kind, job) for kind in ("job", "body", "log", "waiters", "result", "progress")}
+async def _damage(shard: Shard, commands: list[tuple[Any, ...]], planted: set[str], job: str = _BAD) -> None:
+    kinds = ("job", "more", "body", "log", "waiters", "result", "progress")
+    names = {kind: shard.key(kind, job) for kind in kinds}
     names |= {"key": shard.key("key", f"{QUEUE}:{job}"), "replies": shard.key("replies", "em")}
     planted.update(names.values())
     for command, kind, *rest in commands:
-        await shard.command(command, names[kind], *rest)
+        if command == "CUT":
+            await shard.cut(job, *rest)
+        elif command == "CHANGE":
+            await shard.change(job, **dict(zip(rest[::2], rest[1::2], strict=True)))
+        else:
+            await shard.command(command, names[kind], *rest)
 
 
 async def _assert_set_apart(shard: Shard, planted: set[str], queue: str = QUEUE) -> None:
@@ -103,6 +113,10 @@ async def test_a_damaged_record_among_a_hundred_is_set_apart_and_the_others_run(
     assert len(await shard.members("completed")) == 99
 
 
+_NAMING = ("further", "attempts", "stalls", "priority", "due", "a member")
+"""The damages that leave the queue to be read."""
+
+
 async def _damage_each(shard: Shard, planted: set[str]) -> dict[str, str | None]:
     """Damage the first jobs, each in another way; return their ids with the queue that they still name."""
     queues: dict[str, str | None] = {}
@@ -110,8 +124,7 @@ async def _damage_each(shard: Shard, planted: set[str]) -> dict[str, str | None]
         if name == "queue another":
             continue  # a sound record, but for whoever finds it in a queue
         await _damage(shard, commands, planted, job)
-        is_hash = await shard.command("TYPE", shard.key("job", job)) == "hash"
-        queues[job] = await shard.command("HGET", shard.key("job", job), "queue") if is_hash else None
+        queues[job] = QUEUE if name.startswith(_NAMING) else None
     return queues
 
 
@@ -121,7 +134,7 @@ async def _assert_listed(shard: Shard, queues: dict[str, str | None]) -> None:
         assert await shard.state(job) == "failed"
         assert await shard.score("failed", queue or "unknown", job) is not None
         if not queue:
-            for kind, name in (("job", job), ("result", job), ("failed", "unknown")):
+            for kind, name in (("job", job), ("failed", "unknown")):
                 assert 0 < await shard.ttl(kind, name) <= 7 * 86_400_000
 
 
@@ -153,7 +166,7 @@ async def test_a_sound_record_found_out_of_its_place_without_its_own_is_set_apar
     await shard.add(row("a"), row("b", delay=10))
     await shard.turn()
     for job, state in (("a", "delayed"), ("b", "waiting")):
-        await shard.command("HSET", shard.key("job", job), "state", state)
+        await shard.change(job, state=state)
     shard.now += LEASE
     assert await shard.rescue() == (-1, [], [])
     await shard.turn(want=0)
@@ -230,7 +243,7 @@ async def test_a_job_set_apart_tells_everybody_who_waits_and_frees_its_key(shard
         await shard.open_replies(emitter)
     await shard.add(row("a", key="k"))
     await shard.add(row("b", key="k"), emitter="two")
-    await shard.command("HSET", shard.key("job", "a"), "order", "junk")
+    await shard.change("a", stalls="junk")
     await shard.turn()
     for emitter in ("em", "two"):
         ((told,),) = await shard.replies(emitter)
@@ -255,7 +268,7 @@ async def test_a_stray_entry_of_a_sound_job_is_removed_and_the_job_is_left_alone
     before = [await shard.record(each) for each in ("done", "running", "late")]
     for each in ("done", "late"):
         await shard.command("ZADD", shard.key("ready", QUEUE), 1, each)
-        await shard.command("HSET", shard.key("held", "w"), each, "0000000w:1")
+        await shard.command("HSET", shard.key("held", "w"), each, "0" * 15 + "w:1")
         await shard.command("HSET", shard.key("held", "dead"), "#", "", each, "")
     await shard.command("ZADD", shard.shard_key("workers"), 1, "dead")
     await shard.rescue()
@@ -278,7 +291,9 @@ async def test_a_foreign_member_of_a_queue_is_set_apart(shard: Shard, member: st
 
 async def test_a_body_that_is_no_utf_8_is_claimed_and_left_to_its_reader(shard: Shard) -> None:
     await shard.add(row("a"), row("b"))
-    await shard.command("HSET", shard.key("job", "a"), "body", b"\xff\xfe")
+    record = await shard.command("GET", shard.key("job", "a"))
+    spoilt = record.replace('{"d":"a"}', "\udcff\udcfe").encode("utf-8", "surrogateescape")
+    await shard.command("SET", shard.key("job", "a"), spoilt)
     answer = await shard.turn()
     assert [each.body for each in answer.claims] == ["\udcff\udcfe", '{"d":"b"}']
     assert (await shard.turn(settle(answer.claims[0], answer.token, "failed", "{}"))).lost == []

@@ -117,10 +117,7 @@ async def test_a_job_is_cancelled_with_those_of_its_groups_or_a_groups_alone(sha
 
 async def test_a_job_of_groups_only_is_found_by_its_queue(shard: Shard) -> None:
     await shard.announce(group="g")
-    await shard.command(
-        "HSET", shard.key("job", "a@g"), "queue", f"{QUEUE}@g", "state", "waiting", "order", 1
-    )
-    await shard.command("ZADD", shard.key("ready", f"{QUEUE}@g"), 1, "a@g")
+    await shard.add(row("a"), queues=(add_queue(has_default=0),))
     assert await shard.cancel("a") == ["unknown"]
     assert await shard.cancel("a", queue=QUEUE) == ["ended"]
 

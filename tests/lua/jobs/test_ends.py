@@ -219,3 +219,20 @@ async def test_times_are_those_of_the_given_clock(shard: Shard) -> None:
     await shard.add(row("a"), queues=[add_queue()])
     await shard.turn()
     assert await shard.lease_end() == START + LEASE
+
+
+# attempts
+
+
+@pytest.mark.parametrize("attempts", [1, 254, 255, 300])
+@pytest.mark.parametrize("delay", [0, 10])
+async def test_attempts_are_counted_past_what_a_byte_holds(shard: Shard, attempts: int, delay: int) -> None:
+    await shard.add(row("a"))
+    await shard.run("delayed", attempts=attempts, delay=delay)
+    assert (await shard.record("a"))["attempts"] == str(attempts)
+    shard.now += delay
+    (claim,) = (await shard.turn()).claims
+    assert claim.attempts == attempts
+    assert await shard.rescue() == (LEASE, [], [])
+    await shard.turn(settle(claim, f"w:{shard.calls('w')}"), want=0)
+    assert (await shard.record("a"))["attempts"] == str(attempts)

@@ -19,7 +19,7 @@ async def _join(shard: Shard, emitter: str, job: str, *, reply: int = 1) -> list
 async def _fill(shard: Shard, count: int) -> None:
     await shard.add(row("a", key="k", print="p"))
     await shard.command("SADD", shard.key("waiters", "a"), *(f"e{number}" for number in range(count)))
-    await shard.command("HSET", shard.key("job", "a"), "joined", count)
+    await shard.change("a", joined=count)
 
 
 async def _told(shard: Shard) -> set[str]:

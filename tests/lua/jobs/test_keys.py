@@ -54,7 +54,7 @@ async def test_a_key_outlives_its_record_with_a_large_outcome_too(shard: Shard) 
     await shard.run("completed", text=large)
     assert "text" not in await _pointer(shard)
     assert (await shard.add(_keyed("b")))[0].text == large
-    await shard.command("UNLINK", shard.key("job", "a"), shard.key("result", "a"))
+    await shard.command("UNLINK", *(shard.key(kind, "a") for kind in ("job", "more", "result")))
     assert (await shard.add(_keyed("c")))[0][1:] == ("joined", "a", "completed", large)
     assert abs(await shard.ttl("outcome", "a") - await shard.ttl("key", f"{QUEUE}:k")) < 1000
 
@@ -62,7 +62,7 @@ async def test_a_key_outlives_its_record_with_a_large_outcome_too(shard: Shard) 
 async def test_a_key_outlives_its_record_with_a_small_outcome(shard: Shard) -> None:
     await shard.add(_keyed("a"))
     await shard.run("completed", text='"' + "r" * 8000 + '"')
-    await shard.command("UNLINK", shard.key("job", "a"), shard.key("result", "a"))
+    await shard.command("UNLINK", *(shard.key(kind, "a") for kind in ("job", "more", "result")))
     assert (await shard.add(_keyed("b")))[0].text == '"' + "r" * 8000 + '"'
 
 
@@ -126,7 +126,7 @@ async def test_a_repeat_of_the_first_emission_makes_no_second_job_after_its_fail
 
 async def test_a_key_whose_record_is_lost_is_free(shard: Shard) -> None:
     await shard.add(_keyed("a"))
-    await shard.command("UNLINK", shard.key("job", "a"))
+    await shard.command("UNLINK", shard.key("job", "a"), shard.key("more", "a"))
     assert await shard.add(_keyed("b")) == []
     assert (await _pointer(shard))["job"] == "b"
 

@@ -360,7 +360,7 @@ async def test_a_renewal_tells_which_leases_are_lost_and_does_not_bring_them_bac
     await shard.rescue()
     taken = await shard.turn(worker="other", want=1)
     assert [each.id for each in taken.claims] == ["rescued"]
-    await shard.command("UNLINK", shard.key("job", "gone"), shard.key("log", "gone"))
+    await shard.command("UNLINK", *(shard.key(kind, "gone") for kind in ("job", "more", "log")))
     jobs = ["ended", "rescued", "retaken", "gone", "never"]
     assert await shard.renew(*((each, answer.token) for each in jobs)) == jobs
     assert (await shard.held(), await shard.held("other")) == ([], ["rescued"])

@@ -102,9 +102,10 @@ async def test_a_turn_leaves_the_messages_to_its_worker_for_the_blocked_read(sha
     assert await shard.members("control", "w") == ["stop"]
 
 
-async def test_a_job_of_a_newer_format_is_parked_and_not_run(shard: Shard) -> None:
+@pytest.mark.parametrize("newer", [(0, "0"), (1, "\x08"), (1, "@")], ids=["format", "a flag", "another flag"])
+async def test_a_job_of_a_newer_format_is_parked_and_not_run(shard: Shard, newer: tuple[int, str]) -> None:
     await shard.add(row("a"), row("b"))
-    await shard.command("HSET", shard.key("job", "a"), "v", "2")
+    await shard.command("SETRANGE", shard.key("job", "a"), *newer)
     assert _ids(await shard.turn()) == ["b"]
     assert await shard.state("a") == "parked"
     assert await shard.members("parked") == ["a"]
@@ -125,15 +126,17 @@ async def test_a_completed_job_keeps_its_result_and_leaves_active(shard: Shard) 
     assert await shard.score("completed", QUEUE, "a") == START + 5
 
 
+@pytest.mark.parametrize("length", [2, 256, 257])
 @pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
-async def test_a_job_ends_in_the_state_that_it_is_settled_to(shard: Shard, state: str) -> None:
+async def test_a_job_ends_in_the_state_that_it_is_settled_to(shard: Shard, state: str, length: int) -> None:
     await shard.add(row("a"))
-    await shard.run(state, text='"' + "x" * 70 + '"', attempts=3)
+    text = '"' + "x" * (length - 2) + '"'
+    await shard.run(state, text=text, attempts=3)
     assert await shard.state("a") == state
     assert await shard.members(state) == ["a"]
     assert (await shard.record("a"))["attempts"] == "3"
-    assert await shard.command("GET", shard.key("result", "a")) == '"' + "x" * 70 + '"'
-    assert "result" not in await shard.record("a")
+    assert (await shard.record("a"))["result"] == text
+    assert await shard.command("GET", shard.key("result", "a")) == (text if length > 256 else None)
 
 
 async def test_a_retry_with_a_delay_is_delayed_and_comes_back_with_its_attempts(shard: Shard) -> None:

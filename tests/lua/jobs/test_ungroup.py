@@ -155,7 +155,7 @@ async def test_a_group_that_is_served_is_not_removed_unless_forced(grouped: Shar
 
 
 async def test_what_ended_in_a_group_goes_by_itself(grouped: Shard) -> None:
-    await grouped.add(row("good", body="x" * 100), row("bad"), row("late", delay=_HOUR))
+    await grouped.add(row("good", body="x" * 300), row("bad"), row("late", delay=_HOUR))
     await _end_groups(grouped, "completed", "failed")
     grouped.now += _HOUR // 2
     assert sum(await _remove_all(grouped)) == 1

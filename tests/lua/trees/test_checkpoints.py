@@ -48,7 +48,7 @@ async def test_nothing_is_saved_without_the_lease(step: TreeDriver) -> None:
     assert await step.claim(worker="x") == ["f/a"]
     assert await step.checkpoint("f/a", token=token, **given) == "lost"
     after = await step.keys()
-    assert sorted(set(after) - set(before)) == ["log:f/a"]  # the stall
+    assert sorted(set(after) - set(before)) == ["log:f/a", "more:f/a"]  # the stall
     assert (await step.look("f/a")).saved == {}
 
 
@@ -129,7 +129,7 @@ async def test_a_child_that_needs_what_has_failed_stops_the_tree(step: TreeDrive
     await step.spawn("f/a", _child("k", up="ignore"), waits=False)
     await step.claim(worker="x")
     await step.end("failed", "f/k", text="{}", worker="x")
-    await step.shard.command("HDEL", step.shard.key("job", "f/k"), "up")
+    await step.shard.command("HDEL", step.shard.key("more", "f/k"), "up")
     await step.spawn("f/a", _child("c", needs=["f/k"]))
     assert (await step.look()).root["stopper"] == "f/k"
     await step.undo()
@@ -172,9 +172,7 @@ async def test_nothing_is_added_to_a_tree_that_stops(step: TreeDriver, waits: bo
 async def test_nothing_is_added_where_a_tree_around_it_stops(step: TreeDriver) -> None:
     await step.spawn("f/a", Member("n", ROOTS, body="{}", is_root=True, on="wake"))
     await step.claim()
-    await step.shard.command(
-        "HSET", step.shard.key("job", "f"), "stop", "cancelled"
-    )  # the sweep did not come yet
+    await step.shard.change("f", stop="cancelled")  # the sweep did not come yet
     assert await step.spawn("n", Member("n/x", STEPS), tree="n") == "stopping"
 
 

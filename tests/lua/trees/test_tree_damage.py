@@ -12,21 +12,21 @@ from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 from eventbus.emit.job_tree import Member
 from eventbus.store.script_rows import SweepQueue
 
-_DAMAGES: dict[str, list[Any]] = {
-    "missing": [],
-    "foreign": ["SET", "it is mine"],
-    "no queue": ["HDEL", "queue"],
-    "no state": ["HDEL", "state"],
-    "bad order": ["HSET", "order", "first"],
-}
+_DAMAGES = ["missing", "foreign", "no queue", "no state", "bad priority"]
 
 
 async def _damage(driver: TreeDriver, job: str, how: str) -> None:
     name = driver.shard.key("job", job)
-    if how in ("missing", "foreign"):
+    if how == "no queue":
+        await driver.shard.cut(job, 9)
+    elif how == "no state":
+        await driver.shard.command("SETRANGE", name, 0, "*")
+    elif how == "bad priority":
+        await driver.shard.change(job, priority="first")
+    else:
         await driver.shard.command("DEL", name)
-    if command := _DAMAGES[how]:
-        await driver.shard.command(command[0], name, *command[1:])
+        if how == "foreign":
+            await driver.shard.command("RPUSH", name, "it is mine")
 
 
 async def _end_all(driver: TreeDriver, cause: str = "failed") -> None:
@@ -54,7 +54,7 @@ async def test_a_member_that_cannot_go_on_when_what_it_needs_has_ended(driver: T
     assert await driver.done() == ["a"]
 
 
-@pytest.mark.parametrize("how", list(_DAMAGES))
+@pytest.mark.parametrize("how", _DAMAGES)
 async def test_a_member_that_is_damaged_where_it_waits_to_run(driver: TreeDriver, how: str) -> None:
     await driver.add(make_tree({"a": "", "b": "", "c": "a b"}))
     await _damage(driver, "f/a", how)
@@ -84,13 +84,9 @@ async def test_a_root_that_is_damaged_starts_nothing_more(driver: TreeDriver, ho
     await driver.add(make_tree({"a": "", "b": "a", "x": "", "y": ""}))
     await driver.claim(want=2)
     await _damage(driver, "f", how)
-    if how != "no queue":  # which no claim of a member needs
-        assert await driver.claim() == []
-        assert [await driver.shard.state(each) for each in ("f", "f/x", "f/y")] == [
-            "failed",
-            "active",
-            "cancelled",
-        ]
+    assert await driver.claim() == []
+    states = [await driver.shard.state(each) for each in ("f", "f/x", "f/y")]
+    assert states == ["failed", "active", "cancelled"]
     await driver.end("completed", *list(driver.held))
     await _end_all(driver)
     assert await driver.shard.state("f") == "failed"
@@ -98,13 +94,19 @@ async def test_a_root_that_is_damaged_starts_nothing_more(driver: TreeDriver, ho
     assert await driver.shard.held() == []
     driver.shard.now += 8 * 86_400_000
     await driver.do_chores()
-    assert {each.partition(":")[0] for each in await driver.keys()} <= {"job", "raw", "result", "failed"}
+    assert {each.partition(":")[0] for each in await driver.keys()} <= {
+        "job",
+        "raw",
+        "rawmore",
+        "result",
+        "failed",
+    }
 
 
 async def test_a_root_that_is_damaged_where_it_waits_to_run(driver: TreeDriver) -> None:
     await driver.add(make_tree({"a": ""}))
     await driver.run()
-    await _damage(driver, "f", "bad order")
+    await _damage(driver, "f", "bad priority")
     assert await driver.claim() == []
     state, text = await driver.outcome("f")
     assert (state, json.loads(text)["type"]) == ("failed", "StoreCorrupt")
@@ -115,7 +117,7 @@ async def test_members_of_a_root_that_was_set_apart_do_not_start(driver: TreeDri
     await driver.add(make_tree({"a": "", "b": ""}, awaited=["a"]))
     await driver.claim(want=1)
     await driver.end("completed", "f/a")
-    await _damage(driver, "f", "bad order")
+    await _damage(driver, "f", "bad priority")
     assert (await driver.turn(queues=(turn_queue(ROOTS),))).claims == []
     assert await driver.claim() == []
     assert await driver.shard.state("f/b") == "cancelled"

@@ -150,6 +150,13 @@ async def test_a_thousand_children_are_added_and_waited_for(metered: TreeDriver)
     assert order[_MANY:] == ["f/a", "f"]
 
 
+async def test_ids_may_be_as_long_as_the_library_takes_them(driver: TreeDriver) -> None:
+    root = "й" * 512
+    await driver.add(make_tree({"a": "", "b": "a"}, root=root))
+    assert await driver.run_all() == [f"{root}/a", f"{root}/b", root]
+    assert await driver.done(root) == ["a", "b"]
+
+
 async def test_what_went_wrong_is_found_again_in_the_edges(driver: TreeDriver) -> None:
     await driver.add(make_tree({"a": "", "b": "a", "c": "a", "d": "b c"}))
     await driver.run_all()

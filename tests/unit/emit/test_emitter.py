@@ -52,3 +52,12 @@ async def _try_to_emit(payload: Any, name: str, options: EmitOptions) -> None:
 def test_a_tree_refuses_ids_that_the_hash_of_running_jobs_could_not_tell_from_its_own(make: Any) -> None:
     with pytest.raises(DefinitionError, match="does not begin with #, got: '#a'"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("job", "queue"), [("a", ""), ("a", "q" * 256), ("a", "й" * 128), ("й" * 32768, "q")]
+)
+def test_a_tree_refuses_what_a_record_has_no_room_for(job: str, queue: str) -> None:
+    for make in (lambda: Member(job, queue), lambda: Tree(job, queue, "{}")):
+        with pytest.raises(DefinitionError, match=r"1 to 255 bytes|less than 65,536 bytes"):
+            make()

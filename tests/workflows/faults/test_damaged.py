@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from drivers.records import change_record
 
 from eventbus import EventBusError, EventProvider, PayloadError, Retry, StoreCorrupt
 from workflows import FlowCancelled, FlowHandle, StepContext, StepError, Workflow, WorkflowProvider
@@ -92,7 +93,7 @@ def depot(make_provider: MakeProvider, admin: Admin) -> Depot:
 async def test_a_step_whose_result_is_cut_is_damaged_and_the_rest_is_told(depot: Depot) -> None:
     async with depot.provider, depot.provider.worker():
         handle = await depot.run()
-        depot.admin("HSET", depot.job(handle.id, "first"), "result", '{"r":"wor')
+        depot.admin(*change_record(depot.job(handle.id, "first"), result='{"r":"wor'))
         depot.admin("DEL", depot.key("result", f"{handle.id}/1/first/0"))
         report = await handle.report()
         assert {each.step: each.state for each in report.steps.values()} == {
@@ -128,7 +129,7 @@ async def test_a_result_of_another_type_is_told_as_such(make_provider: MakeProvi
     depot = Depot(make_provider(), admin)
     async with depot.provider, depot.provider.worker():
         handle = await depot.run()
-        depot.admin("HSET", depot.job(handle.id, "first"), "result", '{"r":5}')
+        depot.admin(*change_record(depot.job(handle.id, "first"), result='{"r":5}'))
         step = (await handle.report()).steps["first"]
         assert (step.state, step.result) == ("completed", None)
         assert "depot.first" in step.error
@@ -138,7 +139,7 @@ async def test_a_result_of_another_type_is_told_as_such(make_provider: MakeProvi
 async def test_a_flow_whose_own_record_cannot_be_read_is_corrupt_but_its_state_is_told(depot: Depot) -> None:
     async with depot.provider, depot.provider.worker():
         handle = await depot.run()
-        depot.admin("HSET", depot.job(handle.id), "body", '{"i":')
+        depot.admin(*change_record(depot.job(handle.id), body='{"i":'))
         depot.admin("DEL", depot.key("body", handle.id))
         for ask in (handle.report, lambda: depot.flows.tree(handle.id), lambda: depot.flows.retry(handle.id)):
             with pytest.raises(StoreCorrupt, match=f"the message of flow {handle.id} cannot be read"):
@@ -151,7 +152,7 @@ async def test_a_sub_workflow_that_cannot_be_read_is_named_in_the_tree(depot: De
     async with depot.provider, depot.provider.worker():
         handle = await depot.run()
         nested = (await depot.flows.tree(handle.id)).nested["nested"][0].report.flow_id
-        depot.admin("HSET", depot.job(nested), "body", "[]")
+        depot.admin(*change_record(depot.job(nested), body="[]"))
         depot.admin("DEL", depot.key("body", nested))
         (inner,) = (await depot.flows.tree(handle.id)).nested["nested"]
         assert (inner.report.flow_id, inner.report.state, inner.report.steps) == (nested, "completed", {})
@@ -161,7 +162,7 @@ async def test_a_sub_workflow_that_cannot_be_read_is_named_in_the_tree(depot: De
 async def test_an_output_that_cannot_be_read_is_no_foreign_error(depot: Depot) -> None:
     async with depot.provider, depot.provider.worker():
         handle = await depot.run()
-        depot.admin("HSET", depot.job(handle.id), "result", '{"r":')
+        depot.admin(*change_record(depot.job(handle.id), result='{"r":'))
         with pytest.raises(PayloadError):
             await depot.flows.handle(handle.id).result()
 
@@ -226,7 +227,9 @@ def _writes(kind: str, content: Any) -> list[list[Any]]:
         )
         return [["ZADD", score, job] for job, score in zip(flat[::2], flat[1::2], strict=True)]
     command = {"string": "SET", "list": "RPUSH", "set": "SADD"}[kind]
-    return [[command, each] for each in ([content] if kind == "string" else content)]
+    if kind == "string":
+        return [[command, content.encode("utf-8", "surrogateescape")]]
+    return [[command, each] for each in content]
 
 
 def _damages(kind: str, content: Any) -> list[list[list[Any]]]:
@@ -247,7 +250,7 @@ async def test_a_stopped_flow_whose_step_has_a_damaged_record_ends_and_says_inco
     async with depot.provider, depot.provider.worker():
         handle = await depot.flows.execute(depot.workflow, None)
         await depot.began.wait()
-        depot.admin("HSET", depot.job(handle.id, "first"), "result", '{"r":')
+        depot.admin(*change_record(depot.job(handle.id, "first"), result='{"r":'))
         assert await handle.cancel("enough")
         with pytest.raises(FlowCancelled) as caught:
             await handle.result()
@@ -265,7 +268,7 @@ async def test_a_stopped_flow_whose_message_is_damaged_ends(depot: Depot, cause:
     async with depot.provider, depot.provider.worker():
         handle = await depot.flows.execute(depot.workflow, None)
         await depot.began.wait()
-        depot.admin("HSET", depot.job(handle.id), "body", '{"i":')
+        depot.admin(*change_record(depot.job(handle.id), body='{"i":'))
         depot.admin("DEL", depot.key("body", handle.id))
         if cause == "cancelled":
             assert await handle.cancel("enough")

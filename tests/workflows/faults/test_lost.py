@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from drivers.records import read_record
 
 from eventbus import EventProvider, ResponseTimeout, UnknownJob
 from workflows import Workflow, WorkflowProvider
@@ -27,7 +28,7 @@ async def test_a_flow_whose_root_is_gone_is_unknown_to_who_waits_and_one_that_wa
         handle, other = [await flows.execute(workflow, None) for _ in range(2)]
         waiting = [asyncio.create_task(each.result(timeout=1.5)) for each in (handle, other)]
         (record,) = admin("KEYS", f"{prefix}:*:job:{handle.id}")
-        await until(lambda: admin("HGET", record, "joined"), "it has looked, and waits")
+        await until(lambda: "joined" in read_record(admin, record), "it has looked, and waits")
         admin("DEL", *admin("KEYS", f"{prefix}:*:{handle.id}*"))
         with pytest.raises(UnknownJob) as caught:
             await waiting[0]

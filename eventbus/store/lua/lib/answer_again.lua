@@ -1,4 +1,4 @@
---needs base candidate due holds record
+--needs base candidate candidate_unusual due holds record
 --exports answer_again
 -- What a turn that is sent again hears: what it claimed then and its worker still holds, read anew from the records.
 
@@ -8,11 +8,11 @@ local function read_claimed(held, token)
   for i = 1, #all, 2 do
     local id = all[i]
     if string.sub(id, 1, 1) ~= '#' and token_of(all[i + 1]) == token then
-      local record, lease_record = read(id), read_lease(id)
-      local body = record and lease_record and read_body(id, record.body, lease_record.root)
-      if body and record.state == 'waiting' then
-        record.id, record.body, record.order = id, body, tonumber(record.order)
-        record.stop = lease_record.knows and lease_record.stop -- not one that came after the claim
+      local record = read(id)
+      local body = record and record.state == 'waiting' and not record.is_later and read_body(id, record)
+      if body then
+        record.id, record.body, record.order = id, body, order_of(all[i + 1])
+        record.stop = record.knows and record.stop -- not one that came after the claim
         push(claimed, record.queue, record)
       end
     end
@@ -31,7 +31,7 @@ function answer_again(queues, held, token, now, lost, woken)
     local records = claimed[queue.name] or {}
     table.sort(records, is_before)
     for _, each in ipairs(records) do
-      add_claim(rows, each.id, index, each.body, each.created, each.attempts, each.stalls, each.due, each.stop)
+      add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
     end
   end
   return { now, next_due(), lost, woken, {}, rows, {} }

@@ -1,4 +1,4 @@
---exports root key job_root args at take read_now whole stamp begin_writing call_many try try_many push is_number
+--exports root key job_root args at take read_now whole stamp begin_writing call_many set_all try try_many push
 -- Shared by every script: the shard's root, key names, the packed argument, the time.
 -- KEYS[1] is the shard's book, `<root>:queues`; every key starts with the root and so carries its hash tag.
 -- KEYS[2] never exists. A cluster whose slot moves looks for both: while they are on two nodes it refuses the whole
@@ -57,6 +57,13 @@ function call_many(command, name, list)
   end
 end
 
+-- Sets many strings, given as key, value pairs.
+function set_all(list)
+  for first = 1, #list, 1000 do
+    redis.call('MSET', unpack(list, first, math.min(first + 999, #list)))
+  end
+end
+
 -- What no key is to blame for: a full server, and a right that the user lacks (in the words of several servers).
 local GENERAL = { 'OOM command', 'NOPERM', 'user executing the script', 'ACL failure' }
 
@@ -89,9 +96,4 @@ function push(lists, name, first, second)
   local n = #list
   list[n + 1] = first
   if second ~= nil then list[n + 2] = second end
-end
-
--- A whole number as we write them, or none; `tonumber` also takes nan, inf, 0x10 and 1e99.
-function is_number(value)
-  return not value or #value <= 17 and string.find(value, '^%-?%d+$')
 end

@@ -1,4 +1,4 @@
---needs base finish holds marks record stopping trees
+--needs base fields finish holds marks record stopping trees
 --exports cancel
 -- Cancelling: a job that nobody runs ends at once; a running one is marked, and its worker told.
 --
@@ -19,10 +19,10 @@ local function cancel_active(id, record, call, text, now)
   local is_own = record.cancel and record.cancel ~= record.root
   local is_hurried = not is_own and record.root and mark_of(record.root) ~= ''
   if is_hurried then
-    redis.call('HSET', job_root .. id, 'cancel', record.root)
+    change(id, 'cancel', record.root)
   elseif not is_own then
-    redis.call('HSET', job_root .. id, 'cancel', call)
-    redis.call('SET', key('result', id), text) -- free until the end, and larger than a field may be
+    change(id, 'cancel', call)
+    note_result(id, text)
   end
   ask_holder(id, record.token, now)
   return is_hurried and 'over' or 'asked'
@@ -38,8 +38,8 @@ function cancel(id, call, text, now, key_ttl)
     if stop_tree(id, 'cancelled', call, text, now) then return 'asked' end
     return record.stopper == call and 'asked' or 'over'
   end
-  if record.root and OPEN[record.state] and try('HGET', job_root .. record.root, 'pending') then
-    redis.call('HSET', job_root .. id, 'cancel', call)
+  if record.root and OPEN[record.state] and (fetch(record.root) or {}).pending then
+    change(id, 'cancel', call)
     stop_tree(record.root, 'failed', id, text, now) -- it is not whole yet, and nobody may begin it
     return 'ended'
   end
@@ -53,7 +53,7 @@ function cancel(id, call, text, now, key_ttl)
   end
   take_out(id, record)
   redis.call('DEL', key('needs', id))
-  redis.call('HSET', job_root .. id, 'cancel', call)
+  change(id, 'cancel', call)
   finish(id, record, 'cancelled', text, now, key_ttl)
   return 'ended'
 end

@@ -1,57 +1,54 @@
---needs base marks
---exports read_body add_claim choose
+--needs base format
+--exports add_claim choose add_bodies
 -- One job that may be claimed: read, and chosen, left, or noted as odd. Writes nothing.
-
--- A job that stalled so often may kill whatever process runs it. So a worker runs one such job at
--- a time: then the stalls of those beside it do not add up to their failure.
-local SUSPECT = 2
-
--- A member without a body of its own is told what its root was given, read once for all of them; where
--- it has a large one, its field is empty.
-function read_body(id, body, tree)
-  if body and body ~= '' then return body end
-  if body or not tree then return try('GET', key('body', id)) or nil end
-  mark_of(tree)
-  bodies[tree] = bodies[tree] or try('GET', key('body', tree)) or nil
-  return bodies[tree]
-end
+-- Most are plain, and are read by place; `candidate_unusual.lua` reads all others.
+local WIDTH = 8 -- fields of a claim
+local apart = {} -- flat list: the place of a claim among all, the key of its body
 
 -- What a worker is told of a job. Absent: nothing counted, due when it was made.
 function add_claim(rows, id, index, body, created, attempts, stalls, due, stop)
   local n = #rows
-  created = created or '0'
-  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, index, body, attempts or '0'
-  rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = stalls or '0', created, due or created, stop or ''
+  rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, index, body, attempts
+  rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = tonumber(stalls) or 0, created, tonumber(due) or created, stop or ''
 end
 
--- Reads one candidate into `plan`; returns its size in bytes. A suspect is claimed alone, or left.
-function choose(plan, index, queue, id)
-  local v = redis.pcall(
-    'HMGET', job_root .. id, 'state', 'queue', 'body', 'created', 'attempts', 'stalls', 'due', 'v', 'order',
-    'root', 'stop', 'token', 'tree'
-  )
-  local is_sound = v[1] == 'waiting' and v[2] == queue.name and not v[8]
-    and v[9] and is_number(v[9]) and is_number(v[4]) and is_number(v[5]) and is_number(v[6]) and is_number(v[7])
-  if is_sound and v[10] and find_mark(v[10]) ~= '' and not v[11] then
-    plan.stopped[#plan.stopped + 1] = id
-    return 0
-  end
-  local body = is_sound and read_body(id, v[3], v[10])
-  if not body then
-    plan.odd[#plan.odd + 1] = { id = id, queue = queue.name }
-    return 0
-  end
-  if v[6] and tonumber(v[6]) >= SUSPECT then
-    if not plan.suspects or plan.ids[1] then
-      queue.left = queue.left or {}
-      queue.left[id] = true
-      queue.left_count = (queue.left_count or 0) + 1
-      return 0
+-- Reads the candidate at place `i` of its queue into `plan`; returns its size in bytes, or nil where it is not plain.
+function choose(plan, index, queue, i)
+  local id, text = queue.ids[i], queue.records[i]
+  if not text then return nil end
+  local name, _, at, flags = plain.read(text)
+  if name ~= queue.name then return nil end
+  local has_body = flags % (2 * FLAG.BODY) >= FLAG.BODY
+  local size = has_body and plain.size(text, at) or not has_body and #text - at + 1
+  local created, attempts = plain.count(text)
+  if not size or size == 0 or attempts == 255 then return nil end
+  add_claim(plan.rows, id, index, has_body and '' or string.sub(text, at), created, attempts)
+  local n = #plan.ids + 1
+  plan.ids[n], plan.orders[n] = id, queue.orders[i]
+  if has_body then apart[#apart + 1], apart[#apart + 2] = n, key('body', id) end
+  return size
+end
+
+local function drop_claim(plan, place, queues)
+  local id, index = plan.ids[place], plan.rows[(place - 1) * WIDTH + 2]
+  table.remove(plan.ids, place)
+  table.remove(plan.orders, place)
+  for _ = 1, WIDTH do table.remove(plan.rows, (place - 1) * WIDTH + 1) end
+  plan.odd[#plan.odd + 1] = { id = id, queue = queues[index].name }
+end
+
+-- Reads the bodies that have keys of their own: one command for all. A job without its body is odd.
+function add_bodies(plan, queues)
+  if not apart[1] then return end
+  local names, missing = {}, {}
+  for i = 2, #apart, 2 do names[#names + 1] = apart[i] end
+  for first = 1, #names, 1000 do
+    local last = math.min(first + 999, #names)
+    local bodies = redis.call('MGET', unpack(names, first, last))
+    for i = first, last do
+      local place, body = apart[2 * i - 1], bodies[i - first + 1]
+      if body then plan.rows[(place - 1) * WIDTH + 3] = body else missing[#missing + 1] = place end
     end
-    plan.is_alone = true
   end
-  add_claim(plan.rows, id, index, body, v[4], v[5], v[6], v[7], v[11])
-  plan.ids[#plan.ids + 1] = id
-  if v[10] or v[11] or v[12] or v[13] then plan.members[id] = v[11] and 'knows' or 'claimed' end -- the stop that it is told of
-  return #body
+  for i = #missing, 1, -1 do drop_claim(plan, missing[i], queues) end
 end

@@ -1,4 +1,4 @@
---needs base finish leaves promote record retain stopping telling trees
+--needs base fields finish leaves promote record retain stopping telling trees
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -26,16 +26,14 @@ end
 function do_chore.tell(id)
   local record = read_lease(id)
   if not record or not record.root then return end
-  local told = tonumber(try('HGET', job_root .. id, 'told')) or 0
-  tells[#tells + 1] = { id = id, root = record.root, state = record.state, up = record.up, told = told }
+  tells[#tells + 1] = { id = id, root = record.root, state = record.state, up = record.up, told = tonumber(record.told) }
 end
 
 -- Goes on telling who joined a job that has ended.
 function do_chore.hear(id)
   local record = read_lease(id)
   if not record or OPEN[record.state] then return end
-  local text = try('HGET', job_root .. id, 'result') or try('GET', key('result', id)) or ''
-  tell_waiters(id, record, record.state, text)
+  tell_waiters(id, record, record.state, text_of(id, record))
 end
 
 function do_chore.forget(id)
@@ -45,7 +43,7 @@ end
 -- A tree whose adder died before the last chunk: nothing of it ran. Its key is free, and who joined is told.
 function do_chore.unopened(id, now)
   local record = read_lease(id)
-  if not record or try('HGET', job_root .. id, 'pending') ~= '1' or not OPEN[record.state] then return end
+  if not record or record.pending ~= '1' or not OPEN[record.state] then return end
   redis.call('DEL', key('needs', id))
   record.is_removed = true
   finish(id, record, 'cancelled', '{"type":"JobCancelled","message":"it was not added whole: who added it died or lost the server"}', now, 0)

@@ -1,4 +1,4 @@
---needs base marks putting_off record stopping trees
+--needs fields marks putting_off record stopping trees
 --exports set_odd_apart
 -- Candidates that were no job to claim: damaged ones are set apart, those of a later release parked, and stray
 -- entries are only removed. What was ready in a tree that stops is cancelled.
@@ -6,10 +6,11 @@
 -- What is wrong with a candidate; nil for a stray entry. The second value: whether a later release wrote it.
 local function judge(id, queue)
   local record, why = read(id)
+  if record and record.is_later then return 'of a later release', true end
   if record and record.queue ~= queue then why = 'belongs to queue ' .. record.queue end
   if why then return why end
   if record.state ~= 'waiting' then return not is_placed(id, record) and 'waits in the state ' .. record.state or nil end
-  return 'no body', record.v
+  return 'no body'
 end
 
 -- What was ready in a tree that stops, or in one around it whose sweep has not come here yet.
@@ -19,7 +20,7 @@ local function cancel_stopped(id, now)
   local why = '{"type":"JobCancelled","message":"its tree stopped"}'
   if mark_of(record.root) == 'gone' then quarantine(record.root, nil, 'its members cannot read it', now) end
   stop_tree(record.root, 'cancelled', record.root, why, now)
-  if redis.call('HGET', job_root .. id, 'state') == 'waiting' then
+  if (peek(id) or {}).state == 'waiting' then
     stop_member(id, record.root, mark_of(record.root), now)
     if not record.tree then satisfy(record.root, id, now) end
   end
@@ -29,8 +30,7 @@ function set_odd_apart(plan, now)
   for _, each in ipairs(plan.odd) do
     local why, is_later = judge(each.id, each.queue)
     if is_later then
-      redis.call('HSET', key('job', each.id), 'state', 'parked')
-      if not try('ZADD', key('parked', each.queue), now, each.id) then put_off(each.id, now, each.queue) end
+      park_later(each.id, each.queue, now)
     elseif why then
       quarantine(each.id, each.queue, why, now)
     end

@@ -1,4 +1,4 @@
---needs base ready
+--needs base fields ready
 --exports note_delayed forget_delayed place_delayed delay_again
 -- Delayed jobs: each queue has a set of its own, so that they are counted and looked at by queue.
 -- What must hold: a queue with delayed jobs stands in `due`, not later than its first one. Its entry may be early: the
@@ -32,6 +32,6 @@ end
 
 -- Delays a job whose queue cannot be written: it comes back each minute until it can, and is seen meanwhile.
 function delay_again(id, now, queue, refuse)
-  redis.call('HSET', job_root .. id, 'state', 'delayed', 'due', whole(now + AGAIN))
+  change(id, 'state', 'delayed', 'token', false, 'due', whole(now + AGAIN))
   place_delayed({ [queue] = { now + AGAIN, id } }, now, refuse)
 end

@@ -1,25 +1,47 @@
---needs base delays due pointer ready refusing
+--needs base codec delays due fields format pointer ready refusing
 --exports enqueue
 -- Writes new jobs: records, pointers, and their places in ready or delayed.
-local function write_record(job, order, emitter, now)
-  local row, id = job.row, job.id
-  local fields = { 'queue', job.target.queue, 'state', row.due and 'delayed' or 'waiting', 'order', order, 'created', now }
-  local n = #fields
-  local function set(field, value)
-    fields[n + 1], fields[n + 2] = field, value
-    n = n + 2
+
+-- What is unusual about an emission stands beside its record.
+local function write_more(row, id, has_key)
+  local more = {}
+  for field, value in pairs({
+    due = row.due or nil, lifo = row.lifo and 1 or nil, key = has_key and row.key or nil,
+    priority = row.priority ~= 0 and row.priority or nil,
+  }) do
+    more[#more + 1], more[#more + 2] = field, value
   end
-  if #row.body <= 64 then
-    set('body', row.body)
-  else
-    redis.call('SET', key('body', id), row.body)
+  if #more > 0 then redis.call('HSET', key('more', id), unpack(more)) end
+  return #more > 0 and FLAG.MORE or 0
+end
+
+-- The first write is one that a full server refuses.
+local function write_records(jobs, emitter, now)
+  local records = {}
+  for _, job in ipairs(jobs) do
+    local row, body = job.row, job.row.body
+    local head = { state = row.due and 'delayed' or 'waiting', created = now, queue = job.target.queue, flags = 0 }
+    if row.reply and job.target.suffix == '' then head.reply = emitter end
+    if #body > SMALL then
+      head.size = #body
+      records[#records + 1], records[#records + 2] = key('body', job.id), body
+    else
+      head.body = body
+    end
+    head.flags = write_more(row, job.id, job.pointer)
+    records[#records + 1], records[#records + 2] = job_root .. job.id, codec.encode(head)
   end
-  if row.reply and job.target.suffix == '' then set('reply', emitter) end
-  if row.due then set('due', row.due) end
-  if row.lifo then set('lifo', 1) end
-  if job.pointer then set('key', row.key) end
-  redis.call('HSET', key('job', id), unpack(fields))
-  if job.pointer then point(job.pointer, id, row.print) end -- begins with what a full server lets through
+  set_all(records)
+  for _, job in ipairs(jobs) do
+    if job.pointer then point(job.pointer, job.id, job.row.print) end -- begins with what a full server lets through
+  end
+end
+
+-- A job of a group that can stand nowhere: it ends as failed, and its record goes by itself after a week.
+local function fail_apart(id, now, queue)
+  local text = cjson.encode({ type = 'StoreCorrupt', message = 'the queue ' .. queue .. ' cannot be written', attempts = 0 })
+  close(id, 'failed', text, now)
+  for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, id), 604800000) end
 end
 
 -- fresh: queue -> how many of `jobs` go to ready. An add that becomes the earliest due
@@ -31,11 +53,11 @@ function enqueue(jobs, fresh, emitter, now, answer)
   local order = 0
   for _, count in pairs(fresh) do order = order + count end
   if order > 0 then order = reserve(order) end
+  write_records(jobs, emitter, now)
   for _, job in ipairs(jobs) do
     local row, queue = job.row, job.target.queue
     if not row.due then order = order + 1 end
     local score = score_of(row.priority, row.due and 0 or order, row.lifo)
-    write_record(job, score, emitter, now)
     if not row.due then
       push(ready, queue, score, job.id)
     else

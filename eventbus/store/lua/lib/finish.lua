@@ -1,4 +1,4 @@
---needs base chore_list outcomes
+--needs base chore_list fields outcomes
 --exports tells tell_waiters tell finish finish_cancelled
 -- The end of jobs: record, finished set, key pointer, replies. Used by settle and rescue.
 tells = {} -- members of trees that ended in this call; see `trees.lua`
@@ -47,12 +47,7 @@ end
 
 -- Writes the final state, and returns it. `text` is the result or the error, JSON.
 function finish(id, record, state, text, now, key_ttl)
-  if #text <= FIELD then
-    redis.call('HSET', job_root .. id, 'state', state, 'ended', stamp(now), 'result', text)
-  else
-    redis.call('HSET', job_root .. id, 'state', state, 'ended', stamp(now))
-    redis.call('SET', key('result', id), text)
-  end
+  close(id, state, text, now, record.hold)
   if record.root then -- kept and removed with its root, so no finished set lists it
     local is_unlisted = state == 'completed' and not try('RPUSH', key('done', record.root), id)
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up, is_unlisted = is_unlisted }

@@ -13,21 +13,17 @@ function give_back(jobs, worker, now)
   for i = 1, math.min(#jobs, MOST) do
     local id = jobs[i].id
     local record, why, queue = read(id)
-    if record and record.state == 'waiting' then
+    if record and record.state == 'waiting' and not record.is_later then
       record.id, ids[#ids + 1] = id, id
-      note_stall(record, worker, message)
-      rows[#rows + 1] = { id = id, state = 'waiting', attempts = '', text = '', delay = 0, record = read_lease(id) }
+      note_stall(record, jobs[i].hold, worker, message)
+      rows[#rows + 1] = { id = id, state = 'waiting', attempts = '', text = '', delay = 0, hold = jobs[i].hold }
     else
       redis.call('HDEL', held, id)
-      if record and not is_placed(id, record) then why, queue = 'held in the state ' .. record.state, record.queue end
+      if record and (record.is_later or not is_placed(id, record)) then why, queue = 'held in the state ' .. record.state, record.queue end
       if why then quarantine(id, queue, why, now) end
     end
   end
-  complete_rows(rows)
-  write_rows(rows, held, {}, ready, now)
-  for _, row in ipairs(rows) do
-    if row.record.token then redis.call('HDEL', job_root .. row.id, 'token') end -- what its holder still sends is refused
-  end
+  write_rows(complete_rows(rows, {}), held, {}, ready, now)
   end_call(ready, now)
   return ids
 end

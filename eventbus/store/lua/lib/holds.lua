@@ -1,9 +1,10 @@
 --needs base
---exports register unregister worker_of make_hold time_of token_of read_hold find_hold load_holds is_older list_held ask_holder
+--exports register unregister worker_of make_hold time_of order_of token_of read_hold find_hold load_holds is_older list_held ask_holder
 -- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
 -- is settled. Its record does not change by that, unless it names its holder (`token`: members and roots of trees, and
 -- jobs that wait for children).
---   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; the token
+--   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 8 bytes, the
+--     place in the queue that it had; the token
 --   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job
 --   Fields that are no jobs: `#`, the worker's registration, and `#` with a lane's name, the last call of the lane.
 -- `workers` says when the leases of a worker end: those of all that it holds, at once. A claim begins a whole lease for
@@ -39,17 +40,22 @@ function worker_of(token)
   return string.match(token or '', '^[^+:]+')
 end
 
-function make_hold(token, now)
-  return struct.pack('>I6', now) .. '0' .. token
+function make_hold(token, now, order)
+  return struct.pack('>I6c1d', now, '0', order) .. token
 end
 
 -- What somebody else wrote there is as old as can be, and nobody's.
 function time_of(hold)
-  return #hold > 7 and struct.unpack('>I6', hold) or 0
+  return #hold > 15 and struct.unpack('>I6', hold) or 0
+end
+
+-- Its place in `ready` before the claim: a job that was not run to its end goes back there.
+function order_of(hold)
+  return #hold > 15 and struct.unpack('>d', hold, 8) or 0
 end
 
 function token_of(hold)
-  return string.sub(hold, 8)
+  return string.sub(hold, 16)
 end
 
 -- The hold of a job if this very token has it.
@@ -104,7 +110,7 @@ function ask_holder(id, token, now)
   local worker = worker_of(token)
   if not worker then return end
   local hold = read_hold(id, token)
-  if hold then redis.call('HSET', key('held', worker), id, string.sub(hold, 1, 6) .. 'c' .. token) end
+  if hold then redis.call('HSET', key('held', worker), id, string.sub(hold, 1, 6) .. 'c' .. string.sub(hold, 8)) end
   try('ZADD', key('control', worker), now, 'cancel:' .. id)
   redis.call('PEXPIRE', key('control', worker), 120000)
 end

@@ -1,4 +1,4 @@
---needs base
+--needs base format
 --exports join_job
 -- Waiting for a job that another emission made: its end is told to the emitters that the job lists.
 -- The list names emitters, not emissions, and is bounded, so that joins cost no memory and the end of the job no long
@@ -7,9 +7,10 @@ local MOST = 1000
 
 -- Returns whether the emitter will be told.
 function join_job(id, emitter)
-  try('HINCRBY', job_root .. id, 'joined', 1) -- how many emissions joined it, and perhaps repeats of these
+  if try('HINCRBY', key('more', id), 'joined', 1) then add_flag(id, FLAG.MORE) end -- perhaps with repeats of emissions
   if emitter == '' then return true end -- it does not want to be
   local name = key('waiters', id)
   if (try('SCARD', name) or 0) >= MOST and (try('SMISMEMBER', name, emitter) or {})[1] ~= 1 then return false end
+  add_flag(id, FLAG.SIDE)
   return try('SADD', name, emitter) ~= nil
 end

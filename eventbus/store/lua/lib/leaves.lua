@@ -1,16 +1,16 @@
---needs base chore_list delays putting_off ready record trees
+--needs base chore_list delays fields putting_off ready record trees
 --exports place_leaf open_leaves
 -- Leaves: the members of a tree that need nothing, and so begin it.
 local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 
--- Puts members that need nothing where they can be claimed.
-function place_leaf(id, queue, order, due, lists, now)
+-- Puts a member that needs nothing where it can be claimed. leaf: its id, queue and priority.
+function place_leaf(leaf, due, lists, now)
   if due and due > now then
-    redis.call('HSET', job_root .. id, 'state', 'delayed')
-    place_delayed({ [queue] = { due, id } }, now, set_apart)
-    lists.due[queue] = true
+    change(leaf.id, 'state', 'delayed')
+    place_delayed({ [leaf.queue] = { due, leaf.id } }, now, set_apart)
+    lists.due[leaf.queue] = true
   else
-    push(lists.leaves, queue, { id = id, order = order })
+    push(lists.leaves, leaf.queue, { id = leaf.id, priority = leaf.priority })
   end
 end
 
@@ -31,8 +31,11 @@ function open_leaves(adder, ready, now)
   to_open = to_open - #ids
   local lists = { leaves = {}, due = {} }
   for _, id in ipairs(ids) do
-    local v = try('HMGET', job_root .. id, 'state', 'queue', 'order', 'due') or {}
-    if v[1] == 'waiting-children' and redis.call('EXISTS', key('needs', id)) == 0 then place_leaf(id, v[2], v[3], tonumber(v[4]), lists, now) end
+    local record = fetch(id)
+    if record and record.state == 'waiting-children' and redis.call('EXISTS', key('needs', id)) == 0 then
+      record.id = id
+      place_leaf(record, tonumber(record.due), lists, now)
+    end
   end
   requeue(lists.leaves, ready)
   if #ids > 0 then redis.call('LTRIM', name, #ids, -1) end

@@ -1,4 +1,4 @@
---needs base
+--needs base fields format
 --exports marks bodies mark_of find_mark
 -- The mark of a tree that stops, which every claim looks at (`stopping.lua`).
 marks = {} -- root -> cause of its stop; '' without one, 'gone' without a record
@@ -7,9 +7,11 @@ local parents = {} -- root -> the tree that it is part of
 
 function mark_of(tree)
   if not marks[tree] then
-    local v = try('HMGET', job_root .. tree, 'stop', 'state', 'root', 'body') or {}
-    marks[tree] = v[1] or v[2] and '' or 'gone'
-    parents[tree], bodies[tree] = v[3], v[4] ~= '' and v[4]
+    local record = peek(tree)
+    local stops = record and bit.band(record.flags, FLAG.STOP) ~= 0
+    marks[tree] = stops and try('HGET', key('more', tree), 'stop') or record and '' or 'gone'
+    record = record or {}
+    parents[tree], bodies[tree] = record.root, record.body ~= '' and record.body
   end
   return marks[tree]
 end

@@ -1,8 +1,7 @@
 --needs base
---exports KEPT FIELD INLINE ends reply flush_ends
+--exports KEPT INLINE ends reply flush_ends
 -- What ended in this call: it is listed, and its emitters are told, by the last writes of the call.
 KEPT = 604800000 -- a week
-FIELD = 64 -- larger values get a key of their own, so that the record stays a listpack
 INLINE = 8192 -- larger outcomes are announced to emitters, not carried
 ends = {} -- state .. ':' .. queue -> flat list of time, job
 local replies = {} -- emitter -> flat list of job, state, carried, text
@@ -20,7 +19,7 @@ end
 -- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
 local function expire_unlisted(list)
   for i = 2, #list, 2 do
-    for _, kind in ipairs({ 'job', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, list[i]), KEPT) end
+    for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, list[i]), KEPT) end
   end
 end
 

@@ -1,51 +1,56 @@
---needs base ready refusing
---exports are_fresh add_plain
+--needs base format ready refusing
+--exports add_plain
 -- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
--- or limits. Most emissions are such; a job costs one command here beside its share of the batches.
-local PLAIN = 4 -- fields of a row
+-- or limits. Most emissions are such; a job costs no command of its own here, but its share of two batches.
+local FIELDS = 4 -- of a row
+local MOST = 1000 -- jobs of one call
 
--- Whether none of the rows is known: one question for all. A repeat goes the long way.
-function are_fresh(count)
-  for first = 1, count, 1000 do
-    local names = {}
-    for i = first, math.min(first + 999, count) do
-      names[#names + 1] = job_root .. args[at + 1 + (i - 1) * PLAIN]
-    end
-    if redis.call('EXISTS', unpack(names)) > 0 then return false end
+-- What stands before the bodies in the records of a queue, for each kind of row.
+local function make_heads(emitter, now)
+  local heads = {}
+  return function(queue, has_reply, has_body)
+    local kind = queue .. (has_reply and '+' or '-') .. (has_body and '+' or '-')
+    heads[kind] = heads[kind] or plain.open(queue, has_reply and emitter or '', now, has_body)
+    return heads[kind]
   end
-  return true
 end
 
+-- One command is question and write. A full server refuses it, also where it is a repeat, which is to be answered.
+local function write_new(records, count)
+  local is_new = redis.pcall('MSETNX', unpack(records))
+  if is_new == 1 then return true end
+  local names = {}
+  for i = 0, count - 1 do names[i + 1] = job_root .. args[at + i * FIELDS + 1] end
+  return is_new ~= 0 and redis.call('EXISTS', unpack(names)) == 0 and redis.call('MSETNX', unpack(records)) == 1
+end
+
+-- Returns whether it has added the rows; where one of them is known, which is a repeat, it has written nothing.
 -- Where a queue cannot be written, its rows alone are refused: nothing of them stays.
 function add_plain(queues, count, emitter, now, answer)
-  local ready, order, first = {}, MIDDLE + reserve(count), at
-  now = whole(now)
-  for i = 1, count do
-    local id, queue, body, has_reply = args[at + 1], queues[args[at + 2]].name, args[at + 3], args[at + 4] == 1
-    at = at + PLAIN
-    local name, score, list = job_root .. id, whole(order + i), ready[queue]
-    if not list then
-      list = {}
-      ready[queue] = list
+  if count == 0 or count > MOST then return count == 0 end
+  local records, head_of, n = {}, make_heads(emitter, now), 0
+  for i = 0, count - 1 do
+    local row = at + i * FIELDS
+    local id, queue, body, has_reply = args[row + 1], queues[args[row + 2]].name, args[row + 3], args[row + 4] == 1
+    local name, is_small = job_root .. id, #body <= SMALL
+    if not is_small then
+      records[n + 1], records[n + 2] = key('body', id), body
+      body, n = struct.pack('>I4', #body), n + 2
     end
-    local n = #list
-    list[n + 1], list[n + 2] = score, id
-    if #body > 64 then
-      redis.call('SET', key('body', id), body)
-      redis.call('HSET', name, 'queue', queue, 'state', 'waiting', 'order', score, 'created', now)
-      if has_reply then redis.call('HSET', name, 'reply', emitter) end
-    elseif has_reply then
-      redis.call(
-        'HSET', name, 'queue', queue, 'state', 'waiting', 'order', score, 'created', now, 'body', body, 'reply', emitter
-      )
-    else
-      redis.call('HSET', name, 'queue', queue, 'state', 'waiting', 'order', score, 'created', now, 'body', body)
-    end
+    records[n + 1], records[n + 2] = name, head_of(queue, has_reply, not is_small) .. body
+    n = n + 2
+  end
+  if not write_new(records, count) then return false end
+  local ready, order = {}, MIDDLE + reserve(count)
+  for i = 0, count - 1 do
+    local row = at + i * FIELDS
+    push(ready, queues[args[row + 2]].name, whole(order + i + 1), args[row + 1])
   end
   local refused, refuse = begin_refusing()
   place_ready(ready, now, refuse)
-  for i = 1, next(refused) and count or 0 do
-    local id = args[first + 1 + (i - 1) * PLAIN]
-    if refused[id] then tell_refused(answer, i - 1, id, refused[id]) end
+  for i = 0, next(refused) and count - 1 or -1 do
+    local id = args[at + i * FIELDS + 1]
+    if refused[id] then tell_refused(answer, i, id, refused[id]) end
   end
+  return true
 end

@@ -1,4 +1,4 @@
---needs base leaves outcomes ready rows
+--needs base codec fields format leaves ready rows
 --exports has_deadlines plant
 -- Writing members of trees: their records, and who waits for whom.
 -- An id that exists is a repeat: its row and its edges change nothing.
@@ -6,28 +6,28 @@ has_deadlines = false -- one that became the earliest: a worker must hear of it
 
 local rooted = {}
 
--- order: its place in `ready` if it goes there at once, else nil.
-local function write_row(row, order, now)
-  row.order = score_of(row.priority, order or 0)
-  local fields = { 'queue', row.queue, 'state', order and 'waiting' or 'waiting-children', 'order', row.order, 'created', stamp(now) }
-  local n = #fields
+-- What is unusual about a member stands beside its record. Returns the flag that says so.
+local function write_more(row)
+  local more = {}
   local function set(field, value)
-    if value == '' then return end
-    fields[n + 1], fields[n + 2] = field, value
-    n = n + 2
+    if value ~= '' and value ~= 0 then more[#more + 1], more[#more + 2] = field, value end
   end
-  set('root', row.root)
   set('on', row.on)
   set('up', row.up)
   set('tree', row.tree)
-  if row.due then set('due', row.due) end
-  if #row.body <= FIELD then
-    set('body', row.body)
-  else
-    redis.call('SET', key('body', row.id), row.body)
-    fields[n + 1], fields[n + 2] = 'body', ''
-  end
-  redis.call('HSET', job_root .. row.id, unpack(fields))
+  set('priority', row.priority)
+  set('due', row.due or '')
+  if #more > 0 then redis.call('HSET', key('more', row.id), unpack(more)) end
+  return #more > 0 and FLAG.MORE or 0
+end
+
+-- A member may have no body of its own: then it is told what its root was given.
+local function write_row(row, now)
+  local record = { state = row.is_ready and 'waiting' or 'waiting-children', created = now, queue = row.queue }
+  record.flags = write_more(row)
+  if row.root ~= '' then record.root = row.root end
+  keep_body(record, row.id, row.body)
+  redis.call('SET', job_root .. row.id, codec.encode(record))
   if row.tree ~= '' then
     if not rooted[row.queue] then redis.call('SADD', root .. ':rooted', row.queue) end
     rooted[row.queue] = true
@@ -57,15 +57,15 @@ function plant(rows, adder, is_open, lists, now)
   for _, row in ipairs(rows) do
     if not row.is_known then
       if row.is_ready then order = order + 1 end
-      write_row(row, row.is_ready and order, now)
+      write_row(row, now)
       if row.root ~= '' then push(members, row.root, row.id) end
       if row.is_ready then
-        push(lists.ready, row.queue, row.order, row.id)
+        push(lists.ready, row.queue, score_of(row.priority, order), row.id)
       elseif is_fed[row.id] then
         call_many('SADD', key('needs', row.id), row.needs)
       elseif row.root == '' then -- a root; its call decides
       elseif is_open then
-        place_leaf(row.id, row.queue, score_of(row.priority, 0), row.due, lists, now)
+        place_leaf(row, row.due, lists, now)
       else
         redis.call('RPUSH', key('leaves', adder), row.id)
       end

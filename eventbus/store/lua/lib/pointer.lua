@@ -1,4 +1,4 @@
---needs base
+--needs base fields
 --exports SUPERSEDE planned follow point
 -- Idempotency keys: pointers from a key to the job it stands for.
 local REUSE = 1 -- what an emission may ask for where its key stands for a job
@@ -15,9 +15,9 @@ function follow(pointer, meeting)
   local job, print, state, text = values[1], values[2], values[3], values[4]
   if not job then return nil end
   if not state then -- the record knows better: it may be lost, foreign, or set apart as failed
-    local record = try('HMGET', key('job', job), 'state', 'result') or {}
-    state, text = record[1], record[2]
-    if not state then return nil end
+    local record = peek(job)
+    if not record then return nil end
+    state, text = record.state, record.result ~= '' and record.result or nil
     if state ~= 'completed' and state ~= 'failed' and state ~= 'cancelled' then return job, print end
   end
   local may = state == 'completed' or meeting == REUSE

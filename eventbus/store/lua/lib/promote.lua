@@ -1,36 +1,39 @@
---needs base delays ready record
+--needs base delays putting_off ready record
 --exports promote
 -- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
 local to_promote = 100 -- jobs that one call promotes
 
--- Sorts what is due into records to promote and damaged ones.
+-- Sorts what is due into records to promote, damaged ones, and those of a later release.
 local function read_due(queue, ids)
-  local due, bad = {}, {}
+  local due, bad, later = {}, {}, {}
   for _, id in ipairs(ids) do
     local record, why = read(id)
-    if record and record.queue ~= queue then
+    if record and not record.is_later and record.queue ~= queue then
       why = 'delayed in queue ' .. queue .. ' and of queue ' .. record.queue
-    elseif record and record.state ~= 'delayed' and not is_placed(id, record) then
+    elseif record and not record.is_later and record.state ~= 'delayed' and not is_placed(id, record) then
       why = 'delayed in the state ' .. record.state
     end
     if why then
       bad[#bad + 1] = { id = id, why = why }
+    elseif record.is_later then
+      later[#later + 1] = id
     elseif record.state == 'delayed' then
       record.id = id
       due[#due + 1] = record
     end
   end
-  return due, bad
+  return due, bad, later
 end
 
 -- Promotes a bounded number, and puts the queue back into `due` where some are left.
 function promote(queue, now, ready)
   local name = key('delayed', queue)
   local ids = to_promote > 0 and try('ZRANGEBYSCORE', name, '-inf', whole(now), 'LIMIT', 0, to_promote) or {}
-  local due, bad = read_due(queue, ids)
+  local due, bad, later = read_due(queue, ids)
   to_promote = to_promote - #ids
   call_many('ZREM', name, ids)
   for _, each in ipairs(bad) do quarantine(each.id, queue, each.why, now) end
+  for _, id in ipairs(later) do park_later(id, queue, now) end
   requeue({ [queue] = due }, ready)
   note_delayed(queue)
 end

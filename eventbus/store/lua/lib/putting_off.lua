@@ -1,5 +1,5 @@
---needs delays record
---exports set_apart put_off
+--needs base delays format record
+--exports set_apart put_off park_later
 -- Jobs that are in the server and cannot go where they belong, because somebody else's value stands in that place.
 
 function set_apart(id, now, queue)
@@ -8,4 +8,10 @@ end
 
 function put_off(id, now, queue)
   delay_again(id, now, queue, set_apart)
+end
+
+-- A job of a later release waits for a worker that can read it.
+function park_later(id, queue, now)
+  set_parked(id)
+  if not try('ZADD', key('parked', queue), now, id) then put_off(id, now, queue) end
 end

@@ -1,4 +1,4 @@
---needs base
+--needs base format
 --exports MIDDLE gone SILENT reserve score_of requeue wake without_gone place_ready wake_filled
 -- Into `ready`, and waking whoever serves the queue.
 MIDDLE = 549755813888 -- 2^39: orders rise from here, those of lifo jobs fall
@@ -17,19 +17,15 @@ function score_of(priority, order, lifo)
   return priority * SPAN + MIDDLE + order
 end
 
-local function priority_of(score)
-  return math.floor(score / SPAN)
-end
-
 -- Puts jobs into `ready` at a new place: the end of their priority, or its head if lifo.
--- records: queue -> list of what was read of each job, with its id.
+-- records: queue -> list of what was read of each job, with its id; one that waits already keeps its record.
 function requeue(records, ready)
   for queue, list in pairs(records) do
     local order = reserve(#list)
     for i, record in ipairs(list) do
       if not gone[record.id] then
-        local score = score_of(priority_of(tonumber(record.order)), order + i, record.lifo)
-        redis.call('HSET', job_root .. record.id, 'state', 'waiting', 'order', score)
+        local score = score_of(tonumber(record.priority) or 0, order + i, record.lifo)
+        if record.state ~= 'waiting' then set_waiting(record.id) end
         push(ready, queue, score, record.id)
       end
     end

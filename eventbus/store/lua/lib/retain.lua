@@ -1,4 +1,4 @@
---needs base chore_list
+--needs base chore_list format
 --exports WINDOW record_keys forget forget_ties retain retain_ended
 -- Removing finished jobs: bounded work in each call, oldest first.
 WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
@@ -6,27 +6,44 @@ WINDOW = 120000 -- an outcome younger than this may still be asked for by its em
 local to_forget = 200 -- members of trees that one call removes; the rest is a chore
 local forget_members
 
+local SIDES = { 'job', 'more', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints' }
+local FLAGS = { more = FLAG.MORE, body = FLAG.BODY, result = FLAG.RESULT, progress = FLAG.SIDE, log = FLAG.SIDE, waiters = FLAG.SIDE, checkpoints = FLAG.SIDE }
+
 -- The keys of jobs, but for what ties them to others.
 function record_keys(ids)
   local names = {}
   for _, id in ipairs(ids) do
-    for _, kind in ipairs({ 'job', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints' }) do
+    for _, kind in ipairs(SIDES) do
       names[#names + 1] = key(kind, id)
     end
   end
   return names
 end
 
+-- The keys that each of the records says there are: of a plain one its own alone. What cannot be read may have all.
+local function list_keys(ids, records)
+  local names, trees = {}, {}
+  for i, id in ipairs(ids) do
+    local flags = string.byte(records[i] or '', 2)
+    names[#names + 1] = job_root .. id
+    if not flags or flags % (2 * FLAG.MORE) >= FLAG.MORE then trees[#trees + 1] = id end
+    for _, kind in ipairs(flags == 0 and {} or SIDES) do
+      if not flags or FLAGS[kind] and bit.band(flags, FLAGS[kind]) ~= 0 then names[#names + 1] = key(kind, id) end
+    end
+  end
+  return names, trees
+end
+
 -- Removes records, and with a root its whole tree.
 function forget(ids)
-  local names, trees = record_keys(ids), {}
-  for i, id in ipairs(ids) do trees[i] = key('members', id) end
-  for first = 1, #names, 1000 do
-    redis.call('UNLINK', unpack(names, first, math.min(first + 999, #names)))
-  end
-  for first = 1, #trees, 1000 do
-    if redis.call('EXISTS', unpack(trees, first, math.min(first + 999, #trees))) > 0 then
-      for i = first, math.min(first + 999, #ids) do forget_members(ids[i]) end
+  local own = {}
+  for i, id in ipairs(ids) do own[i] = job_root .. id end
+  for first = 1, #ids, 200 do
+    local last = math.min(first + 199, #ids)
+    local names, trees = list_keys({ unpack(ids, first, last) }, redis.call('MGET', unpack(own, first, last)))
+    redis.call('UNLINK', unpack(names))
+    for _, id in ipairs(trees) do
+      if redis.call('EXISTS', key('members', id)) == 1 then forget_members(id) end
     end
   end
 end

@@ -1,4 +1,4 @@
---needs base record telling
+--needs base fields record telling
 --exports is_fed read_rows tell_broken
 -- Reading the rows and edges of members, before the first write of a call.
 -- An id that exists is a repeat: its row and its edges change nothing.
@@ -28,7 +28,7 @@ function read_rows(row_count, edge_count)
   for _ = 1, edge_count do
     local row, job, needs = rows[take()], take(), take()
     if not row.is_known then
-      local state = not fresh[needs] and try('HGET', job_root .. needs, 'state') -- it may have ended before
+      local state = not fresh[needs] and (peek(needs) or {}).state -- it may have ended before
       if state == 'failed' or state == 'cancelled' then broken[#broken + 1] = { job, needs } end
       local is_over = state == 'completed'
       if not is_over then

@@ -1,4 +1,4 @@
---needs base holds outcomes
+--needs base format holds outcomes
 --exports read_holds read_settles write_simple
 -- Settling: first every hold is checked, then the outcomes are written.
 -- Most jobs simply complete: nothing to count, nobody but their emitter to tell, a small result.
@@ -13,41 +13,74 @@ function read_holds(held, lane, count)
   return redis.call('HMGET', held, unpack(fields))
 end
 
--- settles.simple: flat list of job, queue, emitter or false, result. settles.rows: all others.
+-- The records of all jobs of the settles that are held by the token which settles them: one command. false: not held.
+local function read_records(holds, count)
+  local names, places, records = {}, {}, {}
+  for i = 1, count do
+    local hold, row = holds[i + 2], at + (i - 1) * WIDTH
+    if hold and token_of(hold) == args[row + 2] then
+      names[#names + 1], places[#places + 1] = job_root .. args[row + 1], i
+    end
+  end
+  for first = 1, #names, 1000 do
+    local last = math.min(first + 999, #names)
+    local found = redis.call('MGET', unpack(names, first, last))
+    for i = first, last do records[places[i]] = found[i - first + 1] end
+  end
+  return records
+end
+
+-- settles.simple: flat list of job, its record, its hold, result. settles.rows: all others.
 -- A hold whose job cannot be settled stays: the worker does not name it any more, and its renewal sees to it.
 function read_settles(holds, count)
-  local settles, lost = { simple = {}, rows = {} }, {}
+  local settles, lost, records = { simple = {}, rows = {} }, {}, read_records(holds, count)
   local simple, n = settles.simple, 0
   for i = 1, count do
-    local id, token, state, attempts, text = args[at + 1], args[at + 2], args[at + 3], args[at + 4], args[at + 5]
-    at = at + WIDTH
-    local hold = holds[i + 2]
-    local is_held = hold and token_of(hold) == token
-    local v = is_held and redis.pcall('HMGET', job_root .. id, 'state', 'queue', 'reply', 'joined', 'key', 'cancel', 'root', 'tree') or {}
-    if v[1] ~= 'waiting' or not v[2] then
+    local id, state, attempts, text = args[at + 1], args[at + 3], args[at + 4], args[at + 5]
+    local record, hold = records[i], holds[i + 2]
+    if not record then
       lost[#lost + 1] = id
-    elseif state == 'completed' and attempts == '' and #text <= FIELD and not (v[4] or v[5] or v[6] or v[7] or v[8]) then
-      simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, v[2], v[3], text
+    elseif state == 'completed' and attempts == '' and plain.read(record) then
+      simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, record, hold, text
       n = n + 4
     else
-      local record = { queue = v[2], reply = v[3], joined = v[4], key = v[5], cancel = v[6], root = v[7], tree = v[8] }
-      settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args[at], record = record }
+      settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args[at + 6], hold = hold, recorded = record }
     end
+    at = at + WIDTH
   end
   return settles, lost
 end
 
+-- What is written of an end: the same for all jobs that the worker claimed at one time.
+local function make_endings(worker, now)
+  local endings, tail = {}, string.char(#worker) .. worker
+  return function(hold)
+    local claimed = time_of(hold)
+    endings[claimed] = endings[claimed] or struct.pack('>I6I4', now, math.max(0, math.min(now - claimed, 4294967295))) .. tail
+    return endings[claimed]
+  end
+end
+
 -- policies: queue -> its row of the call.
-function write_simple(simple, held, policies, now)
-  local ended = {}
+function write_simple(simple, held, worker, policies, now)
+  if not simple[1] then return end
+  local ended, records, n = {}, {}, 0
+  local ending_of, time = make_endings(worker, now), stamp(now)
   for i = 1, #simple, 4 do
-    local id, queue, text = simple[i], simple[i + 1], simple[i + 3]
+    local id, record, text = simple[i], simple[i + 1], simple[i + 3]
+    local queue, emitter, _, flags = plain.read(record)
     local policy = policies[queue]
     if policy then policy.completed = (policy.completed or 0) + 1 end
     ended[#ended + 1] = id
-    redis.call('HSET', job_root .. id, 'state', 'completed', 'ended', now, 'result', text)
-    push(ends, 'completed:' .. queue, now, id)
-    if simple[i + 2] then reply(simple[i + 2], id, 'completed', text) end
+    records[n + 1], records[n + 2] = job_root .. id, plain.close(record, flags, ending_of(simple[i + 2]), text)
+    n = n + 2
+    if #text > SMALL then
+      records[n + 1], records[n + 2] = key('result', id), text
+      n = n + 2
+    end
+    push(ends, 'completed:' .. queue, time, id)
+    if emitter ~= '' then reply(emitter, id, 'completed', text) end
   end
+  set_all(records)
   call_many('HDEL', held, ended)
 end

@@ -1,34 +1,30 @@
---needs base delays finish outcomes putting_off ready record trees verdict
+--needs base delays fields finish holds putting_off ready record trees verdict
 --exports complete_rows write_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 
--- Where a retried or given-back job goes; one with a damaged order goes to the middle.
-local function add_place(id, record)
-  local whole_record = read(id) or {}
-  record.order, record.lifo = whole_record.order or MIDDLE, whole_record.lifo
-end
-
--- Reads what the rows need beside what their leases were checked by. Writes nothing.
-function complete_rows(rows)
+-- Reads what the rows are to be settled by; returns those that can be. Writes nothing.
+function complete_rows(rows, lost)
+  local sound = {}
   for _, row in ipairs(rows) do
-    local record = row.record
-    -- A member that was cancelled does not complete, whatever it says: its dependents need its policy for them.
-    if record.tree or record.root and (record.cancel or row.state ~= 'completed') then
-      row.record = read_lease(row.id) or record
+    local record = fetch(row.id, row.recorded)
+    if record and not record.is_later and record.state == 'waiting' then
+      record.id, record.hold, row.record = row.id, row.hold, record
+      sound[#sound + 1] = row
+    else
+      lost[#lost + 1] = row.id
     end
-    if row.state == 'delayed' or row.state == 'waiting' then add_place(row.id, row.record) end
   end
+  return sound
 end
 
 -- A retry takes a new place at its priority: behind what waits already, or before it if lifo.
 local function settle_retry(row, now, retried, delayed)
   note_error(row.id, row.text)
   if row.delay > 0 then
-    redis.call('HSET', key('job', row.id), 'state', 'delayed', 'attempts', row.attempts, 'due', now + row.delay)
+    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', time_of(row.hold))
     push(delayed, row.record.queue, now + row.delay, row.id)
   else
-    redis.call('HSET', key('job', row.id), 'state', 'waiting', 'attempts', row.attempts)
-    row.record.id = row.id
+    change(row.id, 'token', false, 'attempts', row.attempts)
     push(retried, row.record.queue, row.record)
   end
 end
@@ -37,14 +33,15 @@ local function settle_row(row, record, key_ttl, now, lists)
   if row.state == 'delayed' then
     settle_retry(row, now, lists.retried, lists.delayed)
   elseif row.state == 'waiting' then
-    redis.call('HSET', key('job', row.id), 'state', 'waiting')
-    push(lists.ready, record.queue, record.order, row.id)
+    if record.token then change(row.id, 'token', false, 'began', time_of(row.hold)) end
+    push(lists.ready, record.queue, order_of(row.hold), row.id)
   elseif row.state == 'parked' then
-    redis.call('HSET', key('job', row.id), 'state', 'parked', 'why', string.sub(row.text, 1, FIELD))
+    local why, order = string.sub(row.text, 1, 64), whole(order_of(row.hold))
+    change(row.id, 'state', 'parked', 'token', false, 'why', why, 'order', order, 'began', time_of(row.hold))
     if not try('ZADD', key('parked', record.queue), now, row.id) then put_off(row.id, now, record.queue) end
   else
     local is_called_off = record.cancel and record.cancel ~= record.root -- by itself; its outcome is no failure
-    if row.attempts ~= '' and not is_called_off then redis.call('HSET', job_root .. row.id, 'attempts', row.attempts) end
+    if row.attempts ~= '' and not is_called_off then change(row.id, 'attempts', row.attempts) end
     if row.state == 'cancelled' then
       finish_cancelled(row.id, record, now, key_ttl, row.text)
     else

@@ -1,4 +1,4 @@
---needs base chore_list delays finish holds marks ready record trees
+--needs base chore_list delays fields finish holds marks ready record trees
 --exports take_out stop_member end_pending settle_stopped_root stop_tree sweep
 -- Stopping a tree: one mark on its root, which every claim looks at, then a sweep in bounded steps.
 --   root: waiting-children | waiting | delayed | parked -> waiting-children -> waiting, its activation undoes
@@ -22,7 +22,7 @@ end
 local function drop_member(id, record, text, now)
   take_out(id, record)
   redis.call('DEL', key('needs', id))
-  redis.call('HSET', job_root .. id, 'state', 'cancelled', 'ended', now, 'result', text)
+  close(id, 'cancelled', text, now)
   tell(id, record, 'cancelled', text)
 end
 
@@ -38,20 +38,20 @@ function stop_member(id, top, is_gentle, now)
   else
     try('SADD', key('needs', top), id)
     if not is_gentle then
-      if not record.cancel then redis.call('HSET', job_root .. id, 'cancel', top) end -- else by itself
+      if not record.cancel then change(id, 'cancel', top) end -- else by itself
       ask_holder(id, record.token, now)
     end
   end
 end
 
 function sweep(top, now)
-  local v = try('HMGET', job_root .. top, 'stop', 'swept', 'gentle') or {}
-  if not v[1] then return end
-  local first, count = tonumber(v[2]) or 0, to_sweep
+  local record = fetch(top)
+  if not record or not record.stop then return end
+  local first, count = tonumber(record.swept) or 0, to_sweep
   local ids = count > 0 and try('LRANGE', key('members', top), first, first + count - 1) or {}
   to_sweep = count - #ids
-  for _, id in ipairs(ids) do stop_member(id, top, v[3], now) end
-  redis.call('HSET', job_root .. top, 'swept', first + #ids)
+  for _, id in ipairs(ids) do stop_member(id, top, record.gentle, now) end
+  change(top, 'swept', first + #ids)
   if #ids == count then
     add_chore('stop', top)
   else
@@ -61,19 +61,25 @@ end
 
 -- A root whose last chunk is there, or is awaited no more.
 function end_pending(id)
-  if redis.call('HDEL', job_root .. id, 'pending') == 1 then redis.call('ZREM', root .. ':due', 'unopened:' .. id) end
+  if clear(id, 'pending') == 1 then redis.call('ZREM', root .. ':due', 'unopened:' .. id) end
 end
 
 -- A gentle stop that is asked for again, not so gently, waits for what runs no more, so that a member that hangs does
 -- not hold a tree that is cancelled or out of time. The first stop stays its cause and its author.
 local function harden(top, record, now)
   if record.knows or record.state ~= 'waiting-children' and record.state ~= 'active' then return false end
-  if redis.call('HDEL', job_root .. top, 'gentle') == 0 then return false end
-  redis.call('HSET', job_root .. top, 'swept', 0)
+  if clear(top, 'gentle') == 0 then return false end
+  change(top, 'swept', 0)
   if record.state == 'active' then ask_holder(top, record.token, now) end
   try('SADD', key('needs', top), '')
   sweep(top, now)
   return false
+end
+
+-- Undoing has counts of its own.
+local function wait_anew(id)
+  clear(id, 'attempts', 'stalls')
+  change(id, 'state', 'waiting-children', 'attempts', 0, 'token', false)
 end
 
 -- A gentle stop lets what runs finish its attempt; so do those of a tree whose member failed, and of the trees in it.
@@ -83,16 +89,15 @@ function stop_tree(top, cause, by, text, now, is_gentle)
   if not record or not OPEN[record.state] then return false end
   is_gentle = is_gentle or cause == 'failed'
   if record.stop then return not is_gentle and harden(top, record, now) end
-  redis.call('HSET', job_root .. top, 'stop', cause, 'stopper', by)
-  if is_gentle then redis.call('HSET', job_root .. top, 'gentle', 1) end
-  redis.call('SET', key('result', top), text)
+  change(top, 'stop', cause, 'stopper', by)
+  if is_gentle then change(top, 'gentle', 1) end
+  note_result(top, text)
   mark_of(top)
   marks[top] = cause
   end_pending(top)
   if record.state ~= 'active' then
     take_out(top, record)
-    redis.call('HDEL', job_root .. top, 'attempts', 'stalls') -- undoing has counts of its own
-    redis.call('HSET', job_root .. top, 'state', 'waiting-children')
+    wait_anew(top)
   elseif not is_gentle then
     ask_holder(top, record.token, now)
   end
@@ -104,7 +109,6 @@ end
 
 -- A root that settles while it is marked, before its activation knew, runs again, to undo.
 function settle_stopped_root(id, now)
-  redis.call('HDEL', job_root .. id, 'attempts', 'stalls')
-  redis.call('HSET', job_root .. id, 'state', 'waiting-children')
+  wait_anew(id)
   if redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end

@@ -1,4 +1,4 @@
---needs base chore_list finish marks ready record retain stopping trees
+--needs base chore_list fields finish marks ready record retain stopping trees
 --exports tell_failure recall_failure flush_tells wake_chores
 -- Telling those who need a member that it ended, at once or by a chore.
 local to_tell = 200 -- dependents that one call tells; the rest is a chore
@@ -7,8 +7,8 @@ local untold = {} -- members that left some to a chore
 -- The text of what ended without completing, as its dependents and waiters hear it.
 local function describe_failure(id, state)
   local text = 'child ' .. id .. ' ' .. (state == 'failed' and 'failed' or 'was cancelled')
-  local own = try('HGET', job_root .. id, 'result') or try('GET', key('result', id))
-  local is_json, error = pcall(cjson.decode, own or '')
+  local own = text_of(id, peek(id))
+  local is_json, error = pcall(cjson.decode, own)
   if is_json and type(error) == 'table' and error.message then text = text .. ': ' .. tostring(error.message) end
   return cjson.encode({ type = 'ChildFailed', message = text })
 end
@@ -16,27 +16,26 @@ end
 -- One dependent of a job that did not complete: its own policy decides, or the child's for it. One that
 -- runs meanwhile is noted as `broken`, and hears of it when it waits.
 function tell_failure(dependent, each, now)
-  local v = try('HMGET', job_root .. dependent, 'state', 'queue', 'on', 'tree', 'reply', 'joined', 'key', 'root', 'up') or {}
-  if not (v[1] and v[2]) then return satisfy(dependent, each.id, now) end
-  if not OPEN[v[1]] then return end
+  local record = fetch(dependent)
+  if not record then return satisfy(dependent, each.id, now) end
+  if not OPEN[record.state] then return end
   local found = try('SMISMEMBER', key('needs', dependent), each.id)
   if not found or waits_for_nothing(dependent) then return break_tree(dependent, each.id, 'needs', dependent, now) end
   if found[1] ~= 1 then return end -- an earlier run's
-  local policy = each.up or v[3] or 'fail'
-  local top = v[4] and dependent or v[8]
-  local stops = v[4] or policy == 'fail' and try('HGET', job_root .. top, 'on') == 'wake'
+  local policy = each.up or record.on or 'fail'
+  local top = record.tree and dependent or record.root
+  local stops = record.tree or policy == 'fail' and (fetch(top) or {}).on == 'wake'
   if policy == 'ignore' then
     satisfy(dependent, each.id, now)
-  elseif not stops and v[1] ~= 'waiting-children' then
-    redis.call('HSET', job_root .. dependent, 'broken', each.id)
-  elseif policy == 'wake' and not v[4] then
+  elseif not stops and record.state ~= 'waiting-children' then
+    change(dependent, 'broken', each.id)
+  elseif policy == 'wake' and not record.tree then
     redis.call('DEL', key('needs', dependent))
     release(dependent, now)
   elseif stops then
-    if v[4] and (each.up == 'remove' or each.up == 'wake') then redis.call('HSET', job_root .. top, 'on', each.up) end
+    if record.tree and (each.up == 'remove' or each.up == 'wake') then change(top, 'on', each.up) end
     stop_tree(top, 'failed', each.id, describe_failure(each.id, each.state), now)
   else
-    local record = { queue = v[2], reply = v[5], joined = v[6], key = v[7], root = v[8], up = v[9] }
     redis.call('DEL', key('needs', dependent))
     finish(dependent, record, policy == 'remove' and 'cancelled' or 'failed', describe_failure(each.id, each.state), now, KEY_TTL)
     if policy == 'remove' then removed[#removed + 1] = dependent end
@@ -45,10 +44,10 @@ end
 
 -- A job that begins to wait hears of a child that failed while it ran. Returns whether there was one.
 function recall_failure(id, now)
-  local child = try('HGET', job_root .. id, 'broken')
+  local child = (fetch(id) or {}).broken
   if not child then return false end
   local record = read_lease(child) or { state = 'failed' }
-  redis.call('HDEL', job_root .. id, 'broken')
+  clear(id, 'broken')
   tell_failure(id, { id = child, state = record.state, up = record.up }, now)
   return true
 end
@@ -73,7 +72,7 @@ local function tell_one(each, now)
   end
   to_tell = to_tell - #dependents
   if to_tell <= 0 and (try('LLEN', feeds) or 0) > first + #dependents then
-    redis.call('HSET', job_root .. each.id, 'told', first + #dependents)
+    change(each.id, 'told', first + #dependents)
     untold[each.id] = true
     add_chore('tell', each.id)
   end
@@ -101,7 +100,7 @@ end
 function wake_chores(now)
   if not has_chores then return end
   for tree in pairs(marks) do
-    local queue = try('HGET', job_root .. tree, 'queue')
-    if queue then wake(queue, now) end
+    local record = peek(tree)
+    if record then wake(record.queue, now) end
   end
 end

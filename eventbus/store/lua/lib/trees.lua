@@ -1,4 +1,4 @@
---needs base finish ready record stopping
+--needs base fields finish ready record stopping
 --exports OPEN KEY_TTL released removed release break_tree waits_for_nothing satisfy
 -- Trees: jobs that wait for others, and what follows from the end of one.
 --
@@ -23,20 +23,20 @@ removed = {} -- what `remove` takes away when all are told
 
 -- Puts a job that waits for nothing any more where it can be claimed.
 function release(id, now)
-  local v = try('HMGET', job_root .. id, 'state', 'queue', 'order', 'lifo', 'stop')
-  if not (v and v[1] and v[2]) then return quarantine(id, v and v[2] or nil, 'it waited in a tree', now) end
-  if v[1] ~= 'waiting-children' then return end
-  local record = v[5] and read_lease(id)
-  if record and record.on ~= 'wake' then -- stopped, and nobody deals with it: it ends as its members made it end
-    local is_removed = record.on == 'remove' and v[5] == 'failed'
-    local state = v[5] == 'failed' and not is_removed and 'failed' or 'cancelled'
+  local record, _, queue = fetch(id)
+  if not record then return quarantine(id, queue, 'it waited in a tree', now) end
+  if record.state ~= 'waiting-children' then return end
+  if record.stop and record.on ~= 'wake' then -- stopped, and nobody deals with it: it ends as its members made it end
+    local is_removed = record.on == 'remove' and record.stop == 'failed'
+    local state = record.stop == 'failed' and not is_removed and 'failed' or 'cancelled'
     record.is_removed = is_removed
-    finish(id, record, state, try('GET', key('result', id)) or '', now, KEY_TTL)
+    finish(id, record, state, text_of(id, record), now, KEY_TTL)
     if is_removed then removed[#removed + 1] = id end
     return
   end
   gone[id], freed[id] = nil, true
-  push(released, v[2], { id = id, order = is_number(v[3]) and v[3] or MIDDLE, lifo = v[4] })
+  record.id = id
+  push(released, record.queue, record)
 end
 
 -- Stops a tree of which the key `kind:id` is not what was written there; `by` is where that was met.
@@ -49,7 +49,7 @@ function break_tree(top, by, kind, id, now)
   if not record or not OPEN[record.state] or record.knows or record.acked then return end
   if record.tree and record.stop then
     redis.call('DEL', key('needs', id))
-    redis.call('HSET', job_root .. id, 'swept', 0)
+    change(id, 'swept', 0)
     redis.call('SADD', key('needs', id), '')
     sweep(id, now)
   elseif record.tree or record.state ~= 'waiting-children' then
@@ -62,7 +62,7 @@ end
 
 -- Whether a job waits although nothing says for what.
 function waits_for_nothing(id)
-  return not freed[id] and redis.call('EXISTS', key('needs', id)) == 0 and try('HGET', job_root .. id, 'state') == 'waiting-children'
+  return not freed[id] and redis.call('EXISTS', key('needs', id)) == 0 and (peek(id) or {}).state == 'waiting-children'
 end
 
 -- `id` needs `child` no more.

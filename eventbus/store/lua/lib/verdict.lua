@@ -1,4 +1,4 @@
---needs base marks stopping
+--needs base fields marks stopping
 --exports decide_in_tree
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 
@@ -13,7 +13,7 @@ local function decide_called_off(row, record)
     local text = try('GET', key('result', row.id)) or ''
     if #text > 2 then redis.call('SET', key('result', row.id), string.sub(text, 1, -2) .. ',"kept":' .. cjson.encode(row.text) .. '}') end
   elseif row.state == 'waiting' then
-    redis.call('HSET', job_root .. row.id, 'stalls', 1) -- given back unfinished: nobody knows what it did
+    change(row.id, 'stalls', 1) -- given back unfinished: nobody knows what it did
   end
   return 'cancelled'
 end

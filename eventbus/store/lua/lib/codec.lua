@@ -1,0 +1,83 @@
+--needs format
+--exports codec
+-- A record as a table: what the short ways of `format.lua` do not know.
+--   fields: state, flags, created, attempts, queue, reply, root; body, or size of a body of its own;
+--     ended, lasted, worker, result of one that has ended; claimed, token of one that names its holder
+--   is_later: a later release wrote it
+codec = {}
+local NAMES = {
+  [0] = 'waiting', 'completed', 'failed', 'cancelled', 'delayed', 'parked', 'waiting-children',
+  [8] = 'waiting',
+}
+local CODES = {}
+for code = 0, 6 do CODES[NAMES[code]] = code end
+local KNOWN = FLAG.MORE + FLAG.BODY + FLAG.RESULT + FLAG.STOP + FLAG.MEMBER + FLAG.SIDE
+local LONGEST = 4294967295
+
+-- The fields that stand in the record; all others stand in `more:<id>`.
+codec.is_core = {}
+for name in string.gmatch('state flags created attempts queue reply root body size ended lasted worker result claimed token is_later', '%S+') do
+  codec.is_core[name] = true
+end
+
+local function decode_tail(record, text, code)
+  local at = 10
+  if code >= 8 then
+    record.claimed, record.token, at = struct.unpack('>I6Bc0', text, at)
+  elseif code >= 1 and code <= 3 then
+    record.ended, record.lasted, record.worker, record.result, at = struct.unpack('>I6I4Bc0I2c0', text, at)
+  end
+  record.queue, record.reply, at = struct.unpack('>Bc0Bc0', text, at)
+  if record.reply == '' then record.reply = nil end
+  if bit.band(record.flags, FLAG.MEMBER) ~= 0 then
+    local top
+    top, at = struct.unpack('>I2c0', text, at)
+    if top == '' then error('no root') end
+    record.root = top
+  end
+  if record.is_later or bit.band(record.flags, FLAG.BODY) == 0 then
+    record.body = string.sub(text, at)
+  else
+    record.size, at = struct.unpack('>I4', text, at)
+    if at ~= #text + 1 then error('too long') end
+  end
+end
+
+-- Returns the record; or nil, what is wrong with it, and what could be read.
+function codec.decode(text)
+  local first, flags = string.byte(text, 1, 2)
+  local code = (first or 0) % 16
+  if first and first - code == 48 then return { state = NAMES[code] or 'parked', flags = 0, is_later = true } end
+  if not first or first - code ~= 32 or not NAMES[code] then return nil, 'no format and state that are known', {} end
+  if #text < 10 then return nil, 'cut off', {} end
+  local record = { state = NAMES[code], flags = flags }
+  record.created, record.attempts = struct.unpack('>I6B', text, 3)
+  record.is_later = bit.band(flags, KNOWN) ~= flags
+  if not pcall(decode_tail, record, text, code) then return nil, 'its parts do not fit together', record end
+  if record.queue == '' then return nil, 'no queue', record end
+  return record
+end
+
+local function pack_text(text)
+  return string.char(#text) .. text
+end
+
+function codec.encode(record)
+  local code, flags = CODES[record.state], bit.band(record.flags or 0, 255 - FLAG.MEMBER - FLAG.BODY)
+  if record.token and code == 0 then code = 8 end
+  if record.root then flags = flags + FLAG.MEMBER end
+  if record.size then flags = flags + FLAG.BODY end
+  if record.is_later then flags = record.flags end -- the body is all that stands behind, with what is not known
+  local parts = { struct.pack('>BBI6B', 32 + code, flags, record.created, math.min(record.attempts or 0, 255)) }
+  if code >= 8 then
+    parts[2] = struct.pack('>I6', record.claimed) .. pack_text(record.token)
+  elseif code >= 1 and code <= 3 then
+    local lasted = math.max(0, math.min(record.lasted or 0, LONGEST))
+    parts[2] = struct.pack('>I6I4', record.ended, lasted) .. pack_text(record.worker or '')
+      .. struct.pack('>I2', #record.result) .. record.result
+  end
+  parts[#parts + 1] = pack_text(record.queue) .. pack_text(record.reply or '')
+  if record.root then parts[#parts + 1] = struct.pack('>I2', #record.root) .. record.root end
+  parts[#parts + 1] = record.size and struct.pack('>I4', record.size) or record.body or ''
+  return table.concat(parts)
+end

@@ -1,0 +1,78 @@
+--needs base
+--exports SMALL FLAG plain add_flag set_waiting set_parked
+-- The record of a job is one string, so that most jobs cost the server one key and one short command.
+-- This file and `codec.lua` alone know where its bytes are. Numbers have their highest byte first.
+--
+--   offset  0  1 byte   0x20 + state; 0x30 + state is a format to come, which is parked unread
+--           1  1 byte   flags
+--           2  6 bytes  when it was added, ms
+--           8  1 byte   attempts that ended; 255: the field `attempts` of `more:<id>` has their number
+--           9           ended: 6 bytes, when, ms; 4 bytes, how long it ran, ms; worker (1 byte length); result (2 bytes)
+--                       named: 6 bytes, when it was claimed, ms; token of who holds it (1 byte length)
+--        then           queue (1 byte length); emitter (1 byte length; empty: nobody awaits it);
+--                       with MEMBER the root of its tree (2 bytes length);
+--                       the body to the end, or with BODY 4 bytes, the length of `body:<id>`
+--   states  0 waiting, also while a worker holds it; 1 completed; 2 failed; 3 cancelled; 4 delayed; 5 parked;
+--           6 waits for others; 8 is 0 of a record that names its holder
+--   flags   1 MORE: `more:<id>` has what is unusual; 2 BODY; 4 RESULT: `result:<id>` has its outcome, or what the
+--           outcome will be; 16 STOP: of a root, its tree stops; 32 MEMBER; 128 SIDE: it may have progress, a log,
+--           waiters or checkpoints; 8 and 64 are for later releases: a record with them is parked, too
+--
+-- A plain record is waiting, and has no flags but BODY and SIDE. The functions of this file read and change it by place.
+SMALL = 256 -- longer bodies and results have keys of their own: a settle would copy them
+FLAG = { MORE = 1, BODY = 2, RESULT = 4, STOP = 16, MEMBER = 32, SIDE = 128 }
+plain = {}
+local IS_PLAIN = { [0] = true, [FLAG.BODY] = true, [FLAG.SIDE] = true, [FLAG.BODY + FLAG.SIDE] = true }
+
+-- Sets flags of a record. Returns whether there is one.
+function add_flag(id, flag)
+  local flags = string.byte(try('GETRANGE', job_root .. id, 1, 1) or '')
+  if not flags then return false end
+  local all = bit.bor(flags, flag)
+  if all ~= flags then redis.call('SETRANGE', job_root .. id, 1, string.char(all)) end
+  return true
+end
+
+-- What stands in the record of a plain job before its body, or before the length of a body of its own.
+function plain.open(queue, emitter, now, has_body)
+  return struct.pack('>BBI6BBc0Bc0', 32, has_body and FLAG.BODY or 0, now, 0, #queue, queue, #emitter, emitter)
+end
+
+-- The queue, the emitter, the place of the body, and the flags of a plain record; nil of any other.
+function plain.read(text)
+  local first, flags = string.byte(text, 1, 2)
+  local length = string.byte(text, 10)
+  if first ~= 32 or not IS_PLAIN[flags] or not length then return nil end
+  local next_length = string.byte(text, 11 + length)
+  local at = next_length and 12 + length + next_length
+  if not at or #text < at then return nil end
+  return string.sub(text, 11, 10 + length), string.sub(text, 12 + length, at - 1), at, flags
+end
+
+-- When a job was added, and how many attempts it has ended.
+function plain.count(text)
+  return struct.unpack('>I6B', text, 3)
+end
+
+-- The length of the body that has a key of its own, or nil.
+function plain.size(text, at)
+  return #text == at + 3 and struct.unpack('>I4', text, at) or nil
+end
+
+-- A plain record with its flags, completed. `ended`: 10 bytes and the worker, as above.
+function plain.close(text, flags, ended, result)
+  local is_small = #result <= SMALL
+  local inline = is_small and struct.pack('>I2', #result) .. result or '\0\0'
+  return string.char(33, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline .. string.sub(text, 10)
+end
+
+-- What waited for others, or for a time, waits for its turn.
+function set_waiting(id)
+  redis.call('SETRANGE', job_root .. id, 0, ' ')
+end
+
+-- Parks a record whatever its format.
+function set_parked(id)
+  local first = string.byte(redis.call('GETRANGE', job_root .. id, 0, 0))
+  redis.call('SETRANGE', job_root .. id, 0, string.char(first - first % 16 + 5))
+end

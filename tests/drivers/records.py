@@ -1,0 +1,52 @@
+"""Records of jobs as a test finds or damages them, past the scripts of the product.
+
+A test changes fields by the product's own Lua part, called alone; it reads them by `records.decode`, which shares nothing
+with that part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eventbus.store.linker import link
+from eventbus.store.records import decode
+from eventbus.store.scripts import pack, read_part
+
+__all__ = ["change_record", "make_record", "read_record"]
+
+_NEW = """
+redis.call('SET', job_root .. id, codec.encode({ state = 'waiting', created = 0, queue = 'queue' }))
+change("""
+_CHANGE = link(
+    "--include base codec fields\nlocal id = take()\nchange(id, unpack(args, 2))\nreturn 1\n", read_part
+)
+
+
+def change_record(job: str, **fields: Any) -> list[Any]:
+    """Return the command that changes fields of a job; `job` is the full key of its record.
+
+    False takes a field out that stands in the record itself.
+    """
+    root, _, name = job.partition("}:job:")
+    book = f"{root}}}:queues"
+    flat = [name]
+    for field, value in fields.items():
+        flat += [field, value]
+    return ["EVAL", _CHANGE, 1, book, pack(flat)]
+
+
+def make_record(job: str, **fields: Any) -> list[Any]:
+    """Return the command that makes the record of a job with these fields."""
+    command = change_record(job, **fields)
+    command[1] = command[1].replace("\nchange(", _NEW, 1)
+    return command
+
+
+def read_record(command: Callable[..., Any], job: str) -> dict[str, str]:
+    """Return the fields of a job; `command` sends a command and answers text that keeps every byte."""
+    root, _, name = job.partition("}:job:")
+    text = command("GET", job)
+    flat = command("HGETALL", f"{root}}}:more:{name}")
+    more = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
+    return {} if text is None else decode(text.encode("utf-8", "surrogateescape"), more)
