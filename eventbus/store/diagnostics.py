@@ -63,6 +63,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "lindex": ("key", "0"),
     "llen": ("key",),
     "lrange": ("key", "0", "0"),
+    "lrem": ("key", "0", "a"),
     "ltrim": ("key", "0", "0"),
     "sadd": ("key", "a"),
     "scard": ("key",),

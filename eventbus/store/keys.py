@@ -15,10 +15,13 @@ from __future__ import annotations
 import hashlib
 from urllib.parse import quote
 
-__all__ = ["EDITION", "KINDS", "Keys", "escape", "key_digest", "payload_digest"]
+__all__ = ["EDITION", "KINDS", "TIME_DIGITS", "Keys", "escape", "key_digest", "payload_digest"]
 
 EDITION = 2
 """The edition of the store: the shape of its keys and records. It is part of every key."""
+
+TIME_DIGITS = 13
+"""What an entry of `completed` begins with: the ms when the job ended."""
 
 #: kind -> (type, content, the scripts that write it, when it is removed)
 KINDS: dict[str, tuple[str, str, str, str]] = {
@@ -51,6 +54,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "renew, rescue",
         "never",
     ),
+    "cuts": ("hash", "queue -> how many entries were ever cut from the head of `completed`", "turn, sweep", "never"),
     "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
     "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
     "control": ("zset", "messages to one worker", "post, cancel, add", "2 min"),
@@ -77,7 +81,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     # one per queue
     "ready": ("zset", "waiting job -> priority and order", "add, turn, rescue", "with its last job"),
     "delayed": ("zset", "delayed job -> due time, ms", "add, turn", "with its last job"),
-    "completed": ("zset", "job -> end, ms", "turn", "by retention"),
+    "completed": ("list", "end, 13 digits of ms, and the job, oldest first", "turn", "by retention"),
     "failed": (
         "zset",
         "job -> end, ms; in `unknown` those without a queue, 7 days",

@@ -84,7 +84,8 @@ class QueryStore:
         """Count the jobs of a queue in one state, in bounded calls; of `waiting-children` only the roots."""
         if state not in ("active", "waiting-children"):
             name = self._keys.of(_PLACES.get(state, state), queue)
-            return await self._caller.command("ZCARD", name, deadline=deadline)
+            command = "LLEN" if state == "completed" else "ZCARD"
+            return await self._caller.command(command, name, deadline=deadline)
         count, cursor = 0, Cursor()
         while True:  # no set has these jobs of this queue alone, so the script must look at each job
             *following, found, _ = await self._list(queue, state, cursor, _ALL, has_rows=0, deadline=deadline)

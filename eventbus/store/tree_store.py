@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
-from eventbus.store.keys import Keys
+from eventbus.store.keys import TIME_DIGITS, Keys
 from eventbus.store.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember
 
 __all__ = ["CALL_ROWS", "PAGE", "PAGE_BYTES", "Chunk", "TreePage", "TreeStore", "TreeVerdict"]
@@ -160,7 +160,11 @@ class TreeStore:
     ) -> list[str]:
         """Return roots of a queue, newest first: open ones, or those that ended in the state `state`."""
         name = self._keys.of("roots" if state == "open" else state, queue)
-        return await self._caller.command("ZREVRANGE", name, first, first + limit - 1, deadline=deadline)
+        last = first + limit - 1
+        if state != "completed":
+            return await self._caller.command("ZREVRANGE", name, first, last, deadline=deadline)
+        entries = await self._caller.command("LRANGE", name, -1 - last, -1 - first, deadline=deadline)
+        return [entry[TIME_DIGITS:] for entry in reversed(entries)]
 
 
 def _pairs(flat: list[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import msgspec
 from harness.backends import Backend
 from harness.journal import Journal
 
-from eventbus.store.keys import KINDS
+from eventbus.store.keys import KINDS, TIME_DIGITS
 from eventbus.store.records import decode
 
 __all__ = ["Audit", "JobRecord", "reconcile"]
@@ -67,9 +67,14 @@ class Audit:
             self._read(client)
             self._members = {
                 (kind, name): set(client.zrange(self._key(kind, name), 0, -1))
-                for kind in ("ready", "delayed", "parked", *_FINAL)
+                for kind in ("ready", "delayed", "parked", "failed", "cancelled")
                 for name in self.names.get(kind, ())
             }
+            for name in self.names.get("completed", ()):
+                entries = client.lrange(self._key("completed", name), 0, -1)
+                jobs = [entry[TIME_DIGITS:] for entry in entries]
+                self.problems += [f"{job}: listed twice in completed" for job, n in Counter(jobs).items() if n > 1]
+                self._members["completed", name] = set(jobs)
             for job, stalls in self._stalls.items():
                 if job in self.jobs:
                     self.jobs[job] = self.jobs[job]._replace(stalls=stalls)

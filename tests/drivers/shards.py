@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from drivers.records import change_record
 
+from eventbus.store.keys import TIME_DIGITS
 from eventbus.store.script_rows import (
     AddQueue,
     AddRow,
@@ -229,12 +230,17 @@ class Shard:
         return await self.score("workers", "", worker)
 
     async def members(self, kind: str, name: str = QUEUE) -> list[str]:
-        """Return the members of a sorted set in order; `name` is empty for a set that each shard has once."""
+        """Return the members of a sorted set, or the jobs that completed, in order; `name` is empty for a set that each shard has once."""
         where = self.key(kind, name) if name else self.shard_key(kind)
+        if kind == "completed":
+            return [entry[TIME_DIGITS:] for entry in await self.command("LRANGE", where, 0, -1)]
         return await self.command("ZRANGE", where, 0, -1)
 
     async def score(self, kind: str, name: str, member: str) -> int | None:
         where = self.key(kind, name) if name else self.shard_key(kind)
+        if kind == "completed":
+            entries = await self.command("LRANGE", where, 0, -1)
+            return {each[TIME_DIGITS:]: int(each[:TIME_DIGITS]) for each in entries}.get(member)
         score = await self.command("ZSCORE", where, member)
         return None if score is None else int(float(score))
 

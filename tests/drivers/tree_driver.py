@@ -227,5 +227,17 @@ class TreeDriver:
         """Return the keys that the server has for jobs: kinds and names."""
         root = self.shard.store.keys.root
         names = await self.shard.command("KEYS", root.replace("{", "[{]").replace("}", "[}]") + ":*")
-        kept = {"queues", "held", "order", "rooted", "wake", "pools", "clock", "worker", "workers", "control"}
+        kept = {
+            "queues",
+            "held",
+            "order",
+            "rooted",
+            "wake",
+            "pools",
+            "clock",
+            "worker",
+            "workers",
+            "control",
+            "cuts",
+        }
         return sorted(name for each in names if (name := each[len(root) + 1 :]).partition(":")[0] not in kept)

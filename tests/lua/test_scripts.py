@@ -270,7 +270,6 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
 _DYNAMIC = {
     *("key(kind, name)", "key(kind, id)", "key(state, queue)", "key(place, record.queue)"),
     "key(list, id)",
-    "key(kind, list[i])",
     "key(state, name)",
     "key(place, queue)",
 }

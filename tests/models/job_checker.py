@@ -29,6 +29,7 @@ class JobChecker:
     def __init__(self, model: JobModel) -> None:
         self.model = model
         self.finals = Finals()
+        self._places: dict[str, int] = {}
         self.answers = Answers()
 
     # claims
@@ -94,6 +95,7 @@ class JobChecker:
         gone = [job for job in self.model.jobs.values() if job.id not in now.jobs]
         assert may_forget or not gone, f"lost: {gone}"
         self._check_forgotten(gone)
+        self._note_completed(now)
         for job in gone:
             del self.model.jobs[job.id]
         assert set(now.jobs) == set(self.model.jobs)
@@ -157,7 +159,16 @@ class JobChecker:
     def _line(self, queue: str, state: str) -> list[Job]:
         """Return the jobs of a queue that ended in one state, the oldest first."""
         found = [each for each in self.model.jobs.values() if (each.queue, each.state) == (queue, state)]
-        return sorted(found, key=lambda job: (job.ended, job.id))
+        return sorted(found, key=lambda job: (job.ended, self._places.get(job.id, 0), job.id))
+
+    def _note_completed(self, now: Snapshot) -> None:
+        """Note the places of jobs in the lists of those that completed: the oldest first."""
+        for queue, jobs in now.values["completed"].items():
+            assert list(jobs.values()) == sorted(jobs.values()), (
+                f"the completed jobs of {queue} are not in order"
+            )
+            places = [self._places.setdefault(job, len(self._places) + 1) for job in jobs]
+            assert places == sorted(places), f"the completed jobs of {queue} have changed places"
 
     def _check_pointers(self, now: Snapshot) -> None:
         model = self.model

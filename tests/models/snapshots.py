@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from eventbus.store.keys import KINDS
+from eventbus.store.keys import KINDS, TIME_DIGITS
 from eventbus.store.records import CORE, FLAGS, MORE, decode
 
 __all__ = ["ENDED", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
@@ -87,6 +87,10 @@ class Snapshot:
             assert kind in KINDS, f"the key {full} is of no known kind"
             self.lives[kind][name] = -1 if ttl < 0 else -(-ttl // UNIT)
             self.values[kind][name] = _shape(KINDS[kind][0], value)
+        for queue, entries in self.values["completed"].items():
+            self.values["completed"][queue] = {
+                entry[TIME_DIGITS:]: int(entry[:TIME_DIGITS]) for entry in entries
+            }
         self._flags: dict[str, int] = {}
         self.jobs: dict[str, dict[str, str]] = {}
         """job -> its fields, those of its record and those beside it."""

@@ -3,12 +3,13 @@
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue state after score limit has_rows
---   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed);
+--   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed;
+--     of a completed one: its number in the list);
 --     '' for the first page
 --   limit: of jobs on the page | has_rows: without them it only counts
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
---include base fields holds
+--include base completed fields holds
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
@@ -64,8 +65,19 @@ local function add_row(id, own_score)
   for i, value in ipairs(numbers) do rows[n + 1 + i] = tonumber(value) or 0 end
 end
 
+-- Completed jobs as a flat list of job, number: the number of an entry is its place and all that was cut before it.
+local function read_numbered()
+  local page, cut = {}, tonumber(redis.call('HGET', root .. ':cuts', queue)) or 0
+  local last = (score == '' and redis.call('LLEN', name) or tonumber(score) - cut) - 1
+  local first = math.max(0, last - SEEN)
+  local entries = last >= 0 and completed.read(queue, first, last) or {}
+  for i = #entries, 1, -1 do page[#page + 1], page[#page + 2] = entries[i].id, whole(cut + first + i - 1) end
+  return page
+end
+
 local function read_page()
   if state == 'active' then return read_held() end
+  if state == 'completed' then return read_numbered() end
   local first = first_rank()
   return redis.call(is_rising and 'ZRANGE' or 'ZREVRANGE', name, first, first + SEEN, 'WITHSCORES')
 end

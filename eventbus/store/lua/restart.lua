@@ -9,7 +9,7 @@
 --   timeout: of the new run, ms from now, or ''
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree)
---include base guard codec fields format ready record pointer putting_off outcomes
+--include base guard codec completed fields format ready record pointer putting_off outcomes
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = read_now(take())
@@ -45,7 +45,11 @@ keep_body(head, id, body)
 redis.call('SET', job_root .. id, codec.encode(head))
 if redis.call('EXISTS', key('log', id)) == 1 then add_flag(id, FLAG.SIDE) end
 note_error(id, text)
-redis.call('ZREM', key(state, queue), id)
+if state == 'completed' then
+  completed.unlist(queue, id, record.ended)
+else
+  redis.call('ZREM', key(state, queue), id)
+end
 try('ZADD', key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 

@@ -4,7 +4,7 @@
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
---include base guard retain delays
+--include base guard retain completed delays
 
 local now = read_now(take())
 local limit, count = take(), take()
@@ -13,7 +13,7 @@ redis.call('ZREM', root .. ':due', '')
 for _ = 1, count do
   local queue, keep_completed, age_completed, keep_failed, age_failed = take(), take(), take(), take(), take()
   note_delayed(queue)
-  removed = removed + retain('completed', queue, keep_completed, age_completed, limit, now)
+  removed = removed + completed.retain(queue, keep_completed, age_completed, limit, now)
   removed = removed + retain('failed', queue, keep_failed, age_failed, limit, now)
   removed = removed + retain('cancelled', queue, keep_failed, age_failed, limit, now)
 end

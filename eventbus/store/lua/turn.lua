@@ -15,7 +15,7 @@
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base guard outcomes holds settle due candidate claim
---defer load_retention: retain
+--defer load_retention: retain completed
 --defer load_trees: ready settle_rows chores telling stopping candidate_unusual claim_odd putting_off answer_again
 
 local now = read_now(take())

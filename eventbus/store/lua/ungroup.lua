@@ -7,7 +7,7 @@
 --   call, text: as for `cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard retain record cancelling presence epilogue
+--include base guard retain completed record cancelling presence epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
 local now = read_now(take())
@@ -40,14 +40,24 @@ local ready = {}
 end_call(ready, now)
 
 -- No worker sweeps this queue any more: what ended in it gets an expiry in the place of its entry.
-for _, state in ipairs(is_done and { 'completed', 'failed', 'cancelled' } or {}) do
-  local place, age = key(state, name), math.min(state == 'completed' and age_completed or age_failed, LONGEST)
+local function expire(id, ended, age)
+  local rest = whole(math.max(ended + math.min(age, LONGEST) - now, WINDOW))
+  for _, each in ipairs(record_keys({ id })) do redis.call('PEXPIRE', each, rest) end
+end
+
+for _, state in ipairs(is_done and { 'failed', 'cancelled' } or {}) do
+  local place = key(state, name)
   local ended = redis.call('ZRANGE', place, 0, limit - 1, 'WITHSCORES')
   for i = 1, #ended, 2 do
-    local rest = whole(math.max(tonumber(ended[i + 1]) + age - now, WINDOW))
-    for _, each in ipairs(record_keys({ ended[i] })) do redis.call('PEXPIRE', each, rest) end
+    expire(ended[i], tonumber(ended[i + 1]), age_failed)
     redis.call('ZREM', place, ended[i])
   end
   is_done = is_done and redis.call('EXISTS', place) == 0
+end
+if is_done then
+  for _, each in ipairs(completed.read(name, 0, limit - 1)) do expire(each.id, each.ended or now, age_completed) end
+  redis.call('LTRIM', key('completed', name), limit, -1)
+  is_done = redis.call('EXISTS', key('completed', name)) == 0
+  if is_done then redis.call('HDEL', root .. ':cuts', name) end
 end
 return { is_done and 'done' or 'more', workers, cancelled }

@@ -43,7 +43,7 @@ _DAMAGES: dict[str, list[tuple[Any, ...]]] = {
 _AT_CLAIM = {
     "state delayed": [("CHANGE", "job", "state", "delayed")],
     "state parked": [("CHANGE", "job", "state", "parked")],
-    "state completed": [("CHANGE", "job", "ended", 1, "result", "1", "state", "completed")],
+    "state failed": [("CHANGE", "job", "ended", 1, "result", "1", "state", "failed")],
     "body missing": [("DEL", "body")],
     "body a list": [("DEL", "body"), ("RPUSH", "body", "junk")],
 }

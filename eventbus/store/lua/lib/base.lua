@@ -34,12 +34,12 @@ function whole(n)
   return string.format('%.0f', n)
 end
 
--- The time of the call is written many times: as text, made once.
+-- The time of the call is written many times: as text of 13 digits, made once.
 local stamps = {}
 function stamp(now)
   local text = stamps[now]
   if not text then
-    text = whole(now)
+    text = string.format('%013.0f', now)
     stamps[now] = text
   end
   return text

@@ -52,7 +52,7 @@ function finish(id, record, state, text, now, key_ttl)
     local is_unlisted = state == 'completed' and not try('RPUSH', key('done', record.root), id)
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up, is_unlisted = is_unlisted }
   elseif not record.is_removed then
-    push(ends, state .. ':' .. record.queue, stamp(now), id)
+    list_end(state, record.queue, id, now)
   end
   if record.tree then end_root(id, record) end
   if record.key then end_key(id, record, state, text, key_ttl) end

@@ -54,6 +54,11 @@ function plain.count(text)
   return struct.unpack('>I6B', text, 3)
 end
 
+-- When the job completed; nil of one that did not.
+function plain.ended(text)
+  return string.byte(text) == 33 and #text >= 15 and struct.unpack('>I6', text, 10) or nil
+end
+
 -- The length of the body that has a key of its own, or nil.
 function plain.size(text, at)
   return #text == at + 3 and struct.unpack('>I4', text, at) or nil

@@ -1,9 +1,10 @@
 --needs base
---exports KEPT INLINE ends reply flush_ends
+--exports KEPT INLINE list_end reply flush_ends
 -- What ended in this call: it is listed, and its emitters are told, by the last writes of the call.
 KEPT = 604800000 -- a week
 INLINE = 8192 -- larger outcomes are announced to emitters, not carried
-ends = {} -- state .. ':' .. queue -> flat list of time, job
+local ends = {} -- state .. ':' .. queue -> flat list of time, job
+local done = {} -- queue -> entries of its list (`completed.lua`)
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
 function reply(emitter, id, state, text)
@@ -16,18 +17,31 @@ function reply(emitter, id, state, text)
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, state, is_carried and 1 or 0, is_carried and text or ''
 end
 
--- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
-local function expire_unlisted(list)
-  for i = 2, #list, 2 do
-    for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, list[i]), KEPT) end
+function list_end(state, queue, id, now)
+  if state == 'completed' then
+    push(done, queue, stamp(now) .. id)
+  else
+    push(ends, state .. ':' .. queue, stamp(now), id)
   end
 end
 
--- The last write of a call: finished sets, and one stream entry for each emitter.
+-- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
+local function expire_unlisted(id)
+  for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, id), KEPT) end
+end
+
+-- The last write of a call: what ended is listed, and each emitter gets one entry.
 -- NOMKSTREAM: the stream of an emitter that is gone does not come back.
 function flush_ends()
+  for queue, list in pairs(done) do
+    if not try_many('RPUSH', key('completed', queue), list) then
+      for _, entry in ipairs(list) do expire_unlisted(string.sub(entry, 14)) end
+    end
+  end
   for name, list in pairs(ends) do
-    if not try_many('ZADD', root .. ':' .. name, list) then expire_unlisted(list) end
+    if not try_many('ZADD', root .. ':' .. name, list) then
+      for i = 2, #list, 2 do expire_unlisted(list[i]) end
+    end
   end
   for emitter, rows in pairs(replies) do
     try('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))

@@ -1,4 +1,4 @@
---needs base chore_list format
+--needs base chore_list completed format
 --exports WINDOW record_keys forget forget_ties retain retain_ended
 -- Removing finished jobs: bounded work in each call, oldest first.
 WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
@@ -101,7 +101,12 @@ function retain_ended(queue, is_asked, now)
     if count and (is_asked or count >= 8) then
       local keep = is_completed and queue.keep_completed or queue.keep_failed
       local age = is_completed and queue.age_completed or queue.age_failed
-      retain(state, queue.name, keep, age, (count >= 8 and 2 or 16) * count + 16, now)
+      local limit = (count >= 8 and 2 or 16) * count + 16
+      if is_completed then
+        completed.retain(queue.name, keep, age, limit, now)
+      else
+        retain(state, queue.name, keep, age, limit, now)
+      end
     end
   end
 end

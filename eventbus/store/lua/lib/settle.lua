@@ -65,7 +65,7 @@ end
 function write_simple(simple, held, worker, policies, now)
   if not simple[1] then return end
   local ended, records, n = {}, {}, 0
-  local ending_of, time = make_endings(worker, now), stamp(now)
+  local ending_of = make_endings(worker, now)
   for i = 1, #simple, 4 do
     local id, record, text = simple[i], simple[i + 1], simple[i + 3]
     local queue, emitter, _, flags = plain.read(record)
@@ -78,7 +78,7 @@ function write_simple(simple, held, worker, policies, now)
       records[n + 1], records[n + 2] = key('result', id), text
       n = n + 2
     end
-    push(ends, 'completed:' .. queue, time, id)
+    list_end('completed', queue, id, now)
     if emitter ~= '' then reply(emitter, id, 'completed', text) end
   end
   set_all(records)
