@@ -1,4 +1,4 @@
---exports root key job_root args at take read_now whole stamp begin_writing call_many set_all try try_many push
+--exports root key job_root args at take read_now whole begin_writing call_many get_all set_all try try_many push
 -- Shared by every script: the shard's root, key names, the packed argument, the time.
 -- KEYS[1] is the shard's book, `<root>:queues`; every key starts with the root and so carries its hash tag.
 -- KEYS[2] never exists. A cluster whose slot moves looks for both: while they are on two nodes it refuses the whole
@@ -34,17 +34,6 @@ function whole(n)
   return string.format('%.0f', n)
 end
 
--- The time of the call is written many times: as text of 13 digits, made once.
-local stamps = {}
-function stamp(now)
-  local text = stamps[now]
-  if not text then
-    text = string.format('%013.0f', now)
-    stamps[now] = text
-  end
-  return text
-end
-
 -- The first write of calls that a full server must let through: it allows what frees memory, and all behind that.
 function begin_writing()
   redis.call('HDEL', KEYS[1], '')
@@ -55,6 +44,17 @@ function call_many(command, name, list)
   for first = 1, #list, 1000 do
     redis.call(command, name, unpack(list, first, math.min(first + 999, #list)))
   end
+end
+
+-- Reads many strings: one command for all. false where there is none, or somebody else's type.
+function get_all(names)
+  local values = {}
+  for first = 1, #names, 1000 do
+    for i, value in ipairs(redis.call('MGET', unpack(names, first, math.min(first + 999, #names)))) do
+      values[first + i - 1] = value
+    end
+  end
+  return values
 end
 
 -- Sets many strings, given as key, value pairs.

@@ -42,13 +42,9 @@ function add_bodies(plan, queues)
   if not apart[1] then return end
   local names, missing = {}, {}
   for i = 2, #apart, 2 do names[#names + 1] = apart[i] end
-  for first = 1, #names, 1000 do
-    local last = math.min(first + 999, #names)
-    local bodies = redis.call('MGET', unpack(names, first, last))
-    for i = first, last do
-      local place, body = apart[2 * i - 1], bodies[i - first + 1]
-      if body then plan.rows[(place - 1) * WIDTH + 3] = body else missing[#missing + 1] = place end
-    end
+  for i, body in ipairs(get_all(names)) do
+    local place = apart[2 * i - 1]
+    if body then plan.rows[(place - 1) * WIDTH + 3] = body else missing[#missing + 1] = place end
   end
   for i = #missing, 1, -1 do drop_claim(plan, missing[i], queues) end
 end

@@ -20,13 +20,9 @@ function read_records(queues, counts)
       names[#names + 1], places[#places + 1] = job_root .. queue.ids[j], queue
     end
   end
-  for first = 1, #names, 1000 do
-    local last = math.min(first + 999, #names)
-    local found = redis.call('MGET', unpack(names, first, last))
-    for i = first, last do
-      local records = places[i].records
-      records[#records + 1] = found[i - first + 1]
-    end
+  for i, text in ipairs(get_all(names)) do
+    local records = places[i].records
+    records[#records + 1] = text
   end
 end
 

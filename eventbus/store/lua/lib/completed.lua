@@ -31,7 +31,7 @@ end
 local function list_confirmed(entries, count)
   local names, ids = {}, {}
   for i = 1, count do names[i] = job_root .. entries[i].id end
-  for i, text in ipairs(redis.call('MGET', unpack(names))) do
+  for i, text in ipairs(get_all(names)) do
     if not text or plain.ended(text) == entries[i].ended then ids[#ids + 1] = entries[i].id end
   end
   return ids
@@ -52,5 +52,5 @@ end
 
 function completed.unlist(queue, id, ended)
   local name = key('completed', queue)
-  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, stamp(ended) .. id) end
+  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, string.format('%013.0f', ended) .. id) end
 end

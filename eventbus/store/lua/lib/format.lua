@@ -64,11 +64,13 @@ function plain.size(text, at)
   return #text == at + 3 and struct.unpack('>I4', text, at) or nil
 end
 
--- A plain record with its flags, completed. `ended`: 10 bytes and the worker, as above.
-function plain.close(text, flags, ended, result)
+-- A plain record, completed; `ended`: 10 bytes and the worker, as above. Its emitter is told now, and forgotten.
+function plain.close(text, ended, result)
+  local queue, _, at, flags = plain.read(text)
   local is_small = #result <= SMALL
   local inline = is_small and struct.pack('>I2', #result) .. result or '\0\0'
-  return string.char(33, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline .. string.sub(text, 10)
+  return string.char(33, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline
+    .. string.sub(text, 10, 10 + #queue) .. '\0' .. string.sub(text, at)
 end
 
 -- What waited for others, or for a time, waits for its turn.

@@ -17,6 +17,17 @@ function reply(emitter, id, state, text)
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, state, is_carried and 1 or 0, is_carried and text or ''
 end
 
+-- The time of the call is written many times: as text of 13 digits, made once.
+local stamps = {}
+local function stamp(now)
+  local text = stamps[now]
+  if not text then
+    text = string.format('%013.0f', now)
+    stamps[now] = text
+  end
+  return text
+end
+
 function list_end(state, queue, id, now)
   if state == 'completed' then
     push(done, queue, stamp(now) .. id)

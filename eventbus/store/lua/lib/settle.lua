@@ -22,11 +22,7 @@ local function read_records(holds, count)
       names[#names + 1], places[#places + 1] = job_root .. args[row + 1], i
     end
   end
-  for first = 1, #names, 1000 do
-    local last = math.min(first + 999, #names)
-    local found = redis.call('MGET', unpack(names, first, last))
-    for i = first, last do records[places[i]] = found[i - first + 1] end
-  end
+  for i, text in ipairs(get_all(names)) do records[places[i]] = text end
   return records
 end
 
@@ -68,11 +64,11 @@ function write_simple(simple, held, worker, policies, now)
   local ending_of = make_endings(worker, now)
   for i = 1, #simple, 4 do
     local id, record, text = simple[i], simple[i + 1], simple[i + 3]
-    local queue, emitter, _, flags = plain.read(record)
+    local queue, emitter = plain.read(record)
     local policy = policies[queue]
     if policy then policy.completed = (policy.completed or 0) + 1 end
     ended[#ended + 1] = id
-    records[n + 1], records[n + 2] = job_root .. id, plain.close(record, flags, ending_of(simple[i + 2]), text)
+    records[n + 1], records[n + 2] = job_root .. id, plain.close(record, ending_of(simple[i + 2]), text)
     n = n + 2
     if #text > SMALL then
       records[n + 1], records[n + 2] = key('result', id), text
