@@ -20,12 +20,12 @@ LEASE = 1.0
 
 
 @pytest.mark.servers("one")
-async def test_code_that_holds_the_gil_for_four_leases_loses_its_job_to_another_worker(
+async def test_code_that_holds_the_gil_for_eight_leases_loses_its_job_to_another_worker(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:
     holder = start_worker(server, lease=LEASE)
     async with EventProvider(server.url) as provider:
-        seized = provider.emit("seize", {"seconds": 4 * LEASE})
+        seized = provider.emit("seize", {"seconds": 8 * LEASE})
         await until("it runs", lambda: len(journal.read("began")) == 1, story=holder.story)
         other = start_worker(server, lease=LEASE)
         result = await seized
