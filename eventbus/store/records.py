@@ -55,7 +55,7 @@ CORE: dict[str, str] = {
     "lasted": "how long the run that ended it took, ms",
     "worker": "who ran it at the end; empty if nobody did",
     "result": "result or error, JSON, up to 256 bytes",
-    "is_later": "a later release wrote it: it is parked unread",
+    "is_later": "it has a flag of a later release: it is parked",
 }
 
 #: the fields beside the record -> (what each has, the Lua files that write it)
@@ -70,7 +70,7 @@ MORE: dict[str, tuple[str, str]] = {
     "attempts": ("attempts that ended, from 255 on", "fields"),
     "stalls": ("stalls", "stalls verdict"),
     "cancel": ("who cancelled it: a call, or the root of its tree", "cancelling stopping"),
-    "why": ("why it was parked, the first 64 bytes", "settle_rows"),
+    "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
     "order": ("of a parked job: its place in `ready` before", "settle_rows"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",

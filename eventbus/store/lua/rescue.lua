@@ -21,9 +21,7 @@ local holds, over = read_expired(found, limit, lease, now)
 local stalled, bad, strays = {}, {}, {}
 for _, hold in ipairs(holds) do
   local record, why, queue = read(hold.id)
-  if record and record.is_later then
-    record, why, queue = nil, 'of a later release', record.queue
-  elseif record and record.state ~= 'waiting' and not is_placed(hold.id, record) then
+  if record and record.state ~= 'waiting' and not is_placed(hold.id, record) then
     record, why, queue = nil, 'held in the state ' .. record.state, record.queue
   end
   if not record then

@@ -130,6 +130,9 @@ async def test_a_child_that_needs_what_has_failed_stops_the_tree(step: TreeDrive
     await step.claim(worker="x")
     await step.end("failed", "f/k", text="{}", worker="x")
     await step.shard.command("HDEL", step.shard.key("more", "f/k"), "up")
+    await step.shard.command(
+        "SETRANGE", step.shard.key("job", "f/k"), 1, " "
+    )  # a member without further fields
     await step.spawn("f/a", _child("c", needs=["f/k"]))
     assert (await step.look()).root["stopper"] == "f/k"
     await step.undo()

@@ -46,9 +46,10 @@ end
 
 -- A root that stops is claimed knowing it.
 function name_holder(id, record, token, now)
-  if record.waited then clear(id, 'waited') end
   if record.stop then redis.call('HSET', key('more', id), 'knows', now) end
-  if not (record.root or record.tree) then return end
-  record.token, record.claimed = token, now
-  redis.call('SET', job_root .. id, codec.encode(record)) -- as it was read in this call
+  if record.root or record.tree then
+    record.token, record.claimed = token, now
+    redis.call('SET', job_root .. id, codec.encode(record)) -- as it was read in this call
+  end
+  if record.waited then clear(id, 'waited') end -- last: it may change the record
 end

@@ -1,4 +1,4 @@
---needs fields marks putting_off record stopping trees
+--needs fields format marks putting_off record stopping trees
 --exports set_odd_apart
 -- Candidates that were no job to claim: damaged ones are set apart, those of a later release parked, and stray
 -- entries are only removed. What was ready in a tree that stops is cancelled.
@@ -6,7 +6,7 @@
 -- What is wrong with a candidate; nil for a stray entry. The second value: whether a later release wrote it.
 local function judge(id, queue)
   local record, why = read(id)
-  if record and record.is_later then return 'of a later release', true end
+  if record and record.is_later or plain.is_later(id) then return 'of a later release', true end
   if record and record.queue ~= queue then why = 'belongs to queue ' .. record.queue end
   if why then return why end
   if record.state ~= 'waiting' then return not is_placed(id, record) and 'waits in the state ' .. record.state or nil end

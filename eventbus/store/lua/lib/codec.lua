@@ -3,7 +3,7 @@
 -- A record as a table: what the short ways of `format.lua` do not know.
 --   fields: state, flags, created, attempts, queue, reply, root; body, or size of a body of its own;
 --     ended, lasted, worker, result of one that has ended; claimed, token of one that names its holder
---   is_later: a later release wrote it
+--   is_later: it has a flag of a later release, so it is not run
 codec = {}
 local NAMES = {
   [0] = 'waiting', 'completed', 'failed', 'cancelled', 'delayed', 'parked', 'waiting-children',
@@ -47,7 +47,7 @@ end
 function codec.decode(text)
   local first, flags = string.byte(text, 1, 2)
   local code = (first or 0) % 16
-  if first and first - code == 48 then return { state = NAMES[code] or 'parked', flags = 0, is_later = true } end
+  if first and first - code == 48 then return nil, 'of a format to come', { state = NAMES[code] } end
   if not first or first - code ~= 32 or not NAMES[code] then return nil, 'no format and state that are known', {} end
   if #text < 10 then return nil, 'cut off', {} end
   local record = { state = NAMES[code], flags = flags }

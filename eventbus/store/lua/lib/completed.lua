@@ -32,7 +32,7 @@ local function list_confirmed(entries, count)
   local names, ids = {}, {}
   for i = 1, count do names[i] = job_root .. entries[i].id end
   for i, text in ipairs(get_all(names)) do
-    if not text or plain.ended(text) == entries[i].ended then ids[#ids + 1] = entries[i].id end
+    if not text or plain.is_over(text, entries[i].ended) then ids[#ids + 1] = entries[i].id end
   end
   return ids
 end

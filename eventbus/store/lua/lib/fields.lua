@@ -18,6 +18,7 @@ function fetch(id, text)
   if not record or bit.band(record.flags, FLAG.MORE) ~= 0 then
     local more = try('HGETALL', key('more', id))
     if not more then record, why = nil, why or 'its further fields are not a hash' end
+    if record and #more == 0 then record, why = nil, 'its further fields are gone' end
     for i = 1, #(more or {}), 2 do
       if not codec.is_core[more[i]] or more[i] == 'attempts' then known[more[i]] = more[i + 1] end
     end
@@ -65,15 +66,24 @@ function change(id, ...)
     end
   end
   if #more > 0 then
-    redis.call('HSET', key('more', id), unpack(more))
+    if not try('HSET', key('more', id), unpack(more)) then -- somebody else's value
+      redis.call('DEL', key('more', id))
+      redis.call('HSET', key('more', id), unpack(more))
+    end
     record.flags = bit.bor(record.flags, FLAG.MORE)
   end
   redis.call('SET', job_root .. id, codec.encode(record))
 end
 
--- Takes fields away that stand in `more`; returns how many there were.
+-- Takes fields away that stand in `more`; returns how many there were. A record without further fields says so.
 function clear(id, ...)
-  return try('HDEL', key('more', id), ...) or 0
+  local count = try('HDEL', key('more', id), ...) or 0
+  local record = count > 0 and redis.call('EXISTS', key('more', id)) == 0 and peek(id)
+  if record then
+    record.flags = bit.band(record.flags, 255 - FLAG.MORE)
+    redis.call('SET', job_root .. id, codec.encode(record))
+  end
+  return count
 end
 
 -- Keeps what the outcome of an open job will be.

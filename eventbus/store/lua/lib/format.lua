@@ -3,7 +3,8 @@
 -- The record of a job is one string, so that most jobs cost the server one key and one short command.
 -- This file and `codec.lua` alone know where its bytes are. Numbers have their highest byte first.
 --
---   offset  0  1 byte   0x20 + state; 0x30 + state is a format to come, which is parked unread
+--   offset  0  1 byte   0x20 + state; 0x30 + state is a format to come: who would run such a job parks it unread, and
+--                       to all else its record is damaged
 --           1  1 byte   flags
 --           2  6 bytes  when it was added, ms
 --           8  1 byte   attempts that ended; 255: the field `attempts` of `more:<id>` has their number
@@ -16,7 +17,7 @@
 --           6 waits for others; 8 is 0 of a record that names its holder
 --   flags   1 MORE: `more:<id>` has what is unusual; 2 BODY; 4 RESULT: `result:<id>` has its outcome, or what the
 --           outcome will be; 16 STOP: of a root, its tree stops; 32 MEMBER; 128 SIDE: it may have progress, a log,
---           waiters or checkpoints; 8 and 64 are for later releases: a record with them is parked, too
+--           waiters or checkpoints; 8 and 64 are for later releases: a job with them is not run, but parked
 --
 -- A plain record is waiting, and has no flags but BODY and SIDE. The functions of this file read and change it by place.
 SMALL = 256 -- longer bodies and results have keys of their own: a settle would copy them
@@ -26,11 +27,17 @@ local IS_PLAIN = { [0] = true, [FLAG.BODY] = true, [FLAG.SIDE] = true, [FLAG.BOD
 
 -- Sets flags of a record. Returns whether there is one.
 function add_flag(id, flag)
-  local flags = string.byte(try('GETRANGE', job_root .. id, 1, 1) or '')
-  if not flags then return false end
+  local first, flags = string.byte(try('GETRANGE', job_root .. id, 0, 1) or '', 1, 2)
+  if not flags or first < 32 or first > 47 then return false end
   local all = bit.bor(flags, flag)
   if all ~= flags then redis.call('SETRANGE', job_root .. id, 1, string.char(all)) end
   return true
+end
+
+-- Whether a later release wrote the record, in a format to come.
+function plain.is_later(id)
+  local first = string.byte(try('GETRANGE', job_root .. id, 0, 0) or '')
+  return first and first >= 48 and first < 64
 end
 
 -- What stands in the record of a plain job before its body, or before the length of a body of its own.
@@ -54,9 +61,11 @@ function plain.count(text)
   return struct.unpack('>I6B', text, 3)
 end
 
--- When the job completed; nil of one that did not.
-function plain.ended(text)
-  return string.byte(text) == 33 and #text >= 15 and struct.unpack('>I6', text, 10) or nil
+-- Whether a job that completed then may be forgotten: its record still says so, or cannot be read at all.
+function plain.is_over(text, ended)
+  local first = string.byte(text)
+  if first ~= 33 then return not first or first < 32 or first > 47 end
+  return #text < 15 or struct.unpack('>I6', text, 10) == ended
 end
 
 -- The length of the body that has a key of its own, or nil.
@@ -78,7 +87,7 @@ function set_waiting(id)
   redis.call('SETRANGE', job_root .. id, 0, ' ')
 end
 
--- Parks a record whatever its format.
+-- Parks a record of a format to come.
 function set_parked(id)
   local first = string.byte(redis.call('GETRANGE', job_root .. id, 0, 0))
   redis.call('SETRANGE', job_root .. id, 0, string.char(first - first % 16 + 5))

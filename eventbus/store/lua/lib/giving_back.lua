@@ -1,4 +1,4 @@
---needs base epilogue record settle_rows stalls
+--needs base epilogue putting_off record settle_rows stalls
 --exports give_back
 -- Giving back what a worker holds and does not know of. It may have run: where the server forgot, in a failover, that
 -- it had ended. So that is a stall.
@@ -17,9 +17,12 @@ function give_back(jobs, worker, now)
       record.id, ids[#ids + 1] = id, id
       note_stall(record, jobs[i].hold, worker, message)
       rows[#rows + 1] = { id = id, state = 'waiting', attempts = '', text = '', delay = 0, hold = jobs[i].hold }
+    elseif record and record.state == 'waiting' then
+      redis.call('HDEL', held, id)
+      park_later(id, record.queue, now)
     else
       redis.call('HDEL', held, id)
-      if record and (record.is_later or not is_placed(id, record)) then why, queue = 'held in the state ' .. record.state, record.queue end
+      if record and not is_placed(id, record) then why, queue = 'held in the state ' .. record.state, record.queue end
       if why then quarantine(id, queue, why, now) end
     end
   end

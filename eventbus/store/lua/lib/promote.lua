@@ -1,4 +1,4 @@
---needs base delays putting_off ready record
+--needs base delays format putting_off ready record
 --exports promote
 -- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
 local to_promote = 100 -- jobs that one call promotes
@@ -8,14 +8,16 @@ local function read_due(queue, ids)
   local due, bad, later = {}, {}, {}
   for _, id in ipairs(ids) do
     local record, why = read(id)
-    if record and not record.is_later and record.queue ~= queue then
+    local is_later = record and record.is_later or plain.is_later(id)
+    if is_later then why = nil end
+    if record and not is_later and record.queue ~= queue then
       why = 'delayed in queue ' .. queue .. ' and of queue ' .. record.queue
-    elseif record and not record.is_later and record.state ~= 'delayed' and not is_placed(id, record) then
+    elseif record and not is_later and record.state ~= 'delayed' and not is_placed(id, record) then
       why = 'delayed in the state ' .. record.state
     end
     if why then
       bad[#bad + 1] = { id = id, why = why }
-    elseif record.is_later then
+    elseif is_later then
       later[#later + 1] = id
     elseif record.state == 'delayed' then
       record.id = id

@@ -1,4 +1,4 @@
---needs base delays format record
+--needs base delays fields format record
 --exports set_apart put_off park_later
 -- Jobs that are in the server and cannot go where they belong, because somebody else's value stands in that place.
 
@@ -12,6 +12,6 @@ end
 
 -- A job of a later release waits for a worker that can read it.
 function park_later(id, queue, now)
-  set_parked(id)
+  if peek(id) then change(id, 'state', 'parked', 'token', false) else set_parked(id) end
   if not try('ZADD', key('parked', queue), now, id) then put_off(id, now, queue) end
 end

@@ -25,7 +25,7 @@ end
 -- while that one holds it; of others only a search tells (`find_hold`).
 function read_lease(id)
   local record = fetch(id)
-  if not record or record.is_later then return nil end
+  if not record then return nil end
   if record.state == 'waiting' and record.token and read_hold(id, record.token) then record.state = 'active' end
   return record
 end
@@ -70,8 +70,10 @@ function quarantine(id, queue, why, now)
     record.root = other.tree and dependent or other.root
   end
   -- It goes when its tree does, with all that may stand beside it; and the members of a root do not start.
-  local flags = FLAG.MORE + FLAG.SIDE
-  redis.call('SET', name, codec.encode({ state = 'waiting', flags = flags, created = now, queue = record.queue, root = record.root }))
+  local size = redis.call('EXISTS', key('body', id)) == 1 and 0 or nil
+  local head = { state = 'waiting', flags = FLAG.RESULT + FLAG.SIDE, created = now, queue = record.queue, root = record.root, size = size }
+  redis.call('SET', name, codec.encode(head))
+  change(id, 'why', string.sub(why, 1, 64))
   if record.tree then change(id, 'tree', 1, 'stop', 'failed') end
   local text = cjson.encode({
     type = 'StoreCorrupt',

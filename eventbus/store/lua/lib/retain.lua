@@ -24,7 +24,8 @@ end
 local function list_keys(ids, records)
   local names, trees = {}, {}
   for i, id in ipairs(ids) do
-    local flags = string.byte(records[i] or '', 2)
+    local first, flags = string.byte(records[i] or '', 1, 2)
+    if not first or first < 32 or first > 47 then flags = nil end
     names[#names + 1] = job_root .. id
     if not flags or flags % (2 * FLAG.MORE) >= FLAG.MORE then trees[#trees + 1] = id end
     for _, kind in ipairs(flags == 0 and {} or SIDES) do

@@ -22,6 +22,7 @@ function tell_failure(dependent, each, now)
   local found = try('SMISMEMBER', key('needs', dependent), each.id)
   if not found or waits_for_nothing(dependent) then return break_tree(dependent, each.id, 'needs', dependent, now) end
   if found[1] ~= 1 then return end -- an earlier run's
+  if not (record.tree or record.root) then return quarantine(dependent, record.queue, 'it waited in a tree', now) end
   local policy = each.up or record.on or 'fail'
   local top = record.tree and dependent or record.root
   local stops = record.tree or policy == 'fail' and (fetch(top) or {}).on == 'wake'
