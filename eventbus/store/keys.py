@@ -54,7 +54,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "renew, rescue",
         "never",
     ),
-    "cuts": ("hash", "queue -> how many entries were ever cut from the head of `completed`", "turn, sweep", "never"),
+    "cuts": (
+        "hash",
+        "queue -> how many entries were ever cut from the head of `completed`",
+        "turn, sweep",
+        "never",
+    ),
     "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
     "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
     "control": ("zset", "messages to one worker", "post, cancel, add", "2 min"),

@@ -73,7 +73,9 @@ class Audit:
             for name in self.names.get("completed", ()):
                 entries = client.lrange(self._key("completed", name), 0, -1)
                 jobs = [entry[TIME_DIGITS:] for entry in entries]
-                self.problems += [f"{job}: listed twice in completed" for job, n in Counter(jobs).items() if n > 1]
+                self.problems += [
+                    f"{job}: listed twice in completed" for job, n in Counter(jobs).items() if n > 1
+                ]
                 self._members["completed", name] = set(jobs)
             for job, stalls in self._stalls.items():
                 if job in self.jobs:

@@ -145,7 +145,8 @@ class Proxy:
         self._listening.set()
         await self._stop.wait()
         listener.close()
-        while self._serving:
+        # A client that was accepted a moment ago is a task before it is served.
+        while self._serving or len(asyncio.all_tasks()) > 1:
             self._break_all()
             await asyncio.sleep(0)
 

@@ -67,7 +67,7 @@ end
 
 -- Completed jobs as a flat list of job, number: the number of an entry is its place and all that was cut before it.
 local function read_numbered()
-  local page, cut = {}, tonumber(redis.call('HGET', root .. ':cuts', queue)) or 0
+  local page, cut = {}, tonumber(try('HGET', root .. ':cuts', queue)) or 0
   local last = (score == '' and redis.call('LLEN', name) or tonumber(score) - cut) - 1
   local first = math.max(0, last - SEEN)
   local entries = last >= 0 and completed.read(queue, first, last) or {}

@@ -58,6 +58,6 @@ if is_done then
   for _, each in ipairs(completed.read(name, 0, limit - 1)) do expire(each.id, each.ended or now, age_completed) end
   redis.call('LTRIM', key('completed', name), limit, -1)
   is_done = redis.call('EXISTS', key('completed', name)) == 0
-  if is_done then redis.call('HDEL', root .. ':cuts', name) end
+  if is_done then try('HDEL', root .. ':cuts', name) end
 end
 return { is_done and 'done' or 'more', workers, cancelled }

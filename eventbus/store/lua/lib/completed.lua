@@ -44,7 +44,7 @@ function completed.retain(queue, count, age, limit, now)
   local entries, old = count_old(queue, count, age, limit, now)
   if old == 0 then return 0 end
   redis.call('LTRIM', key('completed', queue), old, -1)
-  redis.call('HINCRBY', root .. ':cuts', queue, old)
+  try('HINCRBY', root .. ':cuts', queue, old)
   local ids = list_confirmed(entries, old)
   forget(ids)
   return #ids

@@ -10,7 +10,8 @@ function peek(id)
   return codec.decode(text)
 end
 
--- All fields; `text` is the record if it was read already. Returns the record; or nil, what is wrong with it, its queue if that is known, and what could be read.
+-- All fields; `text` is the record if it was read already.
+-- Returns the record; or nil, what is wrong with it, its queue if that is known, and what could be read.
 function fetch(id, text)
   local record, why, known
   if text then record, why, known = codec.decode(text) else record, why, known = peek(id) end
