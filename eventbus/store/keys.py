@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "held": (
         "hash",
-        "job -> its hold by one worker: when it was claimed, mark, token; `#`: registration; `#lane`: its last call",
+        "job -> its hold by one worker: when it was claimed, mark, place in the queue, token; `#`: registration; `#lane`: its last call",
         "turn, renew, checkpoint, cancel, rescue, deregister",
         "10 min after its worker",
     ),

@@ -1,8 +1,7 @@
 --needs base
 --exports register unregister worker_of make_hold time_of order_of token_of read_hold find_hold load_holds is_older list_held ask_holder
 -- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
--- is settled. Its record does not change by that, unless it names its holder (`token`: members and roots of trees, and
--- jobs that wait for children).
+-- is settled. Its record does not change by that, except that members and roots of trees name their holder (`token`).
 --   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 8 bytes, the
 --     place in the queue that it had; the token
 --   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job

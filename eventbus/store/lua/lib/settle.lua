@@ -1,7 +1,7 @@
 --needs base format holds outcomes
 --exports read_holds read_settles write_simple
 -- Settling: first every hold is checked, then the outcomes are written.
--- Most jobs simply complete: nothing to count, nobody but their emitter to tell, a small result.
+-- Most jobs simply complete: nothing to count, nobody but their emitter to tell.
 -- These go a short way of their own, which is what a busy worker's turn mostly does; all others are
 -- rows for `settle_rows.lua`.
 local WIDTH = 6 -- fields of a settle
