@@ -197,7 +197,7 @@ class Inspector:
             limit=limit,
             deadline=self._settings.deadline(call_timeout),
         )
-        following = None if page.cursor is None else f"{page.cursor.score}:{page.cursor.after}"
+        following = None if page.cursor is None else _write_cursor(page.cursor)
         return JobList(jobs=[_summary(row) for row in page.jobs], cursor=following)
 
     async def counts(
@@ -249,14 +249,15 @@ def _check_state(state: str) -> str:
 def _read_cursor(cursor: str | None) -> Cursor:
     if cursor is None:
         return Cursor()
-    score, colon, after = cursor.partition(":")
-    try:
-        float(score)
-    except ValueError:
-        colon = ""
-    if not colon or not after:
+    length, _, rest = cursor.partition(":")
+    score, after = (rest[: int(length)], rest[int(length) :]) if length.isdecimal() else ("", "")
+    if not score or not after.startswith(":") or after == ":":
         raise DefinitionError(f"expected the cursor of an earlier list of jobs, got: {shown(cursor)}")
-    return Cursor(after, score)
+    return Cursor(after[1:], score)
+
+
+def _write_cursor(cursor: Cursor) -> str:
+    return f"{len(cursor.score)}:{cursor.score}:{cursor.after}"
 
 
 def _report(job_id: str, look: JobLook) -> JobReport:

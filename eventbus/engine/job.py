@@ -77,5 +77,5 @@ def park(why: str) -> Settle:
 
 
 def give_back() -> Settle:
-    """Put the job back in its old place in the queue, as if it had never been claimed."""
+    """Put the job back at the head of its queue, as if it had never been claimed."""
     return Settle("waiting")

@@ -28,8 +28,8 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     # one per shard
     "queues": (
         "hash",
-        "the book; `*`: edition, flags, offset of the shard's time, shards",
-        "open_shard",
+        "the book; `*`: edition, flags, offset of the shard's time, shards; queue -> flags (`book.lua`)",
+        "open_shard, add, turn, rescue, announce, ungroup",
         "never",
     ),
     "none": ("none", "nothing; each call names it, so that a cluster sees two keys", "nobody", "never"),
@@ -47,7 +47,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "rooted": ("set", "queues that have roots of trees", "graph, checkpoint", "never"),
     "grouped": ("set", "queues that have groups", "announce, group", "never"),
-    "order": ("string", "the counter of the orders that jobs take", "add, turn, rescue", "never"),
+    "order": ("string", "the counter of orders in `ready+`, and of chores", "add, turn, rescue", "never"),
+    "dead": (
+        "hash",
+        "queue -> how many entries of `ready` and `suspects` stand for nothing",
+        "cancel, turn",
+        "never",
+    ),
     "clock": (
         "hash",
         "heard: last call of any worker, ms; grace: no rescue before, ms, and the lease that it is for",
@@ -77,14 +83,31 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "held": (
         "hash",
-        "job -> its hold by one worker: when it was claimed, mark, place in the queue, token; `#`: registration; `#lane`: its last call",
+        "job -> its hold by one worker: when it was claimed, mark, place in that call, token; `#`: registration; `#lane`: its last call",
         "turn, renew, checkpoint, cancel, rescue, deregister",
         "10 min after its worker",
     ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue
-    "ready": ("zset", "waiting job -> priority and order", "add, turn, rescue", "with its last job"),
+    "ready": (
+        "list",
+        "waiting jobs of priority 0, the next one first; `job!n` for one that was taken out n times",
+        "add, turn, rescue, cancel",
+        "with its last job",
+    ),
+    "ready+": (
+        "zset",
+        "waiting job of another priority -> priority and order",
+        "add, turn, rescue, cancel",
+        "with its last job",
+    ),
+    "suspects": (
+        "list",
+        "waiting jobs that stalled twice or more, as in `ready`",
+        "rescue, turn, cancel",
+        "with its last job",
+    ),
     "delayed": ("zset", "delayed job -> due time, ms", "add, turn", "with its last job"),
     "completed": ("list", "end, 13 digits of ms, and the job, oldest first", "turn", "by retention"),
     "failed": (

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
 
-_PLACES = {"waiting": "ready"}  # state -> kind of its key, if the two have different names
 _ALL = 1000  # the most jobs that one call of the script looks at
 
 
@@ -82,8 +82,11 @@ class QueryStore:
 
     async def count(self, queue: str, state: str, *, deadline: float | None = None) -> int:
         """Count the jobs of a queue in one state, in bounded calls; of `waiting-children` only the roots."""
+        if state == "waiting":
+            flat = await self._caller.script("survey", ["", "", 1, queue], deadline=deadline)
+            return QueueLook(*flat).waiting
         if state not in ("active", "waiting-children"):
-            name = self._keys.of(_PLACES.get(state, state), queue)
+            name = self._keys.of(state, queue)
             command = "LLEN" if state == "completed" else "ZCARD"
             return await self._caller.command(command, name, deadline=deadline)
         count, cursor = 0, Cursor()

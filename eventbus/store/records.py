@@ -71,7 +71,7 @@ MORE: dict[str, tuple[str, str]] = {
     "stalls": ("stalls", "stalls verdict"),
     "cancel": ("who cancelled it: a call, or the root of its tree", "cancelling stopping"),
     "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
-    "order": ("of a parked job: its place in `ready` before", "settle_rows"),
+    "entry": ("how often it was taken out of a list: part of its entry", "promote restart stopping"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",
         "checkpoint settle_rows stalls",

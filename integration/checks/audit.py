@@ -21,9 +21,11 @@ __all__ = ["Audit", "JobRecord", "reconcile"]
 
 _STAYS = ("never", "with its last job", "with its last root", "when empty", "when it is open", "by retention")
 _FINAL = ("completed", "failed", "cancelled")
+_LINES = ("ready", "ready+", "suspects")
 _CHUNK = 1000
 
-#: For each key: its type, its ms to live; the record of a job, in hex, or its stalls; and the job of a pointer.
+#: For each key: its type, its ms to live; the record of a job, in hex, or its stalls; the job of a pointer; and which entry
+#: of a list counts.
 _LOOK = """
 local rows = {}
 for i, name in ipairs(ARGV) do
@@ -32,9 +34,9 @@ for i, name in ipairs(ARGV) do
   if string.find(name, '}:job:', 1, true) and kind == 'string' then
     v[1] = string.gsub(redis.call('GET', name), '.', function(each) return string.format('%02x', string.byte(each)) end)
   elseif kind == 'hash' then
-    v = redis.call('HMGET', name, 'stalls', 'job')
+    v = redis.call('HMGET', name, 'stalls', 'job', 'entry')
   end
-  rows[i] = { kind, redis.call('PTTL', name), v[1] or '', v[2] or '' }
+  rows[i] = { kind, redis.call('PTTL', name), v[1] or '', v[2] or '', v[3] or '' }
 end
 return rows
 """
@@ -49,6 +51,7 @@ class JobRecord(NamedTuple):
     stalls: int
     text: str
     root: str
+    entry: str = ""
 
 
 class Audit:
@@ -61,13 +64,14 @@ class Audit:
         self.jobs: dict[str, JobRecord] = {}
         self.problems: list[str] = []
         """Violations of `KINDS` and of the guarantees; empty if all is well."""
-        self._stalls: dict[str, int] = {}
+        self._beside: dict[str, tuple[int, str]] = {}
+        """job -> its stalls, and which entry of a list counts."""
         self._pointers: dict[str, tuple[str, int]] = {}
         with backend.client() as client:
             self._read(client)
             self._members = {
                 (kind, name): set(client.zrange(self._key(kind, name), 0, -1))
-                for kind in ("ready", "delayed", "parked", "failed", "cancelled")
+                for kind in ("ready+", "delayed", "parked", "failed", "cancelled")
                 for name in self.names.get(kind, ())
             }
             for name in self.names.get("completed", ()):
@@ -77,22 +81,39 @@ class Audit:
                     f"{job}: listed twice in completed" for job, n in Counter(jobs).items() if n > 1
                 ]
                 self._members["completed", name] = set(jobs)
-            for job, stalls in self._stalls.items():
+            for job, (stalls, entry) in self._beside.items():
                 if job in self.jobs:
-                    self.jobs[job] = self.jobs[job]._replace(stalls=stalls)
+                    self.jobs[job] = self.jobs[job]._replace(stalls=stalls, entry=entry)
+            for kind in ("ready", "suspects"):
+                for name in self.names.get(kind, ()):
+                    self._read_line(kind, name, client.lrange(self._key(kind, name), 0, -1))
             self._read_holds(client)
             self._texts(client)
         self._check_places()
         self._check_owners()
 
+    def _read_line(self, kind: str, name: str, entries: list[str]) -> None:
+        """Read a list of waiting jobs: an entry counts if the record of its job confirms it."""
+        confirmed: list[str] = []
+        for entry in entries:
+            job, _, number = entry.partition("!")
+            record = self.jobs.get(job)
+            if record and (record.state, record.queue, record.entry) == ("waiting", name, number):
+                confirmed.append(job)
+        self.problems += [f"{job}: waits twice in {name}" for job, n in Counter(confirmed).items() if n > 1]
+        self._members[kind, name] = set(confirmed)
+
     def members(self, kind: str, name: str = "") -> set[str]:
-        """The jobs in one sorted set of jobs."""
+        """The jobs in one list or sorted set of jobs."""
         return self._members.get((kind, name), set())
 
     def left_open(self) -> dict[str, int]:
         """Return the keys that must be gone once all jobs have ended: kind -> number of keys."""
-        open_kinds = ("ready", "delayed", "parked", "roots", "needs", "leaves", "due")
+        open_kinds = ("ready+", "delayed", "parked", "roots", "needs", "leaves", "due")
         found = {kind: len(self.names[kind]) for kind in open_kinds if self.names.get(kind)}
+        for kind in ("ready", "suspects"):  # tombstones may stay, until a worker looks
+            if lists := [name for name in self.names.get(kind, ()) if self.members(kind, name)]:
+                found[kind] = len(lists)
         held = self.members("active")
         return {**found, "active": len(held)} if held else found
 
@@ -121,11 +142,11 @@ class Audit:
         is_bound = goes in _STAYS or goes == "with the record" or kind in ("key", "held")
         if ttl == -1 and not is_bound:
             self.problems.append(f"{name}: has no expiry, goes {goes}")
-        first, job = fields
+        first, job, entry = fields
         if kind == "job":
             self._note_record(rest, bytes.fromhex(first))
         if kind == "more":
-            self._stalls[rest] = int(first or 0)
+            self._beside[rest] = int(first or 0), entry
         if kind == "key":
             self._pointers[name] = (job, ttl)
 
@@ -167,12 +188,12 @@ class Audit:
             for job in jobs:
                 places[job].append(place)
         for job, record in self.jobs.items():
-            kind = "ready" if record.state == "waiting" else record.state
-            expected = [(kind, "" if kind == "active" else record.queue)]
+            kinds = _LINES if record.state == "waiting" else (record.state,)
+            expected = [[(kind, "" if kind == "active" else record.queue)] for kind in kinds]
             if record.state == "waiting-children" or (record.root and record.state in _FINAL):
-                expected = []
-            if places.pop(job, []) != expected:
-                self.problems.append(f"job {job} in state {record.state}: not just in {expected}")
+                expected = [[]]
+            if places.pop(job, []) not in expected:
+                self.problems.append(f"job {job} in state {record.state}: not just in one of {expected}")
         self.problems.extend(f"{job}: no record, but in {where}" for job, where in places.items())
 
     def _check_owners(self) -> None:

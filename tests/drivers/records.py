@@ -13,7 +13,7 @@ from eventbus.store.linker import link
 from eventbus.store.records import decode
 from eventbus.store.scripts import pack, read_part
 
-__all__ = ["change_record", "make_record", "read_record"]
+__all__ = ["change_record", "make_record", "make_suspect", "read_record"]
 
 _NEW = """
 redis.call('SET', job_root .. id, codec.encode({ state = 'waiting', created = 0, queue = 'queue' }))
@@ -34,6 +34,20 @@ def change_record(job: str, **fields: Any) -> list[Any]:
     for field, value in fields.items():
         flat += [field, value]
     return ["EVAL", _CHANGE, 1, book, pack(flat)]
+
+
+_SUSPECT = link(
+    "--include base codec fields book\nlocal id, queue = take(), take()\nchange(id, 'stalls', 2)\n"
+    "redis.call('LREM', key('ready', queue), 1, id)\nredis.call('RPUSH', key('suspects', queue), id)\n"
+    "book.set(queue, book.SUSPECTS)\nreturn 1\n",
+    read_part,
+)
+
+
+def make_suspect(job: str, queue: str) -> list[Any]:
+    """Return the command that makes a waiting job of `queue` look as if it had stalled twice."""
+    root, _, name = job.partition("}:job:")
+    return ["EVAL", _SUSPECT, 1, f"{root}}}:queues", pack([name, queue])]
 
 
 def make_record(job: str, **fields: Any) -> list[Any]:

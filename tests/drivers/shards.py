@@ -11,6 +11,7 @@ import msgspec
 from drivers.records import change_record
 
 from eventbus.store.keys import TIME_DIGITS
+from eventbus.store.queries import Cursor
 from eventbus.store.script_rows import (
     AddQueue,
     AddRow,
@@ -234,6 +235,9 @@ class Shard:
         where = self.key(kind, name) if name else self.shard_key(kind)
         if kind == "completed":
             return [entry[TIME_DIGITS:] for entry in await self.command("LRANGE", where, 0, -1)]
+        if kind == "ready":
+            page = await self.store.inspection.jobs(name, "waiting", cursor=Cursor(), limit=10_000)
+            return [each.id for each in page.jobs]
         return await self.command("ZRANGE", where, 0, -1)
 
     async def score(self, kind: str, name: str, member: str) -> int | None:

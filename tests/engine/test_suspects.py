@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from drivers.records import change_record
+from drivers.records import make_suspect
 
 from eventbus import EventContext, EventProvider
 
@@ -39,7 +39,7 @@ async def test_suspects_run_one_after_the_other_beside_other_jobs(
         await asyncio.gather(*(each.enqueued() for each in emissions))
         for each in emissions[::2]:
             suspects.add(each.job_id)
-            admin(*change_record(f"{prefix}:2:{{0}}:job:{each.job_id}", stalls=2))
+            admin(*make_suspect(f"{prefix}:2:{{0}}:job:{each.job_id}", "event.work"))
         async with provider.worker():
             assert [await each for each in emissions] == list(range(60))
     assert max(len(each) for each in together) == 1
@@ -63,7 +63,7 @@ async def test_a_suspect_is_found_among_more_queues_than_one_call_asks(
     async with provider:
         emissions = [provider.emit(each, 1) for each in (events[10], events[100])]
         await asyncio.gather(*(each.enqueued() for each in emissions))
-        for each in emissions:
-            admin(*change_record(f"{prefix}:2:{{0}}:job:{each.job_id}", stalls=2))
+        for each, event in zip(emissions, (events[10], events[100]), strict=True):
+            admin(*make_suspect(f"{prefix}:2:{{0}}:job:{each.job_id}", f"event.{event}"))
         async with asyncio.timeout(20), provider.worker():
             assert [await each for each in emissions] == [1, 1]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 
 from models.answers import Answers
-from models.job_model import SUSPECT, JobModel, worker_of
+from models.job_model import JobModel, worker_of
 from models.job_model_values import Job, Turn
-from models.snapshots import ENDED, Finals, Snapshot, told_to
+from models.snapshots import ENDED, SUSPECT, Finals, Snapshot, told_to
 
 from eventbus.store.script_rows import ClaimRow, TurnAnswer
 
@@ -30,6 +30,8 @@ class JobChecker:
         self.model = model
         self.finals = Finals()
         self._places: dict[str, int] = {}
+        self._dead: dict[str, str] = {}
+        """queue -> its tombstones after the last call."""
         self.answers = Answers()
 
     # claims
@@ -47,15 +49,22 @@ class JobChecker:
         suspects = [job for job in chosen if job.stalls >= SUSPECT]
         assert not suspects or (turn.suspects and len(chosen) == 1), "a suspect is claimed alone, if at all"
         assert len(chosen) <= turn.want, "no more than was wanted"
+        left = False
         for index, (name, quota) in enumerate(turn.queues, start=1):
             there = self.model.waiting(name)
             mine = [jobs[claim.id] for claim in answer.claims if claim.queue == index]
-            may = there if suspects else [job for job in there if job.stalls < SUSPECT]
+            may = [job for job in there if (job.stalls >= SUSPECT) == bool(suspects)]
             assert mine == may[: len(mine)], f"{name} is claimed in order"
             assert len(mine) <= quota, f"{name} gives no more than its quota"
-            if turn.suspects or len(may) == len(there):
-                has_more = turn.want > 0 and quota > 0 and len(mine) < len(there)
-                assert (index in answer.more) == has_more, f"whether {name} has more"
+            left = left or (quota > 0 and any(job.stalls >= SUSPECT for job in there))
+            if turn.suspects or not suspects:
+                for_it = [job for job in there if turn.suspects or job.stalls < SUSPECT]
+                has_more = turn.want > 0 and quota > 0 and len(mine) < len(for_it)
+                is_said = index in answer.more
+                assert is_said >= has_more, f"{name} has more"
+                assert has_more or not is_said or self._dead.get(name), f"{name} has no more"
+        if turn.suspects and turn.want > 0 and left:
+            assert suspects or (chosen and turn.call % 8), "suspects come last, and now and then first"
         self._check_share(turn, answer, chosen)
 
     def check_next_due(self, answer: TurnAnswer, *, is_repeat: bool) -> None:
@@ -69,8 +78,9 @@ class JobChecker:
 
     def _check_share(self, turn: Turn, answer: TurnAnswer, chosen: list[Job]) -> None:
         """Unless a suspect is in the way, no job may be left that could have been claimed."""
-        there = {name: self.model.waiting(name) for name, quota in turn.queues if quota > 0}
-        if any(job.stalls >= SUSPECT for jobs in there.values() for job in jobs):
+        waiting = {name: self.model.waiting(name) for name, quota in turn.queues if quota > 0}
+        there = {name: [job for job in jobs if job.stalls < SUSPECT] for name, jobs in waiting.items()}
+        if any(job.stalls >= SUSPECT for job in chosen):
             return
         if chosen and sum(len(job.body) for job in chosen) >= turn.max_bytes:
             return
@@ -103,7 +113,8 @@ class JobChecker:
             self._check_record(job, now)
         for queue in {job.queue for job in self.model.jobs.values()}:
             line = [job.id for job in self.model.waiting(queue)]
-            assert list(now.zset("ready", queue)) == line, f"the order of {queue}"
+            assert now.waiting(queue) == line, f"the order of {queue}"
+        self._dead = dict(now.values["dead"].get("", {}))
         self._check_pointers(now)
         self._check_told(now)
         assert now.zset("workers") == self.model.leases, "when the leases of workers end"

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
-from models.snapshots import ENDED, UNIT
+from models.snapshots import ENDED, SUSPECT, UNIT
 
 from eventbus.store.script_rows import AddRow, AddVerdict, SettleRow, TurnAnswer
 
-__all__ = ["LEASE", "SUSPECT", "JobModel"]
+__all__ = ["LEASE", "JobModel"]
 
 LEASE = 10_000
-SUSPECT = 2
-"""A job that stalled this often is claimed alone."""
 
 _MEMORY = 600_000 // UNIT
 _MESSAGES = 120_000 // UNIT
@@ -57,9 +55,9 @@ class JobModel:
         return self.now // UNIT
 
     def waiting(self, queue: str) -> list[Job]:
-        """Return the waiting jobs in the order in which they must be claimed."""
+        """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
         found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
-        return sorted(found, key=lambda job: job.place)
+        return sorted(found, key=lambda job: (job.stalls >= SUSPECT, job.place))
 
     def next_due(self) -> int:
         return min((each.due for each in self.jobs.values() if each.state == "delayed"), default=-1)
@@ -133,9 +131,7 @@ class JobModel:
         suffix = name[name.find("@") :] if "@" in name else ""
         due = max(self._due(row), self.now)
         told = emitter if row.reply and not suffix else ""
-        job = Job(
-            row.id + suffix, name, row.body, (row.priority, 0), bool(row.lifo), self.now, due, row.key, told
-        )
+        job = Job(row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, told)
         self.jobs[job.id] = job
         if due > self.now:
             job.state = "delayed"
@@ -147,11 +143,19 @@ class JobModel:
         self.pointers[name, row.key] = Pointer(job, row.print)
         return old.job if old and row.meeting == _SUPERSEDE else None
 
-    def _place(self, job: Job) -> None:
-        """Put it behind the jobs of its priority, or in front of them if it is LIFO."""
+    def _place(self, job: Job, *, is_back: bool = False) -> None:
+        """Put it behind the jobs of its priority, or in front of them; a suspect behind all suspects."""
         self._placed += 1
         job.state = "waiting"
-        job.place = (job.place[0], -self._placed if job.is_lifo else self._placed)
+        is_free = job.stalls < SUSPECT
+        is_first = (is_back or job.is_lifo) and is_free
+        job.place = (job.priority if is_free else 0, -self._placed if is_first else self._placed)
+
+    def _give_back(self, jobs: Sequence[Job]) -> None:
+        """Put jobs before those of their priorities, the first one first; suspects behind all suspects."""
+        suspects = [job for job in jobs if job.stalls >= SUSPECT]
+        for job in [*(job for job in reversed(jobs) if job not in suspects), *suspects]:
+            self._place(job, is_back=True)
 
     def _base(self, job: Job) -> Queue:
         return self.queues[job.queue.partition("@")[0]]
@@ -212,8 +216,6 @@ class JobModel:
             if key_ttl == 0:
                 del self.pointers[job.queue, job.key]
 
-    # workers
-
     def is_stale(self, turn: Turn) -> bool:
         kept = self.memories.get(turn.worker)
         return kept is not None and kept.turn.call > turn.call
@@ -236,15 +238,18 @@ class JobModel:
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
         for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
             self._place(job)
+        back = [self.jobs[row.id] for row in turn.settles if row.id not in lost]
+        back = [job for job in back if job.state == "waiting" and job not in retried]
+        self._give_back(sorted(back, key=lambda job: (job.claimed, job.id)))
         return lost
 
     def claim(self, turn: Turn, answer: TurnAnswer) -> None:
         """Do the second half: take over the claims of the answer, also of jobs that were just put back."""
         if answer.claims:
             self.leases[turn.worker.rstrip("+")] = self.now + LEASE
-        for claim in answer.claims:
+        for place, claim in enumerate(answer.claims):
             job = self.jobs[claim.id]
-            job.state, job.token, job.claimed = "active", answer.token, self.now
+            job.state, job.token, job.claimed = "active", answer.token, (self.now, place)
         self.memories[turn.worker] = Memory(turn, answer)
 
     def _register(self, worker: str) -> None:
@@ -267,15 +272,15 @@ class JobModel:
         if row.attempts != "" and not job.cancelled_by:
             job.attempts = int(row.attempts)
         if job.cancelled_by or row.state in ENDED:
-            self._finish(
-                job, "cancelled" if job.cancelled_by else row.state, row.text, self._base(job).key_ttl
-            )
+            state = "cancelled" if job.cancelled_by else row.state
+            self._finish(job, state, row.text, self._base(job).key_ttl)
         elif row.state == "delayed" and row.delay == 0:
             job.state = "waiting"
             return job
         else:
             job.state = row.state
             job.due = self.now + row.delay if row.state == "delayed" else job.due
+            job.parked = self.now
         return None
 
     def held_by(self, worker: str) -> list[Job]:
@@ -294,17 +299,18 @@ class JobModel:
         lost = [each for each in leases if not self.holds(*each) or worker_of(self.jobs[each[0]]) != worker]
         held = [self.jobs[each[0]] for each in leases if each not in lost]
         cancelled = [job.id for job in held if job.cancelled_by]
-        returned: list[str] = []
+        returned: list[Job] = []
         for job in self.held_by(worker):
             lane, _, call = job.token.partition(":")
             if job not in held and int(call) <= calls[lane.endswith("+")]:
-                returned.append(job.id)
+                returned.append(job)
                 job.stalls += 1
                 if job.cancelled_by:
                     self._finish(job, "cancelled", None, _DAY)
                 else:
                     job.state = "waiting"
-        return [job for job, _ in lost], cancelled, returned
+        self._give_back([job for job in returned if job.is_open])
+        return [job for job, _ in lost], cancelled, [job.id for job in returned]
 
     def note(self, notes: Sequence[tuple[str, str, str]]) -> list[str]:
         lost = [job for job, token, _ in notes if not self.holds(job, token)]
@@ -329,16 +335,16 @@ class JobModel:
         for end, worker in over:
             held = self.held_by(worker)
             lag, _ = self.lags.get(worker, (0, 0))
-            for job in held[: limit - len(rows)]:
+            for job in held[-(limit - len(rows)) :]:
                 job.token, job.stalls = "", job.stalls + 1
-                rows.append(
-                    (job.id, self._judge(job, max_stalls, key_ttl), worker, self.now - end + LEASE, lag)
-                )
+                verdict = self._judge(job, max_stalls, key_ttl)
+                rows.append((job.id, verdict, worker, self.now - end + LEASE, lag))
             if self.held_by(worker):
                 break  # the next call goes on
             self._unregister(worker)
             if len(rows) >= limit:
                 break
+        self._give_back([self.jobs[row[0]] for row in rows if row[1] == "rescued"])
         left = min(self.leases.values(), default=None)
         return -1 if left is None else max(0, left - self.now), rows
 
@@ -350,8 +356,6 @@ class JobModel:
             self._finish(job, "failed", None, key_ttl)
             return "failed"
         job.state = "waiting"
-        if job.stalls >= SUSPECT:
-            self._place(job)
         return "rescued"
 
     def announce(self, names: Sequence[tuple[str, str]], *, unpark: bool) -> int:
@@ -360,9 +364,9 @@ class JobModel:
         for name, group in names:
             full = f"{name}@{group}" if group else name
             parked = [each for each in self.jobs.values() if (each.queue, each.state) == (full, "parked")]
-            for job in parked if unpark else []:
-                job.state = "waiting"
-                back += 1
+            if unpark:
+                self._give_back(sorted(parked, key=lambda job: (job.parked, job.id)))
+                back += len(parked)
         for name, group in names:
             self.queues[name].groups.update({group} - {""})
         return back

@@ -24,22 +24,28 @@ class Queue:
 
 @dataclass
 class Job:
-    """One job. `place` orders waiting jobs: by priority, then by a rising (FIFO) or falling (LIFO) number."""
+    """One job.
+
+    `place` orders waiting jobs: by priority, then by a number, which rises, or falls for those that go to the head.
+    """
 
     id: str
     queue: str
     body: str
-    place: tuple[int, int]
+    priority: int
     is_lifo: bool
     created: int
     due: int
     key: str
     emitter: str
+    place: tuple[int, int] = (0, 0)
     state: str = "waiting"
     attempts: int = 0
     stalls: int = 0
     token: str = ""
-    claimed: int = 0
+    claimed: tuple[int, int] = (0, 0)
+    """When it was claimed, and its place among the claims of that call."""
+    parked: int = 0
     ended: int = 0
     text: str | None = ""
     """Its result or error; None while the server's own error text has not been read yet."""

@@ -12,9 +12,11 @@ from typing import Any
 from eventbus.store.keys import KINDS, TIME_DIGITS
 from eventbus.store.records import CORE, FLAGS, MORE, decode
 
-__all__ = ["ENDED", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
+__all__ = ["ENDED", "SUSPECT", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
 
 ENDED = ("completed", "failed", "cancelled")
+SUSPECT = 2
+"""A job that stalled this often is claimed alone."""
 UNIT = 30_000
 """Expiry times pass in whole units of model time, in ms; a test takes much less real time than one unit."""
 
@@ -29,7 +31,7 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
     local all = redis.call('HGETALL', name)
     for i = 1, #all, 2 do
       local is_job = string.sub(all[i], 1, 1) ~= '#'
-      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.sub(all[i + 1], 16) or ''
+      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.sub(all[i + 1], 10) or ''
     end
   elseif kind == 'hash' then value = redis.call('HGETALL', name)
   elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
@@ -103,6 +105,10 @@ class Snapshot:
             for job, hold in holds.items():
                 if not job.startswith("#"):
                     self._note_hold(worker, job, hold)
+        self._tombstones: Counter[str] = Counter()
+        for kind in ("ready", "suspects"):
+            for queue, entries in self.values[kind].items():
+                self.values[kind][queue] = self._confirm(queue, entries)
 
     def _note_hold(self, worker: str, job: str, hold: str) -> None:
         """A held job is active: its record does not say so, unless it names the token of its holder."""
@@ -113,6 +119,35 @@ class Snapshot:
         is_named = "root" in record or "tree" in record
         assert record.get("token") == (hold[1:] if is_named else None), f"{job} names another holder"
         record["state"], record["token"] = "active", hold[1:]
+
+    def _confirm(self, queue: str, entries: list[str]) -> dict[str, int]:
+        """Return the jobs whose records confirm these entries, with their places; count the tombstones."""
+        found: dict[str, int] = {}
+        for place, entry in enumerate(entries):
+            job, _, number = entry.partition("!")
+            record = self.jobs.get(job, {})
+            confirmed = (record.get("state"), record.get("queue"), record.get("entry", ""))
+            if confirmed != ("waiting", queue, number):
+                self._tombstones[queue] += 1
+                continue
+            assert job not in found, f"{job} stands twice in {queue}"
+            found[job] = place
+        return found
+
+    def waiting(self, queue: str) -> list[str]:
+        """Return the waiting jobs of a queue in the order of claims, the suspects last."""
+        ranked = self.zset("ready+", queue)
+        first = [job for job, score in ranked.items() if score < 0]
+        return [
+            *first,
+            *self.zset("ready", queue),
+            *(job for job in ranked if job not in first),
+            *self.zset("suspects", queue),
+        ]
+
+    def dead(self, queue: str) -> int:
+        """Return how many tombstones the lists of a queue have, as the server counts them."""
+        return int(self.values["dead"].get("", {}).get(queue, 0))
 
     def zset(self, kind: str, name: str = "") -> dict[str, int]:
         """Members with their scores, in order; empty if there is no such key."""
@@ -154,7 +189,10 @@ class Snapshot:
         registered = {worker for worker, holds in self.values["held"].items() if "#" in holds}
         assert registered == self.zset("workers").keys(), "a worker is registered exactly while it has leases"
         assert set(self.held.values()) <= registered, "a worker holds jobs and is not registered"
-        for kind in ("ready", "delayed", "parked", *ENDED):
+        queues = {*self._tombstones, *self.values["dead"].get("", {})}
+        counts = {queue: self.dead(queue) for queue in queues}
+        assert counts == {queue: self._tombstones[queue] for queue in queues}, "how many tombstones there are"
+        for kind in ("ready", "ready+", "suspects", "delayed", "parked", *ENDED):
             for queue, members in self.values[kind].items():
                 for job in members:
                     stands.setdefault(job, []).append(f"{kind}:{queue}")
@@ -207,13 +245,16 @@ def told_to(stream: list[Any]) -> Counter[tuple[Any, ...]]:
 
 
 def _place_of(record: dict[str, str]) -> str:
-    """Return the sorted set that it must be in; a member that waits for others or has ended is in none."""
+    """Return the list or the set that it must be in; a member that waits for others or has ended is in none."""
     state = record["state"]
     if state == "waiting-children" or (state in ENDED and "root" in record):
         return ""
     if state == "active":
         return state
-    return f"{'ready' if state == 'waiting' else state}:{record['queue']}"
+    if state == "waiting":
+        is_suspect = int(record.get("stalls", 0)) >= SUSPECT
+        state = "suspects" if is_suspect else "ready+" if int(record.get("priority", 0)) else "ready"
+    return f"{state}:{record['queue']}"
 
 
 def _shape(kind: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drivers.tree_driver import ROOTS
 from models.answers import Answers
-from models.snapshots import Finals, Snapshot
+from models.snapshots import SUSPECT, Finals, Snapshot
 from models.tree_model import TreeModel
 from models.tree_model_values import Node, is_of
 
@@ -15,7 +15,6 @@ from eventbus.store.script_rows import SettleRow, TurnAnswer
 __all__ = ["TreeChecker"]
 
 _ON_HOLD = ("delayed", "waiting", "parked")
-_SUSPECT = 2
 
 
 class TreeChecker:
@@ -46,7 +45,7 @@ class TreeChecker:
         claims = [each.id for each in answer.claims]
         assert len(set(claims)) == len(claims) <= want
         assert waiting.issuperset(claims), "claimed what may not run"
-        is_free = all(nodes[each].stalls < _SUSPECT for each in waiting)
+        is_free = all(nodes[each].stalls < SUSPECT for each in waiting)
         assert not is_free or len(claims) == min(want, len(waiting)), "left what may run"
         for claim in answer.claims:
             node = nodes[claim.id]

@@ -356,10 +356,10 @@ class TreeModel:
             self._release(node.id)
 
     def claim(self, answer: TurnAnswer) -> None:
-        for claim in answer.claims:
+        for place, claim in enumerate(answer.claims):
             self.leases[answer.token.partition(":")[0].rstrip("+")] = self.now + LEASE
             node = self.nodes[claim.id]
-            node.state, node.token, node.waited, node.claimed = "active", answer.token, "", self.now
+            node.state, node.token, node.waited, node.claimed = "active", answer.token, "", (self.now, place)
             node.knows = node.knows or bool(node.stop)
 
     def rescue(self, max_stalls: int) -> list[tuple[str, str]]:

@@ -34,7 +34,8 @@ class Node:
     """Who holds it."""
     waited: str = ""
     """The token by which it began to wait for children, until it is claimed again."""
-    claimed: int = 0
+    claimed: tuple[int, int] = (0, 0)
+    """When it was claimed, and its place among the claims of that call."""
     due: int = 0
     attempts: int = 0
     stalls: int = 0

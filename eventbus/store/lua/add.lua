@@ -16,7 +16,7 @@
 --     later (not looked at, for the rows before it make as many jobs as a call may)
 --   state of a job that was joined: completed | failed | cancelled | open (its end will be told) | unlisted (open, but
 --     so many wait for it that the emitter has to ask)
---include base guard ready plain
+--include base guard plain
 
 local now = read_now(take())
 local emitter, queue_count, plain_count, row_count = take(), take(), take(), take()
@@ -46,7 +46,7 @@ if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now
 --include pointer enqueue presence accept joining
 
 local taken = accept_all(queues, plain_count, row_count, emitter, now, answer)
-local refused = enqueue(taken.jobs, taken.fresh, emitter, now, answer)
+local refused = enqueue(taken.jobs, emitter, now, answer)
 for _, join in ipairs(taken.joins) do
   if refused[join.job] then
     if join.state_at then answer[join.state_at - 2], answer[join.state_at + 1] = 'foreign', refused[join.job] end
@@ -55,7 +55,10 @@ for _, join in ipairs(taken.joins) do
   end
 end
 if taken.supersedes then
-  --include cancelling epilogue
+  --include holds cancelling epilogue
+  local superseded = {}
+  for _, job in ipairs(taken.jobs) do superseded[#superseded + 1] = job.superseded end
+  load_holds(superseded)
   for _, job in ipairs(taken.jobs) do
     if job.superseded then
       local reason = 'superseded by job ' .. job.id .. ', which has the same key'

@@ -11,15 +11,16 @@
 local SILENCE = 120000
 local now = read_now(take())
 local pool, worker, former, unpark, count = take(), take(), take(), take() == 1, take()
-local queues, names, back, taken = {}, {}, {}, 0
+local queues, names, back, ids, taken = {}, {}, {}, {}, 0
 for i = 1, count do
   local queue = { name = take(), base = take(), group = take() }
   queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
   for _, id in ipairs(queue.parked) do
     local record = read(id)
     if record and record.state == 'parked' and not record.is_later then
-      push(back, queue.name, record.order or score_of(tonumber(record.priority) or 0, 0), id)
-      taken = taken + 1
+      record.id, taken = id, taken + 1
+      line_up(back, queue.name, record, true)
+      ids[#ids + 1], ids[#ids + 2] = queue.name, id
     end
   end
   local refusal = queue.group ~= '' and refuse_group(queue.base, queue.group)
@@ -41,11 +42,9 @@ for _, queue in ipairs(queues) do
   end
   if queue.group ~= '' then add_group(queue.base, queue.group) end
 end
-for queue, list in pairs(back) do
-  for i = 2, #list, 2 do
-    set_waiting(list[i])
-    redis.call('ZREM', key('parked', queue), list[i])
-  end
+for i = 1, #ids, 2 do
+  set_waiting(ids[i + 1])
+  redis.call('ZREM', key('parked', ids[i]), ids[i + 1])
 end
 place_ready(back, now, put_off)
 return taken

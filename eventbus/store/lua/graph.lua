@@ -14,7 +14,7 @@
 -- answer: now, then for each tree: word job state text
 --   word: new | joined | other (joined, with another payload) | gone (no root to go on with)
 --   state: open | unlisted (see `add.lua`) | completed | failed | cancelled, of what was joined, with its outcome
---include base guard fields joining ready trees stopping cancelling leaves rows plant pointer epilogue
+--include base guard fields joining ready trees stopping cancelling leaves rows plant pointer epilogue waking
 
 local now = read_now(take())
 local emitter, tree_count = take(), take()

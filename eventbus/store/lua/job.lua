@@ -10,14 +10,11 @@ local _, why, _, known = fetch(id)
 if why == 'missing' then known = {} end
 
 local lease_end = ''
-if known.state == 'waiting' and known.queue and not try('ZSCORE', key('ready', known.queue), id) then
-  local hold = find_hold(id)
-  if hold then
-    known.state, known.token, known.claimed = 'active', token_of(hold), time_of(hold)
-    lease_end = try('ZSCORE', root .. ':workers', worker_of(known.token)) or ''
-  end
-else
-  known.claimed = claimed_of(known)
+known.claimed = claimed_of(known)
+local hold = known.state == 'waiting' and find_hold(id)
+if hold then
+  known.state, known.token, known.claimed = 'active', Hold.token(hold), Hold.time(hold)
+  lease_end = try('ZSCORE', root .. ':workers', worker_of(known.token)) or ''
 end
 
 local text = text_of(id, known)

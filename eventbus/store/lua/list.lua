@@ -1,24 +1,21 @@
--- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims, active ones by
--- worker and then the longest held first, delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
+-- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims and then suspects,
+-- active ones by worker and then the longest held first, delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue state after score limit has_rows
 --   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed;
---     of a completed one: its number in the list);
+--     of a completed one: its number in the list; of a waiting one: see `waiting_page.lua`);
 --     '' for the first page
 --   limit: of jobs on the page | has_rows: without them it only counts
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
---include base completed fields holds
+--include base completed entry fields holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
 local has_rows = take() == 1
-local is_rising = state == 'delayed' or state == 'waiting'
-
-local PLACES = { waiting = 'ready', ['waiting-children'] = 'roots' }
-local place = PLACES[state] or state
-local name = key(place, queue)
+local is_rising = state == 'delayed'
+local name = key(state == 'waiting-children' and 'roots' or state, queue)
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
 
 -- The rank of the first one behind those that were seen, from the lowest score or from the highest. Where the
@@ -35,13 +32,13 @@ end
 
 -- Active jobs of all queues as a flat list of job, score, behind those that were seen.
 local function read_held()
-  local page, last, time = {}, string.match(score, '^(%S+) (%d+)$')
-  local seen, workers = { id = after, time = tonumber(time) }, redis.call('ZRANGE', root .. ':workers', 0, -1)
+  local page, last, time, place = {}, string.match(score, '^(%S+) (%d+) (%d+)$')
+  local seen, workers = { id = after, time = tonumber(time), place = tonumber(place) }, redis.call('ZRANGE', root .. ':workers', 0, -1)
   table.sort(workers)
   for _, worker in ipairs(workers) do
     for _, each in ipairs((not last or worker >= last) and list_held(worker) or {}) do
       if worker ~= last or is_older(seen, each) then
-        page[#page + 1], page[#page + 2] = each.id, worker .. ' ' .. whole(each.time)
+        page[#page + 1], page[#page + 2] = each.id, worker .. ' ' .. whole(each.time) .. ' ' .. each.place
       end
     end
     if #page > 2 * SEEN then break end
@@ -52,12 +49,12 @@ end
 local rows, found = {}, 0
 local function add_row(id, own_score)
   local record = fetch(id)
-  if not record then return end
+  if not record or state == 'waiting' and not is_in_line(id, record, own_score) then return end
   local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
   if record.queue ~= queue or record.state ~= state and not is_active then return end
   found = found + 1
   if not has_rows then return end
-  local claimed = is_active and string.match(own_score, '%d+$') or claimed_of(record)
+  local claimed = is_active and string.match(own_score, ' (%d+) ') or claimed_of(record)
   local text = is_ended and state ~= 'completed' and text_of(id, record) or ''
   local n = #rows
   rows[n + 1], rows[n + 8] = id, text
@@ -78,6 +75,7 @@ end
 local function read_page()
   if state == 'active' then return read_held() end
   if state == 'completed' then return read_numbered() end
+  if state == 'waiting' then return read_waiting(queue, score, SEEN + 1) end
   local first = first_rank()
   return redis.call(is_rising and 'ZRANGE' or 'ZREVRANGE', name, first, first + SEEN, 'WITHSCORES')
 end

@@ -21,7 +21,7 @@ for _, each in ipairs(list) do holds[each.id] = each.hold end
 for _ = 1, count do
   local id, token = take(), take()
   local hold = holds[id]
-  if not hold or token_of(hold) ~= token then
+  if not hold or Hold.token(hold) ~= token then
     lost[#lost + 1] = id
   else
     named[id] = true
@@ -36,7 +36,7 @@ local function was_answered(token)
 end
 
 for _, each in ipairs(list) do
-  if not named[each.id] and was_answered(token_of(each.hold)) then unknown[#unknown + 1] = each end
+  if not named[each.id] and was_answered(Hold.token(each.hold)) then unknown[#unknown + 1] = each end
 end
 
 begin_writing()

@@ -1,8 +1,8 @@
 -- Takes what workers hold whose leases ran out: back to ready, failed past the stall limit, or cancelled if that was
 -- asked. All that one worker holds is taken, in bounded calls: what a call leaves is the next one's, or is still the
 -- worker's own if it lives and renews.
--- A stall is no attempt, and its job keeps its place. But one that stalled twice may have killed its
--- process, and those beside it: it goes to the end of its priority, and is claimed alone.
+-- A stall is no attempt, and its job goes to the head of its queue. But one that stalled twice may have killed its
+-- process, and those beside it: it waits with the suspects, and is claimed alone.
 -- Any worker may do this, also several at once. The first write is one that a full server allows.
 -- KEYS: the shard's book, and a key that never exists
 -- head: now lease limit max_stalls key_ttl
@@ -11,7 +11,6 @@
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
 --include base guard holds expired ready finish record stalls stopping heard epilogue marks
 
-local SUSPECT = 2
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
 local lease, limit, max_stalls, key_ttl = take(), take(), take(), take()
@@ -49,7 +48,7 @@ local function describe(holder)
   )
 end
 
-local ready, suspects, answer = {}, {}, { 0 }
+local ready, answer = {}, { 0 }
 local function rescue(job)
   local text = note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder))
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
@@ -71,7 +70,7 @@ local function rescue(job)
     end
     settle_stopped_root(job.id, now)
   else
-    if job.stalls >= SUSPECT then push(suspects, job.queue, job) else push(ready, job.queue, order_of(lease.hold), job.id) end
+    line_up(ready, job.queue, job, true)
   end
   return 'rescued'
 end
@@ -88,7 +87,6 @@ for _, job in ipairs(stalled) do
   end
 end
 for _, worker in ipairs(over) do unregister(worker) end -- its next turn registers it again, if it lives
-requeue(suspects, ready)
 end_call(ready, now)
 local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
 answer[1] = first[2] and math.max(0, tonumber(first[2]) - now) or -1

@@ -9,7 +9,7 @@
 --   timeout: of the new run, ms from now, or ''
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree)
---include base guard codec completed fields format ready record pointer putting_off outcomes
+--include base guard codec completed fields format ready record pointer putting_off outcomes waking
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = read_now(take())
@@ -31,7 +31,8 @@ local function open_key(digest)
 end
 
 local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE }
-local more = { 'restarter', call, 'run', run + 1, 'due', now }
+local entry = (tonumber(record.entry) or 0) + 1 -- the last run may have left a tombstone
+local more = { 'restarter', call, 'run', run + 1, 'due', now, 'entry', entry }
 for _, field in ipairs({ 'tree', 'on', 'key', 'priority' }) do
   if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
 end
@@ -54,7 +55,7 @@ try('ZADD', key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 
 local ready = {}
-requeue({ [queue] = { { id = id, priority = record.priority, state = 'waiting' } } }, ready)
+line_up(ready, queue, { id = id, priority = record.priority, entry = entry })
 place_ready(ready, now, put_off)
 if timeout ~= '' then
   redis.call('ZADD', root .. ':due', now + timeout, 'timeout:' .. id)

@@ -6,19 +6,30 @@
 -- answer: for each queue: workers announced waiting parked delayed oldest
 --   announced: when a pool of it was last announced, ms, '' if not lately
 --   oldest: when the first or the last job in line was added, whichever was earlier, ms, '' if none waits
---include base fields presence
+--include base entry fields presence lines
 
 local now = read_now(take())
 local asker, count = take(), take()
 
-local function oldest_of(ready)
-  local oldest
-  for _, place in ipairs({ 0, -1 }) do
-    local id = (try('ZRANGE', ready, place, place) or {})[1]
-    local record = id and peek(id)
-    if record and record.created then oldest = math.min(oldest or math.huge, record.created) end
+-- The first entries of a line, or the last ones, are mostly jobs, else tombstones.
+local LOOKS = { { 'ready', 0, 9, 1 }, { 'ready', -10, -1, -1 }, { 'ready+', 0, 0, 1 }, { 'ready+', -1, -1, 1 }, { 'suspects', 0, 0, 1 } }
+
+-- When the first job that waits among these entries was added.
+local function first_created(ids, step)
+  for i = step > 0 and 1 or #ids, step > 0 and #ids or 1, step do
+    local record = peek(id_of(ids[i]))
+    if record and record.state == 'waiting' then return record.created end
   end
-  return oldest
+  return math.huge
+end
+
+local function oldest_of(queue)
+  local oldest = math.huge
+  for _, look in ipairs(LOOKS) do
+    local ids = try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', key(look[1], queue), look[2], look[3]) or {}
+    oldest = math.min(oldest, first_created(ids, look[4]))
+  end
+  return oldest < math.huge and oldest
 end
 
 local rows = {}
@@ -28,12 +39,11 @@ end
 
 for _ = 1, count do
   local queue = take()
-  local ready = key('ready', queue)
   local workers, announced = count_workers(queue, now, asker)
-  local oldest = oldest_of(ready)
+  local oldest = oldest_of(queue)
   say(workers)
   say(announced and whole(announced) or '')
-  say(try('ZCARD', ready) or 0)
+  say(lines.count(queue))
   say(try('ZCARD', key('parked', queue)) or 0)
   say(try('ZCARD', key('delayed', queue)) or 0)
   say(oldest and whole(oldest) or '')

@@ -14,9 +14,9 @@
 --   queues that cannot be read, because somebody else's value stands in their place
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base guard outcomes holds settle due candidate claim
+--include base book outcomes holds settle due candidate claim
 --defer load_retention: retain completed
---defer load_trees: ready settle_rows chores telling stopping candidate_unusual claim_odd putting_off answer_again
+--defer load_trees: ready waking settle_rows chores telling stopping candidate_unusual claim_odd putting_off answer_again
 
 local now = read_now(take())
 local lane, call, lease, pool = take(), take(), take(), take()
@@ -24,13 +24,16 @@ local want, suspects, bytes, queue_count, settle_count = take(), take() == 1, ta
 local token, worker = lane .. ':' .. call, worker_of(lane)
 local held, wakes = key('held', worker), key('wake', pool)
 
-local queues, by_name = {}, {}
+local queues, names, by_name = {}, {}, {}
 for i = 1, queue_count do
-  local queue = { name = take(), quota = take() }
+  local queue = { name = take(), quota = take(), index = i }
   queue.keep_completed, queue.age_completed = take(), take()
   queue.keep_failed, queue.age_failed, queue.key_ttl = take(), take(), take()
-  queues[i], by_name[queue.name] = queue, queue
+  queues[i], names[i], by_name[queue.name] = queue, queue.name, queue
 end
+local flags = book.read(names)
+if not flags then return redis.error_reply(CLOSED) end
+for i, queue in ipairs(queues) do queue.flags = flags[i] end
 
 local holds = read_holds(held, lane, settle_count)
 if holds[2] then
@@ -63,16 +66,18 @@ if not is_plain then
   end
   flush_tells(ready, now)
   filled = place_ready(ready, now, put_off, true)
+  for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
 end
 
-local plan = read_claims(queues, want, bytes, suspects, function(...)
+local order = suspects and (call % 8 == 0 and 'first' or 'last') or ''
+local plan = read_claims(queues, want, bytes, order, function(...)
   load_trees()
   return choose_unusual(...)
 end)
 write_claims(plan, held, token, now, name_holder)
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
-remove_claimed(queues)
-if #plan.odd + #plan.stopped > 0 then
+remove_claimed(plan)
+if plan.is_unusual then
   is_plain = false
   load_trees()
   set_odd_apart(plan, now)

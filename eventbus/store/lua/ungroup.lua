@@ -7,7 +7,7 @@
 --   call, text: as for `cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard retain completed record cancelling presence epilogue
+--include base guard entry retain completed record holds cancelling presence lines epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
 local now = read_now(take())
@@ -29,12 +29,37 @@ local function cancel_one(id, state)
   return true
 end
 
-for _, state in ipairs({ 'waiting', 'parked', 'delayed' }) do
-  local place = key(state == 'waiting' and 'ready' or state, name)
+for _, state in ipairs({ 'parked', 'delayed' }) do
+  local place = key(state, name)
   for _, id in ipairs(redis.call('ZRANGE', place, 0, limit - 1)) do
     if not cancel_one(id, state) then redis.call('ZREM', place, id) end -- a stray
   end
   is_done = is_done and redis.call('EXISTS', place) == 0
+end
+
+-- What waits: the first entries of a line go, whatever they stand for.
+local function cancel_waiting(ids)
+  load_holds(ids)
+  for _, id in ipairs(ids) do
+    lines.unlisted[id] = 'nowhere'
+    if not find_hold(id) then cancel_one(id, 'waiting') end
+  end
+end
+
+for _, kind in ipairs({ 'ready', 'suspects' }) do
+  local place, ids = key(kind, name), {}
+  for i, entry in ipairs(redis.call('LRANGE', place, 0, limit - 1)) do ids[i] = id_of(entry) end
+  cancel_waiting(ids)
+  redis.call('LTRIM', place, limit, -1)
+  is_done = is_done and redis.call('EXISTS', place) == 0
+end
+local ranked = redis.call('ZRANGE', key('ready+', name), 0, limit - 1)
+cancel_waiting(ranked)
+call_many('ZREM', key('ready+', name), ranked)
+is_done = is_done and redis.call('EXISTS', key('ready+', name)) == 0
+if is_done then
+  redis.call('HDEL', root .. ':dead', name)
+  redis.call('HDEL', KEYS[1], name)
 end
 local ready = {}
 end_call(ready, now)

@@ -108,7 +108,7 @@ async def test_a_burst_ends_when_nothing_is_due_also_of_what_handlers_emitted(
     program = start("worker", "shop:provider", "--burst")
     assert program.wait() == 0
     queues = ("double", "double@audit", "chain")
-    assert {name: admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.{name}") for name in queues} == dict.fromkeys(
+    assert {name: admin("LLEN", f"{prefix}:2:{{0}}:ready:event.{name}") for name in queues} == dict.fromkeys(
         queues, 0
     )
     assert admin("LLEN", f"{prefix}:2:{{0}}:completed:event.double") == 750

@@ -116,7 +116,7 @@ async def test_a_repeat_after_a_lost_answer_changes_nothing(
     with pytest.raises(EmitError):
         await short
     assert server.sizes == [2, 1]
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.ask") == 2
+    assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.ask") == 2
 
 
 async def test_a_stop_while_the_answer_is_away_says_that_it_is_unknown(

@@ -111,7 +111,7 @@ async def test_an_event_without_a_default_group_makes_jobs_for_its_groups_only(
         assert await provider.emit(noted, 1) is None  # enqueued; no worker could answer
         assert await provider.emit(noted, 2, reply=True) is None
         await until(lambda: len(seen) == 2, "the group has both")
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.noted") == 0
+    assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.noted") == 0
 
 
 async def test_a_worker_may_serve_some_groups_alone(make_provider: MakeProvider, until: Until) -> None:

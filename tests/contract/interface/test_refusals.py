@@ -152,7 +152,7 @@ async def test_a_full_queue_refuses_with_its_name_and_nothing_is_enqueued(
             assert (caught.value.queue, caught.value.enqueued) == ("event.ask", False)
             with pytest.raises(QueueFull):
                 await each.enqueued()
-        assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.ask") == 3
+        assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.ask") == 3
         provider.on("ask")(lambda n: n)
         async with provider.worker():
             assert [await each for each in emissions[:3]] == [0, 1, 2]

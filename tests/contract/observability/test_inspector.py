@@ -180,6 +180,23 @@ async def test_waiting_jobs_come_in_the_order_of_claims_page_by_page(provider: E
     assert _ids(pages) == urgent + ids
 
 
+async def test_active_jobs_come_page_by_page(make_provider: MakeProvider, until: Until) -> None:
+    provider, running, release = make_provider(concurrency=7), list[str](), asyncio.Event()
+
+    @provider.on("held")
+    async def hold(ctx: EventContext) -> None:
+        running.append(ctx.job_id)
+        await release.wait()
+
+    async with provider, provider.worker():
+        ids = await _emit(provider, "held", 7)
+        await until(lambda: len(running) == 7)
+        pages = await _pages(provider, "held", "active", 2)
+        release.set()
+        assert [len(page.jobs) for page in pages] == [2, 2, 2, 1]
+        assert sorted(_ids(pages)) == sorted(ids)
+
+
 async def test_delayed_jobs_of_other_queues_are_passed_over(provider: EventProvider) -> None:
     others = await _emit(provider, "other", 1100, delay=60)
     ids = await _emit(provider, "a", 3, delay=120)
@@ -233,6 +250,9 @@ async def test_a_queue_is_named_by_event_name_group_or_itself(provider: EventPro
         ({"state": "waiting", "limit": 0}, "expected limit to be 1 to 1000, got: 0"),
         ({"state": "waiting", "cursor": "x"}, "expected the cursor of an earlier list of jobs, got: 'x'"),
         ({"state": "waiting", "cursor": "x:y"}, "expected the cursor"),
+        ({"state": "waiting", "cursor": "5:x:y"}, "expected the cursor"),
+        ({"state": "waiting", "cursor": "0::y"}, "expected the cursor"),
+        ({"state": "waiting", "cursor": "1:x:"}, "expected the cursor"),
     ],
 )
 async def test_wrong_questions_are_refused(provider: EventProvider, given: Any, told: str) -> None:

@@ -273,7 +273,7 @@ async def test_what_a_process_of_multiprocessing_emits_last_arrives(
     async with _serving(make_provider).worker():
         said = await _run(tmp_path / "program.py", _PROCESSES, server_url, prefix, case)
     assert said == ["0"]
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.counted") == 3000
+    assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.counted") == 3000
 
 
 @pytest.mark.slow

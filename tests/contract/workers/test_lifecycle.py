@@ -82,7 +82,7 @@ async def test_stop_flushes_what_was_emitted_and_tells_everybody_who_waits(
     await provider.stop()
     assert {type(each) for each in await asyncio.gather(*waits)} == {ProviderStopped}
     assert isinstance(await result, Exception)
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.ask") == 500
+    assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.ask") == 500
     assert all(each.done() for each in emissions)
 
 

@@ -169,7 +169,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_stop(
             await began.wait()
             begin = time.monotonic()
         assert time.monotonic() - begin < 0.05 + 5
-        assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.ask") == 1
+        assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.ask") == 1
     go.set()
 
 
@@ -305,7 +305,7 @@ async def test_a_scope_of_anyio_that_is_cancelled_lets_the_stop_end(
             await asyncio.Event().wait()
     assert provider._life.loop is None
     assert admin("ZCARD", f"{prefix}:2:{{0}}:workers") == 0
-    assert admin("ZCARD", f"{prefix}:2:{{0}}:ready:event.ask") == 1
+    assert admin("LLEN", f"{prefix}:2:{{0}}:ready:event.ask") == 1
 
 
 async def test_a_handler_may_stop_its_own_provider(make_provider: MakeProvider, until: Until) -> None:

@@ -32,12 +32,13 @@ def _foreign(shard: Shard, place: int, job: str, kind: str) -> AddVerdict:
 async def test_emissions_into_a_foreign_queue_are_refused_and_those_beside_them_run(
     shard: Shard, planted: set[str], options: str
 ) -> None:
-    await _spoil(shard, planted, "ready")
+    await _spoil(shard, planted, "ready", "ready+")
     given = _OPTIONS[options]
+    first = "ready+" if "priority" in given else "ready"
     rows = [row("a", **given), row("b", queue=2), row("c", body="x" * 100), row("d", queue=2)]
     for _ in ("once", "again"):
         verdicts = await shard.add(*rows, queues=_QUEUES)
-        assert verdicts == [_foreign(shard, 0, "a", "ready"), _foreign(shard, 2, "c", "ready")]
+        assert verdicts == [_foreign(shard, 0, "a", first), _foreign(shard, 2, "c", "ready")]
         assert await shard.members("ready") == ["b", "d"]
         names = await shard.command(
             "KEYS", f"{shard.store.keys.root}:*".replace("{", "[{]").replace("}", "[}]")

@@ -179,8 +179,10 @@ async def test_what_ended_just_now_is_kept_for_whoever_may_ask(grouped: Shard) -
 
 async def test_strays_do_not_hold_a_removal_up(grouped: Shard, planted: set[str]) -> None:
     await grouped.add(row("a"))
-    for place in ("ready", "parked", "delayed"):
+    for place in ("ready+", "parked", "delayed"):
         await grouped.command("ZADD", grouped.key(place, GROUP), 0, "none", 1, "a")
+    for place in ("ready", "suspects"):
+        await grouped.command("RPUSH", grouped.key(place, GROUP), "none", "a", "a!1")
     assert sum(await _remove_all(grouped)) == 1
     assert await grouped.state("a") == "waiting"
     assert await grouped.members("ready") == ["a"]

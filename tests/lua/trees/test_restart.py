@@ -117,6 +117,7 @@ async def test_nothing_of_the_last_run_is_left_in_the_root_but_its_error_in_the_
     record = await shard.record("r")
     assert set(record) == {
         *("queue", "state", "attempts", "created", "due", "body", "run", "restarter", "on", "tree"),
+        "entry",
     }
     assert (record["state"], record["run"], record["created"]) == ("waiting", "2", str(START))
     for kind in ("checkpoints", "result", "needs", "waiters"):

@@ -1,7 +1,8 @@
---needs base pointer presence
+--needs base lines pointer presence
 --exports accept_all
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
 local MOST = 200 -- jobs of one call
+local waited = {} -- queue -> how many wait there before this call
 local served = {} -- queue -> whether anybody works on it: asked once for each queue of the call that is full
 
 local function add_verdict(answer, index, word, job, state, text)
@@ -46,10 +47,10 @@ local function decide_row(row, fresh)
     local choice, queue = decide(row, target), target.queue
     if choice and choice.superseded then -- else the older job would end for nothing
       local place = key(row.due and 'delayed' or 'ready', queue)
-      if not try('ZCARD', place) then return {}, nil, place end
+      if not try(row.due and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
     elseif choice and not choice.join and not row.due and row.queues.max ~= '' then
-      local waiting = (try('ZCARD', key('ready', queue)) or 0) + (fresh[queue] or 0)
-      if waiting >= row.queues.max then full = queue end
+      waited[queue] = waited[queue] or lines.count(queue)
+      if waited[queue] + (fresh[queue] or 0) >= row.queues.max then full = queue end
     end
     choices[#choices + 1] = choice
   end

@@ -7,11 +7,11 @@ local function read_claimed(held, token)
   local claimed, all = {}, redis.call('HGETALL', held)
   for i = 1, #all, 2 do
     local id = all[i]
-    if string.sub(id, 1, 1) ~= '#' and token_of(all[i + 1]) == token then
+    if string.sub(id, 1, 1) ~= '#' and Hold.token(all[i + 1]) == token then
       local record = read(id)
       local body = record and record.state == 'waiting' and not record.is_later and read_body(id, record)
       if body then
-        record.id, record.body, record.order = id, body, order_of(all[i + 1])
+        record.id, record.body, record.time, record.place = id, body, 0, Hold.place(all[i + 1])
         record.stop = record.knows and record.stop -- not one that came after the claim
         push(claimed, record.queue, record)
       end
@@ -20,16 +20,11 @@ local function read_claimed(held, token)
   return claimed
 end
 
-local function is_before(one, other)
-  if one.order ~= other.order then return one.order < other.order end
-  return one.id < other.id
-end
-
 function answer_again(queues, held, token, now, lost, woken)
   local rows, claimed = {}, read_claimed(held, token)
   for index, queue in ipairs(queues) do
     local records = claimed[queue.name] or {}
-    table.sort(records, is_before)
+    table.sort(records, is_older)
     for _, each in ipairs(records) do
       add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
     end

@@ -1,9 +1,10 @@
---exports root key job_root args at take read_now whole begin_writing call_many get_all set_all try try_many push
+--exports root CLOSED key job_root args at take read_now whole begin_writing call_many get_all set_all try try_many push
 -- Shared by every script: the shard's root, key names, the packed argument, the time.
 -- KEYS[1] is the shard's book, `<root>:queues`; every key starts with the root and so carries its hash tag.
 -- KEYS[2] never exists. A cluster whose slot moves looks for both: while they are on two nodes it refuses the whole
 -- call, so that no script ever finds one half of the shard.
 root = string.sub(KEYS[1], 1, -8)
+CLOSED = 'NOSHARD the book of the shard ' .. root .. ' says nothing of it'
 
 function key(kind, name)
   return root .. ':' .. kind .. ':' .. name

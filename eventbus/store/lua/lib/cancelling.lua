@@ -43,9 +43,9 @@ function cancel(id, call, text, now, key_ttl)
     stop_tree(record.root, 'failed', id, text, now) -- it is not whole yet, and nobody may begin it
     return 'ended'
   end
-  if record.state == 'waiting' and not record.token and not try('ZSCORE', key('ready', record.queue), id) then
+  if record.state == 'waiting' and not record.token then
     local hold = find_hold(id)
-    if hold then record.state, record.token = 'active', token_of(hold) end
+    if hold then record.state, record.token = 'active', Hold.token(hold) end
   end
   if record.state == 'active' then return cancel_active(id, record, call, text, now) end
   if not OPEN[record.state] then -- ended; a repeat whose first answer was lost hears that answer again

@@ -12,19 +12,19 @@ function add_claim(rows, id, index, body, created, attempts, stalls, due, stop)
   rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = tonumber(stalls) or 0, created, tonumber(due) or created, stop or ''
 end
 
--- Reads the candidate at place `i` of its queue into `plan`; returns its size in bytes, or nil where it is not plain.
-function choose(plan, index, queue, i)
-  local id, text = queue.ids[i], queue.records[i]
-  if not text then return nil end
+-- Reads the candidate at place `i` of its line into `plan`; returns its size in bytes, or nil where it is not plain.
+function choose(plan, line, i)
+  local id, text = line.ids[i], line.records[i]
+  if not text or line.entries[i] ~= id then return nil end
   local name, _, at, flags = plain.read(text)
-  if name ~= queue.name then return nil end
+  if name ~= line.queue then return nil end
   local has_body = flags % (2 * FLAG.BODY) >= FLAG.BODY
   local size = has_body and plain.size(text, at) or not has_body and #text - at + 1
   local created, attempts = plain.count(text)
   if not size or size == 0 or attempts == 255 then return nil end
-  add_claim(plan.rows, id, index, has_body and '' or string.sub(text, at), created, attempts)
+  add_claim(plan.rows, id, line.index, has_body and '' or string.sub(text, at), created, attempts)
   local n = #plan.ids + 1
-  plan.ids[n], plan.orders[n] = id, queue.orders[i]
+  plan.ids[n] = id
   if has_body then apart[#apart + 1], apart[#apart + 2] = n, key('body', id) end
   return size
 end
@@ -32,9 +32,8 @@ end
 local function drop_claim(plan, place, queues)
   local id, index = plan.ids[place], plan.rows[(place - 1) * WIDTH + 2]
   table.remove(plan.ids, place)
-  table.remove(plan.orders, place)
   for _ = 1, WIDTH do table.remove(plan.rows, (place - 1) * WIDTH + 1) end
-  plan.odd[#plan.odd + 1] = { id = id, queue = queues[index].name }
+  plan.odd[#plan.odd + 1], plan.is_unusual = { id = id, queue = queues[index].name }, true
 end
 
 -- Reads the bodies that have keys of their own: one command for all. A job without its body is odd.

@@ -1,10 +1,7 @@
---needs base candidate codec fields marks record
+--needs base candidate codec entry fields lines marks record
 --exports read_body choose_unusual name_holder
 -- A candidate that is not plain: a member or a root of a tree, one that was tried before, or none at all. Writes nothing.
-
--- A job that stalled so often may kill whatever process runs it. So a worker runs one such job at
--- a time: then the stalls of those beside it do not add up to their failure.
-local SUSPECT = 2
+local ENDED = { completed = true, failed = true, cancelled = true }
 
 -- A member without a body of its own is told what its root was given, read once for all of them.
 function read_body(id, record)
@@ -15,31 +12,34 @@ function read_body(id, record)
   return bodies[record.root]
 end
 
--- Reads one candidate into `plan`; returns its size in bytes. A suspect is claimed alone, or left.
-function choose_unusual(plan, index, queue, i)
-  local id = queue.ids[i]
-  local record = read(id, queue.records[i])
-  local is_sound = record and record.state == 'waiting' and record.queue == queue.name and not record.is_later
+-- Whether an entry is a tombstone. What its record does not explain is odd, unless somebody said that tombstones are there.
+local function is_tombstone(id, line, entry, record, why)
+  if record and entry and entry ~= entry_of(id, record) then return true end
+  if why ~= 'missing' and not (record and ENDED[record.state]) then return false end
+  line.dead = line.dead or lines.count_dead(line.queue)
+  return line.dropped < line.dead
+end
+
+-- Reads one candidate into `plan`; returns its size in bytes.
+function choose_unusual(plan, line, i)
+  local id = line.ids[i]
+  local record, why = read(id, line.records[i] or nil)
+  if is_tombstone(id, line, line.entries[i], record, why) then
+    line.dropped, plan.is_unusual = line.dropped + 1, true
+    return 0
+  end
+  local is_sound = record and record.state == 'waiting' and record.queue == line.queue and not record.is_later
   if is_sound and record.root and find_mark(record.root) ~= '' and not record.stop then
-    plan.stopped[#plan.stopped + 1] = id
+    plan.stopped[#plan.stopped + 1], plan.is_unusual, lines.unlisted[id] = id, true, 'nowhere'
     return 0
   end
   local body = is_sound and read_body(id, record)
   if not body then
-    plan.odd[#plan.odd + 1] = { id = id, queue = queue.name }
+    plan.odd[#plan.odd + 1], plan.is_unusual = { id = id, queue = line.queue }, true
     return 0
   end
-  if (tonumber(record.stalls) or 0) >= SUSPECT then
-    if not plan.suspects or plan.ids[1] then
-      queue.left = queue.left or {}
-      queue.left[id] = true
-      queue.left_count = (queue.left_count or 0) + 1
-      return 0
-    end
-    plan.is_alone = true
-  end
-  add_claim(plan.rows, id, index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
-  plan.ids[#plan.ids + 1], plan.orders[#plan.orders + 1] = id, queue.orders[i]
+  add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
+  plan.ids[#plan.ids + 1] = id
   if record.root or record.tree or record.waited then plan.named[id] = record end
   return #body
 end

@@ -1,23 +1,54 @@
---needs base
---exports read_ids read_records read_on
--- The ids of queues that may be claimed, and their records. Writes nothing.
-local AHEAD = 200 -- so many ids of a queue are read at most to get past suspects
+--needs base book entry
+--exports is_open begin_line read_entries read_records read_on
+-- The entries of queues that may be claimed, and the records of their jobs. Writes nothing.
+-- A line is what one queue gives: its lists and sets one after the other, in the order of claims.
+local AHEAD = 200 -- entries of a line read past what was asked for: so many tombstones one call drops
 
--- Reads ids of a queue with their places in it; false where somebody else's value stands there.
-function read_ids(queue, first, last)
-  local found = try('ZRANGE', key('ready', queue.name), first, last, 'WITHSCORES')
-  for i = 1, #(found or {}), 2 do
-    queue.ids[#queue.ids + 1], queue.orders[#queue.orders + 1] = found[i], found[i + 1]
-  end
-  return found ~= nil
+local PLAIN = { { 'ready' } }
+local RANKED = { { 'ready+', '-inf', '(0' }, { 'ready' }, { 'ready+', '0', '+inf' } }
+local SUSPECTS = { { 'suspects' } }
+
+-- queue: with its index among those of the call, and its flags.
+function begin_line(queue, of_suspects)
+  local parts = of_suspects and SUSPECTS or bit.band(queue.flags, book.PLUS) ~= 0 and RANKED or PLAIN
+  return {
+    queue = queue.name, index = queue.index, quota = queue.quota, parts = parts, part = 1, counts = { 0, 0, 0 },
+    ids = {}, entries = {}, records = {}, asked = 0, seen = 0, dropped = 0,
+  }
 end
 
--- Reads the records of the next ids of queues, `counts` of each: one command for all.
-function read_records(queues, counts)
+-- Whether there may be more entries than were read.
+function is_open(line)
+  return line.parts[line.part] ~= nil
+end
+
+-- Reads up to `count` more entries.
+function read_entries(line, count)
+  while count > 0 and is_open(line) do
+    local part, read, found = line.parts[line.part], line.counts[line.part], nil
+    if part[2] then
+      found = try('ZRANGEBYSCORE', key(part[1], line.queue), part[2], part[3], 'LIMIT', read, count)
+    else
+      found = try('LRANGE', key(part[1], line.queue), read, read + count - 1)
+    end
+    line.is_foreign = line.is_foreign or not found
+    local ids, entries, n = line.ids, line.entries, #line.ids
+    for i, entry in ipairs(found or {}) do -- a member of a set is the job itself, and no tombstone
+      ids[n + i], entries[n + i] = part[2] and entry or id_of(entry), not part[2] and entry
+    end
+    local more = #(found or {})
+    line.counts[line.part] = read + more
+    if more < count then line.part = line.part + 1 end
+    count = count - more
+  end
+end
+
+-- Reads the records of the next entries of lines, `counts` of each: one command for all.
+function read_records(lines, counts)
   local names, places = {}, {}
-  for i, queue in ipairs(queues) do
-    for j = #queue.records + 1, math.min(#queue.ids, #queue.records + counts[i]) do
-      names[#names + 1], places[#places + 1] = job_root .. queue.ids[j], queue
+  for i, line in ipairs(lines) do
+    for j = #line.records + 1, math.min(#line.ids, #line.records + counts[i]) do
+      names[#names + 1], places[#places + 1] = job_root .. line.ids[j], line
     end
   end
   for i, text in ipairs(get_all(names)) do
@@ -26,12 +57,11 @@ function read_records(queues, counts)
   end
 end
 
--- Suspects that are left must not hold up what waits behind them: reads on, up to a bound.
--- Returns the next id, if there is one.
-function read_on(queue)
-  local seen = #queue.ids
-  if not queue.left or seen >= AHEAD then return nil end
-  read_ids(queue, seen, seen + 49)
-  read_records({ queue }, { #queue.ids })
-  return queue.ids[seen + 1]
+-- The next entry, with its record: reads on behind tombstones, up to a bound.
+function read_on(line)
+  local i = line.seen + 1
+  if line.records[i] ~= nil then return true end
+  if not line.ids[i] and #line.ids < line.asked + AHEAD then read_entries(line, 50) end
+  read_records({ line }, { 50 })
+  return line.records[i] ~= nil
 end

@@ -1,21 +1,16 @@
---needs base candidate candidates holds
+--needs base book candidate candidates holds
 --exports read_claims remove_claimed write_claims
 -- Claiming: choosing and reading come first, then the moves.
--- A move writes the hold and then removes the job from `ready`; nothing is popped, so nothing can be
--- lost between two commands.
+-- A move writes the hold and then cuts the entry; nothing is popped, so nothing can be lost between two commands.
 
--- How many ids each queue gives: equal shares first, then what is left in order.
-local function share(queues, want)
+-- How many jobs each line gives: equal shares first, then what is left in order.
+local function share(lines, want)
   local takes, left = {}, want
-  local asked = 0
-  for i, queue in ipairs(queues) do
-    takes[i] = 0
-    if queue.quota > 0 then asked = asked + 1 end
-  end
+  for i in ipairs(lines) do takes[i] = 0 end
   for round = 1, 2 do
-    local part = round == 1 and math.ceil(want / math.max(asked, 1)) or want
-    for i, queue in ipairs(queues) do
-      local more = math.min(part, queue.quota - takes[i], #queue.ids - takes[i], left)
+    local part = round == 1 and math.ceil(want / math.max(#lines, 1)) or want
+    for i, line in ipairs(lines) do
+      local more = math.min(part, line.quota - takes[i], #line.ids - takes[i], left)
       if more > 0 then
         takes[i] = takes[i] + more
         left = left - more
@@ -25,52 +20,81 @@ local function share(queues, want)
   return takes
 end
 
--- At most `want` jobs and `bytes` of bodies, but always one job. One id more than may be
--- taken is asked for, to see whether more is left. choose_other: `choose_unusual`.
-function read_claims(queues, want, bytes, suspects, choose_other)
-  local plan = { ids = {}, orders = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, suspects = suspects }
-  if want <= 0 then return plan end
+-- One entry more than may be taken is asked for, to see whether more is left.
+local function read_line(plan, queue, count, of_suspects)
+  local line = begin_line(queue, of_suspects)
+  line.asked = math.min(queue.quota, count) + 1
+  read_entries(line, line.asked)
+  if line.is_foreign then plan.foreign[#plan.foreign + 1] = line.queue end
+  plan.lines[#plan.lines + 1] = line
+  return line
+end
+
+-- Chooses at most `count` jobs of a line; `bytes` of bodies are left for all, but one job may always be taken.
+local function take_from(plan, line, count, bytes, choose_other)
+  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and read_on(line) do
+    line.seen = line.seen + 1
+    bytes = bytes - (choose(plan, line, line.seen) or choose_other(plan, line, line.seen))
+  end
+  local has_more = line.ids[line.seen + 1] or is_open(line) and (read_on(line) or is_open(line))
+  plan.has_more[line.index] = plan.has_more[line.index] or has_more
+  return bytes
+end
+
+-- A job that stalled twice may kill whatever process runs it. So a worker runs one such job at a time, and its claim
+-- brings nothing else: then the stalls of those beside it do not add up to their failure. Suspects come last; but
+-- one call of eight asks for them first, so that a long line does not keep them for ever.
+local function take_suspect(plan, queues, choose_other)
   for _, queue in ipairs(queues) do
-    queue.ids, queue.orders, queue.records = {}, {}, {}
-    if queue.quota > 0 and not read_ids(queue, 0, math.min(queue.quota, want)) then
-      plan.foreign[#plan.foreign + 1] = queue.name
+    if queue.quota > 0 and bit.band(queue.flags, book.SUSPECTS) ~= 0 then
+      if plan.ids[1] then
+        plan.has_more[queue.index] = true
+      else
+        take_from(plan, read_line(plan, queue, 1, true), 1, 1, choose_other)
+      end
     end
   end
-  local counts = share(queues, want)
-  read_records(queues, counts)
-  for i, count in ipairs(counts) do
-    local queue, seen = queues[i], 0
-    while seen - (queue.left_count or 0) < count and not plan.is_alone and (bytes > 0 or not plan.ids[1]) do
-      if not (queue.ids[seen + 1] or read_on(queue)) then break end
-      seen = seen + 1
-      bytes = bytes - (choose(plan, i, queue, seen) or choose_other(plan, i, queue, seen))
-    end
-    queue.seen = seen
-    -- Where only suspects were seen, which this worker may not claim now, there is no more for it.
-    local has_more = not (queue.left_count == seen and not suspects) and (queue.ids[seen + 1] or read_on(queue))
-    if has_more or (queue.left and suspects) then plan.more[#plan.more + 1] = i end
+  return plan.ids[1] ~= nil
+end
+
+-- At most `want` jobs and `bytes` of bodies, but always one job.
+-- suspects: '' for none, `first` or `last`; choose_other: `choose_unusual`.
+function read_claims(queues, want, bytes, suspects, choose_other)
+  local plan = { ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {} }
+  if want <= 0 then return plan end
+  if suspects == 'first' and take_suspect(plan, queues, choose_other) then want = 0 end
+  local lines = {}
+  for _, queue in ipairs(queues) do
+    if queue.quota > 0 then lines[#lines + 1] = read_line(plan, queue, want) end
+  end
+  local counts = share(lines, want)
+  read_records(lines, counts)
+  for i, line in ipairs(lines) do bytes = take_from(plan, line, counts[i], bytes, choose_other) end
+  if suspects == 'last' then take_suspect(plan, queues, choose_other) end
+  for _, queue in ipairs(queues) do
+    if plan.has_more[queue.index] then plan.more[#plan.more + 1] = queue.index end
   end
   add_bodies(plan, queues)
   return plan
 end
 
--- Removes what was seen and not left from `ready`: mostly its first members, by their rank.
-local function remove_seen(queue)
-  local name = key('ready', queue.name)
-  if not queue.left then
-    redis.call('ZREMRANGEBYRANK', name, 0, queue.seen - 1)
-    return
-  end
-  local gone = {}
-  for i = 1, queue.seen do
-    if not queue.left[queue.ids[i]] then gone[#gone + 1] = queue.ids[i] end
-  end
-  call_many('ZREM', name, gone)
-end
+local FLAGS = { ['ready+'] = book.PLUS, suspects = book.SUSPECTS } -- what the book says of these
 
-function remove_claimed(queues)
-  for _, queue in ipairs(queues) do
-    if queue.seen and queue.seen > 0 then remove_seen(queue) end
+-- Cuts what was seen: the first entries of each part of a line.
+function remove_claimed(plan)
+  for _, line in ipairs(plan.lines) do
+    local first, left = 0, line.seen
+    for i, part in ipairs(line.parts) do
+      local count = math.min(left, line.counts[i])
+      if count > 0 and part[2] then
+        call_many('ZREM', key(part[1], line.queue), { unpack(line.ids, first + 1, first + count) })
+      elseif count > 0 then
+        redis.call('LTRIM', key(part[1], line.queue), count, -1)
+      end
+      first, left = first + line.counts[i], left - count
+      local flag = FLAGS[part[1]]
+      if flag and redis.call('EXISTS', key(part[1], line.queue)) == 0 then book.clear(line.queue, flag) end
+    end
   end
 end
 
@@ -80,7 +104,7 @@ function write_claims(plan, held, token, now, name_holder)
   local fields = {}
   for i, id in ipairs(plan.ids) do
     if plan.named[id] then name_holder(id, plan.named[id], token, now) end
-    fields[2 * i - 1], fields[2 * i] = id, make_hold(token, now, plan.orders[i])
+    fields[2 * i - 1], fields[2 * i] = id, Hold.make(token, now, i)
   end
   call_many('HSET', held, fields)
 end

@@ -1,7 +1,7 @@
---needs fields format marks putting_off record stopping trees
+--needs fields format lines marks putting_off record stopping trees
 --exports set_odd_apart
--- Candidates that were no job to claim: damaged ones are set apart, those of a later release parked, and stray
--- entries are only removed. What was ready in a tree that stops is cancelled.
+-- Candidates that were no job to claim: damaged ones are set apart, those of a later release parked; stray
+-- entries and tombstones are only dropped. What was ready in a tree that stops is cancelled.
 
 -- What is wrong with a candidate; nil for a stray entry. The second value: whether a later release wrote it.
 local function judge(id, queue)
@@ -35,5 +35,6 @@ function set_odd_apart(plan, now)
       quarantine(each.id, each.queue, why, now)
     end
   end
+  for _, line in ipairs(plan.lines) do lines.drop_dead(line.queue, line.dropped) end
   for _, id in ipairs(plan.stopped) do cancel_stopped(id, now) end
 end

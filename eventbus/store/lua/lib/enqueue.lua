@@ -1,4 +1,4 @@
---needs base codec delays due fields format pointer ready refusing
+--needs base codec delays due fields format pointer ready refusing waking
 --exports enqueue
 -- Writes new jobs: records, pointers, and their places in ready or delayed.
 
@@ -44,22 +44,17 @@ local function fail_apart(id, now, queue)
   for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, id), 604800000) end
 end
 
--- fresh: queue -> how many of `jobs` go to ready. An add that becomes the earliest due
+-- An add that becomes the earliest due
 -- wakes a worker, so that its block ends in time.
 -- A job of the default group whose queue cannot be written is refused, one of another group comes back each minute.
-function enqueue(jobs, fresh, emitter, now, answer)
+function enqueue(jobs, emitter, now, answer)
   local ready, delayed, due_queues = {}, {}, {}
   local earliest
-  local order = 0
-  for _, count in pairs(fresh) do order = order + count end
-  if order > 0 then order = reserve(order) end
   write_records(jobs, emitter, now)
   for _, job in ipairs(jobs) do
     local row, queue = job.row, job.target.queue
-    if not row.due then order = order + 1 end
-    local score = score_of(row.priority, row.due and 0 or order, row.lifo)
     if not row.due then
-      push(ready, queue, score, job.id)
+      line_up(ready, queue, { id = job.id, priority = row.priority, lifo = row.lifo })
     else
       push(delayed, queue, row.due, job.id)
       earliest = earliest or next_due()

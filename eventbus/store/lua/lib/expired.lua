@@ -9,14 +9,15 @@ local function read_holder(worker, lease_end, lease, now)
 end
 
 -- found: flat list of worker, end of its leases. Returns at most `limit` holds, each with its holder, the longest held
--- of a worker first; and the workers of which all holds are among them.
+-- of a worker first; and the workers of which all holds are among them. Of more the last ones: a job goes to the head of
+-- its queue, so what was held longest must come last.
 function read_expired(found, limit, lease, now)
   local holds, over = {}, {}
   for i = 1, #found, 2 do
     local worker, left = found[i], limit - #holds
     if left <= 0 then break end
     local holder, own = read_holder(worker, tonumber(found[i + 1]), lease, now), list_held(worker)
-    for j = 1, math.min(#own, left) do
+    for j = math.max(1, #own - left + 1), #own do
       own[j].holder = holder
       holds[#holds + 1] = own[j]
     end

@@ -98,7 +98,7 @@ function close(id, state, text, now, hold)
   local record = peek(id)
   if not record then return end
   record.state, record.ended = state, now
-  if hold then record.lasted, record.worker = now - time_of(hold), worker_of(token_of(hold)) end
+  if hold then record.lasted, record.worker = now - Hold.time(hold), worker_of(Hold.token(hold)) end
   local had_result = bit.band(record.flags, FLAG.RESULT) ~= 0
   record.flags, record.result = bit.band(record.flags, 255 - FLAG.RESULT), text
   if #text > SMALL then

@@ -2,7 +2,7 @@
 --exports give_back
 -- Giving back what a worker holds and does not know of. It may have run: where the server forgot, in a failover, that
 -- it had ended. So that is a stall.
-local MOST = 200 -- jobs of one call; the next renewal gives back more
+local MOST = 200 -- jobs of one call, the last ones; the next renewal gives back more, which stand before these then
 
 -- jobs: what `list_held` tells of them. Returns the ids that were given back.
 function give_back(jobs, worker, now)
@@ -10,7 +10,7 @@ function give_back(jobs, worker, now)
   local message = 'given back, because worker ' .. worker .. ' held it and did not know of it: '
     .. 'what the server had recorded of its claim or of its end was lost'
   local rows, ids, ready = {}, {}, {}
-  for i = 1, math.min(#jobs, MOST) do
+  for i = math.max(1, #jobs - MOST + 1), #jobs do
     local id = jobs[i].id
     local record, why, queue = read(id)
     if record and record.state == 'waiting' and not record.is_later then

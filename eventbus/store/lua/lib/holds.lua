@@ -1,9 +1,9 @@
 --needs base
---exports register unregister worker_of make_hold time_of order_of token_of read_hold find_hold load_holds is_older list_held ask_holder
+--exports Hold register unregister worker_of read_hold find_hold load_holds is_older list_held ask_holder
 -- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
 -- is settled. Its record does not change by that, except that members and roots of trees name their holder (`token`).
---   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 8 bytes, the
---     place in the queue that it had; the token
+--   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 2 bytes, its
+--     place among the claims of that call; the token
 --   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job
 --   Fields that are no jobs: `#`, the worker's registration, and `#` with a lane's name, the last call of the lane.
 -- `workers` says when the leases of a worker end: those of all that it holds, at once. A claim begins a whole lease for
@@ -39,29 +39,31 @@ function worker_of(token)
   return string.match(token or '', '^[^+:]+')
 end
 
-function make_hold(token, now, order)
-  return struct.pack('>I6c1d', now, '0', order) .. token
+Hold = {}
+
+function Hold.make(token, now, place)
+  return struct.pack('>I6c1I2', now, '0', place) .. token
 end
 
 -- What somebody else wrote there is as old as can be, and nobody's.
-function time_of(hold)
-  return #hold > 15 and struct.unpack('>I6', hold) or 0
+function Hold.time(hold)
+  return #hold > 9 and struct.unpack('>I6', hold) or 0
 end
 
--- Its place in `ready` before the claim: a job that was not run to its end goes back there.
-function order_of(hold)
-  return #hold > 15 and struct.unpack('>d', hold, 8) or 0
+-- Jobs that are given back are placed in the order in which they were claimed.
+function Hold.place(hold)
+  return #hold > 9 and struct.unpack('>I2', hold, 8) or 0
 end
 
-function token_of(hold)
-  return string.sub(hold, 16)
+function Hold.token(hold)
+  return string.sub(hold, 10)
 end
 
 -- The hold of a job if this very token has it.
 function read_hold(id, token)
   local worker = worker_of(token)
   local hold = worker and try('HGET', key('held', worker), id)
-  return hold and token_of(hold) == token and hold or nil
+  return hold and Hold.token(hold) == token and hold or nil
 end
 
 local loaded = {} -- job -> its hold or false, of those asked for together
@@ -90,14 +92,16 @@ end
 
 function is_older(one, other)
   if one.time ~= other.time then return one.time < other.time end
+  if one.place ~= other.place then return one.place < other.place end
   return one.id < other.id
 end
 
--- All that a worker holds, the longest held first: id, time, and the hold itself.
+-- All that a worker holds, the longest held first: id, time, place, and the hold itself.
 function list_held(worker)
   local list, all = {}, try('HGETALL', key('held', worker)) or {}
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) ~= '#' then list[#list + 1] = { id = all[i], time = time_of(all[i + 1]), hold = all[i + 1] } end
+    local id, hold = all[i], all[i + 1]
+    if string.sub(id, 1, 1) ~= '#' then list[#list + 1] = { id = id, time = Hold.time(hold), place = Hold.place(hold), hold = hold } end
   end
   table.sort(list, is_older)
   return list

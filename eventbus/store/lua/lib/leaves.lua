@@ -1,4 +1,4 @@
---needs base chore_list delays fields putting_off ready record trees
+--needs base chore_list delays fields putting_off ready record trees waking
 --exports place_leaf open_leaves
 -- Leaves: the members of a tree that need nothing, and so begin it.
 local to_open = 500 -- leaves that one call makes ready; the rest is a chore

@@ -1,4 +1,4 @@
---needs base format ready refusing
+--needs base format refusing waking
 --exports add_plain
 -- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
 -- or limits. Most emissions are such; a job costs no command of its own here, but its share of two batches.
@@ -41,13 +41,20 @@ function add_plain(queues, count, emitter, now, answer)
     n = n + 2
   end
   if not write_new(records, count) then return false end
-  local ready, order = {}, MIDDLE + reserve(count)
+  local lists = {}
   for i = 0, count - 1 do
     local row = at + i * FIELDS
-    push(ready, queues[args[row + 2]].name, whole(order + i + 1), args[row + 1])
+    push(lists, queues[args[row + 2]].name, args[row + 1])
   end
   local refused, refuse = begin_refusing()
-  place_ready(ready, now, refuse)
+  for queue, ids in pairs(lists) do
+    local length = try('RPUSH', key('ready', queue), unpack(ids))
+    if not length then
+      for _, id in ipairs(ids) do refuse(id, now, queue, key('ready', queue)) end
+    elseif length == #ids then
+      wake(queue, now) -- it was empty; else who left something there wakes
+    end
+  end
   for i = 0, next(refused) and count - 1 or -1 do
     local id = args[at + i * FIELDS + 1]
     if refused[id] then tell_refused(answer, i, id, refused[id]) end

@@ -38,29 +38,18 @@ local function write_row(row, now)
   end
 end
 
--- Reserves the orders of the rows that go to ready at once; returns the one before the first.
-local function reserve_ready(rows, is_open, now)
-  local count = 0
-  for _, row in ipairs(rows) do
-    row.due = row.delay ~= '' and now + row.delay or nil
-    row.is_ready = is_open and not row.is_known and row.root ~= '' and not is_fed[row.id] and not row.due
-    if row.is_ready then count = count + 1 end
-  end
-  return count > 0 and reserve(count) or 0
-end
-
 -- lists: ready (as `place_ready` takes it), leaves (queue -> records), due (queues that got a delayed job).
 -- Where the tree is not open yet its leaves are only noted, under who adds them.
 function plant(rows, adder, is_open, lists, now)
   local members, feeds = {}, {}
-  local order = reserve_ready(rows, is_open, now)
   for _, row in ipairs(rows) do
+    row.due = row.delay ~= '' and now + row.delay or nil
     if not row.is_known then
-      if row.is_ready then order = order + 1 end
+      row.is_ready = is_open and row.root ~= '' and not is_fed[row.id] and not row.due
       write_row(row, now)
       if row.root ~= '' then push(members, row.root, row.id) end
       if row.is_ready then
-        push(lists.ready, row.queue, score_of(row.priority, order), row.id)
+        line_up(lists.ready, row.queue, row)
       elseif is_fed[row.id] then
         call_many('SADD', key('needs', row.id), row.needs)
       elseif row.root == '' then -- a root; its call decides

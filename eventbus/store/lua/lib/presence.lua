@@ -1,4 +1,4 @@
---needs base ready
+--needs base waking
 --exports live_workers leave_pool count_workers
 -- Who serves which queue: a worker announces itself for its pool each 5 s, and the pool for its queues.
 -- One that stops says so (`leave.lua`); one that was killed is forgotten once it has been silent for ALIVE.

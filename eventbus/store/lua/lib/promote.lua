@@ -1,4 +1,4 @@
---needs base delays format putting_off ready record
+--needs base delays fields format holds putting_off ready record
 --exports promote
 -- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
 local to_promote = 100 -- jobs that one call promotes
@@ -19,7 +19,7 @@ local function read_due(queue, ids)
       bad[#bad + 1] = { id = id, why = why }
     elseif is_later then
       later[#later + 1] = id
-    elseif record.state == 'delayed' then
+    elseif record.state == 'delayed' or record.state == 'waiting' and not find_hold(id) then
       record.id = id
       due[#due + 1] = record
     end
@@ -34,6 +34,12 @@ function promote(queue, now, ready)
   local due, bad, later = read_due(queue, ids)
   to_promote = to_promote - #ids
   call_many('ZREM', name, ids)
+  for _, record in ipairs(due) do
+    if record.state == 'waiting' then -- nobody can find its entry in a long list; if there is one, it means nothing from now on
+      record.entry = (tonumber(record.entry) or 0) + 1
+      change(record.id, 'entry', record.entry)
+    end
+  end
   for _, each in ipairs(bad) do quarantine(each.id, queue, each.why, now) end
   for _, id in ipairs(later) do park_later(id, queue, now) end
   requeue({ [queue] = due }, ready)

@@ -1,41 +1,32 @@
---needs base format
---exports MIDDLE gone SILENT reserve score_of requeue wake without_gone place_ready wake_filled
--- Into `ready`, and waking whoever serves the queue.
-MIDDLE = 549755813888 -- 2^39: orders rise from here, those of lifo jobs fall
+--needs base book entry format lines waking
+--exports gone line_up requeue without_gone place_ready
+-- Putting jobs where they wait for their turn (`lines.lua` says where), and waking whoever serves the queue.
+local MIDDLE = 549755813888 -- 2^39: orders rise from here, those of jobs that go to the head fall
 local SPAN = 1099511627776 -- 2^40 orders within one priority; 4000 * 2^40 stays below 2^53
-gone = {} -- jobs that a stop took out while this call was about to put them into ready
-SILENT = 60000 -- a pool that did not announce itself for so long has no worker
+gone = {} -- jobs that a stop took out while this call was about to place them
 
--- Reserves `count` orders and returns the one before the first. One counter serves all queues of
--- the shard: an order only has to rise, and a call with many queues asks once.
-function reserve(count)
-  return redis.call('INCRBY', root .. ':order', count) - count
+-- ready: queue -> what is to be placed there: lists of entries, and `ranked` for priorities that are not 0.
+-- record: what is read of the job, with its id. It goes to the end of its priority; to the head if it is lifo, or was
+-- given back (`is_back`): then what was given back first stands first. A suspect goes to the end of the suspects.
+function line_up(ready, queue, record, is_back)
+  local line, kind = ready[queue] or {}, is_back and 'backs' or record.lifo and 'heads' or 'ends'
+  ready[queue] = line
+  local priority = tonumber(record.priority) or 0
+  if lines.is_suspect(record) then kind = 'suspects' elseif priority ~= 0 then kind = 'ranked' end
+  lines.unlisted[record.id] = kind -- of a job that was lined up before, taken out and released again, this alone counts
+  local is_ranked = kind == 'ranked'
+  push(line, kind, is_ranked and { id = record.id, priority = priority, is_lifo = record.lifo, is_back = is_back } or entry_of(record.id, record))
 end
 
-function score_of(priority, order, lifo)
-  if lifo then order = -order end
-  return priority * SPAN + MIDDLE + order
-end
-
--- Puts jobs into `ready` at a new place: the end of their priority, or its head if lifo.
 -- records: queue -> list of what was read of each job, with its id; one that waits already keeps its record.
 function requeue(records, ready)
   for queue, list in pairs(records) do
-    local order = reserve(#list)
-    for i, record in ipairs(list) do
+    for _, record in ipairs(list) do
       if not gone[record.id] then
-        local score = score_of(tonumber(record.priority) or 0, order + i, record.lifo)
         if record.state ~= 'waiting' then set_waiting(record.id) end
-        push(ready, queue, score, record.id)
+        line_up(ready, queue, record)
       end
     end
-  end
-end
-
--- One wake for each live pool; a blocked worker of it takes the wake and looks.
-function wake(queue, now)
-  for _, pool in ipairs(try('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf') or {}) do
-    if try('ZADD', key('wake', pool), now, queue) then redis.call('PEXPIRE', key('wake', pool), 120000) end
   end
 end
 
@@ -49,33 +40,79 @@ function without_gone(list)
   return left
 end
 
--- members: queue -> flat list of score, job. Wakes queues that had nothing waiting:
+-- Places entries at the end of a list, or one after the other at its head: in their order, or the last one first.
+-- Returns whether it was empty; nil where somebody else's value stands there.
+local function extend(name, entries, is_head, is_reversed)
+  local list, count, length = entries, #entries, 0
+  if is_reversed then
+    list = {}
+    for i = 1, count do list[i] = entries[count + 1 - i] end
+  end
+  for first = 1, count, 1000 do
+    local last = math.min(first + 999, count)
+    if is_head then length = try('LPUSH', name, unpack(list, first, last)) else length = try('RPUSH', name, unpack(list, first, last)) end
+    if not length then return nil end
+  end
+  return length == count and count > 0
+end
+
+-- The same for the sorted set of other priorities. One counter serves all queues of the shard: an order only has to rise.
+local function rank(name, jobs)
+  local list, count = {}, #jobs
+  local order = redis.call('INCRBY', root .. ':order', 2 * count) - 2 * count
+  for i, each in ipairs(jobs) do
+    local place = order + i
+    if each.is_back then place = -(order + 2 * count + 1 - i) elseif each.is_lifo then place = -place end
+    list[2 * i - 1], list[2 * i] = whole(each.priority * SPAN + MIDDLE + place), each.id
+  end
+  if count > 0 and not try_many('ZADD', name, list) then return nil end
+  return count > 0 and redis.call('ZCARD', name) == count
+end
+
+-- What is still to be placed as jobs of this kind, each once.
+local function list_due(jobs, kind)
+  local due = {}
+  for _, each in ipairs(jobs) do
+    local id = kind == 'ranked' and each.id or id_of(each)
+    if lines.unlisted[id] == kind then
+      lines.unlisted[id] = nil
+      due[#due + 1] = each
+    end
+  end
+  return due
+end
+
+local PLACES = { heads = 'ready', backs = 'ready', ends = 'ready', suspects = 'suspects', ranked = 'ready+' }
+
+-- Returns whether the queue was empty. `refuse` as below.
+local function place_line(queue, line, now, refuse)
+  local was_empty = false
+  for _, kind in ipairs({ 'heads', 'backs', 'ends', 'suspects', 'ranked' }) do
+    local jobs, name, is_filled = list_due(line[kind] or {}, kind), key(PLACES[kind], queue), false
+    if jobs[1] and kind == 'ranked' then
+      is_filled = rank(name, jobs)
+    elseif jobs[1] then
+      is_filled = extend(name, jobs, kind == 'heads' or kind == 'backs', kind == 'backs')
+    end
+    if is_filled == nil then
+      for _, each in ipairs(jobs) do refuse(each.id or id_of(each), now, queue, name) end
+    end
+    was_empty = was_empty or is_filled
+  end
+  if line.ranked then book.set(queue, book.PLUS) end
+  if line.suspects then book.set(queue, book.SUSPECTS) end
+  return was_empty
+end
+
+-- ready: as `line_up` fills it. Wakes queues that had nothing waiting:
 -- where something waits already, the worker that leaves it there re-arms the wake. A call that
 -- claims next wakes later, by `wake_filled` and for what it leaves: then the queues are returned.
 -- refuse: called with job, now, queue, key where somebody else's value stands in the place of the queue.
-function place_ready(members, now, refuse, is_claiming)
-  local queues, names, filled = {}, {}, {}
-  for queue in pairs(members) do
-    queues[#queues + 1], names[#names + 1] = queue, key('ready', queue)
-  end
-  if #names == 0 then return filled end
-  -- Mostly all have something waiting, or the one queue has not: one question tells.
-  local known = #names <= 1000 and redis.call('EXISTS', unpack(names))
-  for i, queue in ipairs(queues) do
-    local was_empty = known == 0 or known ~= #names and redis.call('EXISTS', names[i]) == 0
-    local list = without_gone(members[queue])
-    if not try_many('ZADD', names[i], list) then
-      for j = 2, #list, 2 do refuse(list[j], now, queue, names[i]) end
-    elseif was_empty then
-      filled[#filled + 1] = queue
-    end
+function place_ready(ready, now, refuse, is_claiming)
+  local filled = {}
+  for queue, line in pairs(ready) do
+    if place_line(queue, line, now, refuse) then filled[#filled + 1] = queue end
   end
   if is_claiming then return filled end
   for _, queue in ipairs(filled) do wake(queue, now) end
-end
-
-function wake_filled(queues, now)
-  for _, queue in ipairs(queues) do
-    if redis.call('EXISTS', key('ready', queue)) == 1 then wake(queue, now) end
-  end
 end

@@ -6,7 +6,7 @@ local function is_number(value)
   return not value or #value <= 17 and string.find(value, '^%-?%d+$')
 end
 
-local COUNTS = { 'attempts', 'stalls', 'due', 'priority', 'order' }
+local COUNTS = { 'attempts', 'stalls', 'due', 'priority', 'entry' }
 
 -- What a claim, a promotion or a rescue must know.
 -- Returns the record; or nil, what is wrong with it, and its queue if that can be read.
@@ -41,9 +41,9 @@ end
 -- Whether a job found where its state does not belong also stands where it does: then the
 -- other entry is a stray. If not, the job is lost unless somebody is told.
 function is_placed(id, record)
-  if record.state == 'completed' then return true end -- whose entry nobody can find in a long list
-  local place = record.state == 'waiting' and 'ready' or record.state
-  return try('ZSCORE', key(place, record.queue), id) or record.state == 'waiting' and find_hold(id)
+  -- In long lists nobody can find an entry.
+  if record.state == 'completed' or record.state == 'waiting' then return true end
+  return try('ZSCORE', key(record.state, record.queue), id)
 end
 
 -- What was recorded is kept for a while.

@@ -18,7 +18,7 @@ local function read_records(holds, count)
   local names, places, records = {}, {}, {}
   for i = 1, count do
     local hold, row = holds[i + 2], at + (i - 1) * WIDTH
-    if hold and token_of(hold) == args[row + 2] then
+    if hold and Hold.token(hold) == args[row + 2] then
       names[#names + 1], places[#places + 1] = job_root .. args[row + 1], i
     end
   end
@@ -51,7 +51,7 @@ end
 local function make_endings(worker, now)
   local endings, tail = {}, string.char(#worker) .. worker
   return function(hold)
-    local claimed = time_of(hold)
+    local claimed = Hold.time(hold)
     endings[claimed] = endings[claimed] or struct.pack('>I6I4', now, math.max(0, math.min(now - claimed, 4294967295))) .. tail
     return endings[claimed]
   end

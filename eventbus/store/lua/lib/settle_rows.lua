@@ -21,7 +21,7 @@ end
 local function settle_retry(row, now, retried, delayed)
   note_error(row.id, row.text)
   if row.delay > 0 then
-    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', time_of(row.hold))
+    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', Hold.time(row.hold))
     push(delayed, row.record.queue, now + row.delay, row.id)
   else
     change(row.id, 'token', false, 'attempts', row.attempts)
@@ -33,11 +33,11 @@ local function settle_row(row, record, key_ttl, now, lists)
   if row.state == 'delayed' then
     settle_retry(row, now, lists.retried, lists.delayed)
   elseif row.state == 'waiting' then
-    if record.token then change(row.id, 'token', false, 'began', time_of(row.hold)) end
-    push(lists.ready, record.queue, order_of(row.hold), row.id)
+    if record.token then change(row.id, 'token', false, 'began', Hold.time(row.hold)) end
+    record.time, record.place = Hold.time(row.hold), Hold.place(row.hold)
+    lists.backs[#lists.backs + 1] = record
   elseif row.state == 'parked' then
-    local why, order = string.sub(row.text, 1, 64), whole(order_of(row.hold))
-    change(row.id, 'state', 'parked', 'token', false, 'why', why, 'order', order, 'began', time_of(row.hold))
+    change(row.id, 'state', 'parked', 'token', false, 'why', string.sub(row.text, 1, 64), 'began', Hold.time(row.hold))
     if not try('ZADD', key('parked', record.queue), now, row.id) then put_off(row.id, now, record.queue) end
   else
     local is_called_off = record.cancel and record.cancel ~= record.root -- by itself; its outcome is no failure
@@ -52,7 +52,7 @@ end
 
 -- policies: queue -> its row of the call; ready: where given-back and retried jobs are put.
 function write_rows(rows, held, policies, ready, now)
-  local lists = { delayed = {}, retried = {}, ready = ready }
+  local lists = { delayed = {}, retried = {}, backs = {} }
   for _, row in ipairs(rows) do
     local record = row.record
     local policy = policies[record.queue]
@@ -65,4 +65,6 @@ function write_rows(rows, held, policies, ready, now)
   end
   place_delayed(lists.delayed, now, set_apart)
   requeue(lists.retried, ready)
+  table.sort(lists.backs, is_older)
+  for _, record in ipairs(lists.backs) do line_up(ready, record.queue, record, true) end
 end

@@ -6,7 +6,7 @@
 -- job: what `read` tells of it, with its id. What its holder still sends is refused.
 function note_stall(job, hold, worker, message)
   job.stalls = (tonumber(job.stalls) or 0) + 1
-  change(job.id, 'stalls', job.stalls, 'token', false, 'began', time_of(hold))
+  change(job.id, 'stalls', job.stalls, 'token', false, 'began', Hold.time(hold))
   local text = cjson.encode({
     type = 'StalledError', message = string.gsub(message, '#', job.stalls),
     attempts = tonumber(job.attempts) or 0, stalls = job.stalls, worker = worker,

@@ -1,4 +1,4 @@
---needs base chore_list delays fields finish holds marks ready record trees
+--needs base chore_list delays fields finish holds lines marks ready record trees
 --exports take_out stop_member end_pending settle_stopped_root stop_tree sweep
 -- Stopping a tree: one mark on its root, which every claim looks at, then a sweep in bounded steps.
 --   root: waiting-children | waiting | delayed | parked -> waiting-children -> waiting, its activation undoes
@@ -9,13 +9,14 @@
 -- runs ends as cancelled, untold: those who need it end the same way. Where the root's policy is not
 -- `wake` there is nobody to undo anything, and it ends itself when none runs.
 local to_sweep = 100 -- members that one call still looks at
-local PLACES = { waiting = 'ready', delayed = 'delayed', parked = 'parked' }
 
--- Takes a job that nobody runs out of the place where it waits.
+-- Takes a job that nobody runs out of the place where it waits. Returns whether a tombstone is left there.
 function take_out(id, record)
   gone[id] = true
-  local place = PLACES[record.state]
-  if place and try('ZREM', key(place, record.queue), id) and place == 'delayed' then forget_delayed(record.queue) end
+  if record.state == 'waiting' then return lines.leave(id, record) end
+  local is_listed = record.state == 'delayed' or record.state == 'parked'
+  if is_listed and try('ZREM', key(record.state, record.queue), id) and record.state == 'delayed' then forget_delayed(record.queue) end
+  return false
 end
 
 -- Ends a member that never ran, or was suspended; its dependents end by the same sweep.
@@ -96,7 +97,7 @@ function stop_tree(top, cause, by, text, now, is_gentle)
   marks[top] = cause
   end_pending(top)
   if record.state ~= 'active' then
-    take_out(top, record)
+    if take_out(top, record) then change(top, 'entry', (tonumber(record.entry) or 0) + 1) end -- for it will wait again
     wait_anew(top)
   elseif not is_gentle then
     ask_holder(top, record.token, now)

@@ -1,4 +1,4 @@
---needs base chore_list fields finish marks ready record retain stopping trees
+--needs base chore_list fields finish marks ready record retain stopping trees waking
 --exports tell_failure recall_failure flush_tells wake_chores
 -- Telling those who need a member that it ended, at once or by a chore.
 local to_tell = 200 -- dependents that one call tells; the rest is a chore

@@ -1,0 +1,31 @@
+--exports book
+-- The book: one hash for the shard, which says in one command what is unusual about each queue of a call. The field
+-- `*` is about the whole shard. The field of a queue has its flags, one byte:
+--   8 PLUS       it may have jobs of other priorities than 0 (`ready+`)
+--   16 SUSPECTS  it may have suspects (`suspects`)
+-- What must hold: a flag is set by the call that writes what it tells of, and cleared by a claim that finds nothing. A
+-- queue without flags has no field.
+book = { PLUS = 8, SUSPECTS = 16, changed = {} } -- changed: queue -> the flags that this call gave it
+
+-- The flags of queues; nil where the book says nothing of the shard: then it was not opened yet, or somebody emptied
+-- the server, and the caller opens it and asks again.
+function book.read(names)
+  local entries = redis.call('HMGET', KEYS[1], '*', unpack(names))
+  if not entries[1] then return nil end
+  local flags = {}
+  for i = 1, #names do flags[i] = entries[i + 1] and string.byte(entries[i + 1]) or 0 end
+  return flags
+end
+
+function book.set(queue, flag)
+  local flags = string.byte(redis.call('HGET', KEYS[1], queue) or '') or 0
+  local all = bit.bor(flags, flag)
+  if all == flags then return end
+  redis.call('HSET', KEYS[1], queue, string.char(all))
+  book.changed[queue] = all
+end
+
+function book.clear(queue, flag)
+  local flags = bit.band(string.byte(redis.call('HGET', KEYS[1], queue) or '') or 0, 255 - flag)
+  if flags > 0 then redis.call('HSET', KEYS[1], queue, string.char(flags)) else redis.call('HDEL', KEYS[1], queue) end
+end

@@ -1,0 +1,54 @@
+--needs base entry
+--exports lines
+-- Taking jobs out of where they wait, and how many wait there.
+--   ready:<queue>     list, priority 0: the next one first; at its head what is lifo or was given back
+--   ready+:<queue>    sorted set: all other priorities
+--   suspects:<queue>  list: jobs that stalled so often that they may kill whatever process runs them
+-- `dead` counts the tombstones in the lists of each queue, so that the number of waiting jobs is exact.
+local SUSPECT = 2 -- stalls of such a job
+
+lines = {
+  -- Jobs that wait and have no entry now, for this call has cut it, or is going to place them: job -> where, or 'nowhere'.
+  unlisted = {},
+}
+
+function lines.is_suspect(record)
+  return (tonumber(record.stalls) or 0) >= SUSPECT
+end
+
+-- Takes a waiting job out of where it waits. Returns whether a tombstone is left there: then its next entry must be another.
+function lines.leave(id, record)
+  if lines.unlisted[id] then
+    lines.unlisted[id] = 'nowhere'
+    return false
+  end
+  local queue, entry = record.queue, entry_of(id, record)
+  if not lines.is_suspect(record) and (tonumber(record.priority) or 0) ~= 0 then
+    try('ZREM', key('ready+', queue), id)
+    return false
+  end
+  local name = lines.is_suspect(record) and key('suspects', queue) or key('ready', queue)
+  if try('LINDEX', name, -1) == entry then
+    redis.call('RPOP', name)
+  elseif try('LINDEX', name, 0) == entry then
+    redis.call('LPOP', name)
+  else
+    try('HINCRBY', root .. ':dead', queue, 1)
+    return true
+  end
+  return false
+end
+
+function lines.count_dead(queue)
+  return tonumber(try('HGET', root .. ':dead', queue) or 0) or 0
+end
+
+-- Counts tombstones no more that were dropped.
+function lines.drop_dead(queue, count)
+  if count > 0 and (try('HINCRBY', root .. ':dead', queue, -count) or 1) <= 0 then redis.call('HDEL', root .. ':dead', queue) end
+end
+
+function lines.count(queue)
+  local listed = (try('LLEN', key('ready', queue)) or 0) + (try('LLEN', key('suspects', queue)) or 0)
+  return math.max(0, listed - lines.count_dead(queue)) + (try('ZCARD', key('ready+', queue)) or 0)
+end

@@ -1,0 +1,18 @@
+--needs base
+--exports SILENT wake wake_filled
+-- Waking who serves a queue.
+SILENT = 60000 -- a pool that did not announce itself for so long has no worker
+
+-- One wake for each live pool; a blocked worker of it takes the wake and looks.
+function wake(queue, now)
+  for _, pool in ipairs(try('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf') or {}) do
+    if try('ZADD', key('wake', pool), now, queue) then redis.call('PEXPIRE', key('wake', pool), 120000) end
+  end
+end
+
+-- For a call that placed jobs in these queues, which were empty, and then claimed: wakes for what is left.
+function wake_filled(queues, now)
+  for _, queue in ipairs(queues) do
+    if redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue)) > 0 then wake(queue, now) end
+  end
+end
