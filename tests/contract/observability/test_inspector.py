@@ -184,7 +184,7 @@ async def test_active_jobs_come_page_by_page(make_provider: MakeProvider, until:
     provider, running, release = make_provider(concurrency=7), list[str](), asyncio.Event()
 
     @provider.on("held")
-    async def hold(ctx: EventContext) -> None:
+    async def hold(n: int, ctx: EventContext) -> None:
         running.append(ctx.job_id)
         await release.wait()
 
