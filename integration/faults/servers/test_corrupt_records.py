@@ -28,7 +28,7 @@ BYTES: list[tuple[int, bytes]] = [
     (1, b"\x20"),  # a root
 ]
 #: Fields beside the record that a claim must know.
-NEEDED = ("attempts", "stalls", "priority", "due", "order")
+NEEDED = ("attempts", "stalls", "priority", "due", "entry")
 #: What has no bearing on whether it can run.
 OTHER = ("joined", "key", "lifo", "began", "foreign")
 DAMAGES: list[tuple[str | int, str | bytes]] = [*BYTES, *product((*NEEDED, *OTHER), VALUES)]

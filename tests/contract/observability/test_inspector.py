@@ -190,7 +190,7 @@ async def test_active_jobs_come_page_by_page(make_provider: MakeProvider, until:
 
     async with provider, provider.worker():
         ids = await _emit(provider, "held", 7)
-        await until(lambda: len(running) == 7)
+        await until(lambda: len(running) == 7, "all run")
         pages = await _pages(provider, "held", "active", 2)
         release.set()
         assert [len(page.jobs) for page in pages] == [2, 2, 2, 1]
