@@ -18,6 +18,7 @@ from typing import Any
 from eventbus.errors import StoreRefused
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.channel_share import ChannelShare
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
@@ -59,28 +60,53 @@ OLDEST = (6, 2)  # SMISMEMBER and XTRIM MINID came with it
 
 
 class Store:
-    """One shard of one server, over one connection that all callers share."""
+    """One shard of one server, over one connection that all callers share; also with other stores (`share`)."""
 
     def __init__(
-        self, connector: Connector, *, prefix: str, name: str, prelude: str = "", replicated: bool = False
+        self,
+        connector: Connector,
+        *,
+        prefix: str,
+        name: str,
+        prelude: str = "",
+        replicated: bool = False,
+        shared: Store | None = None,
     ) -> None:
-        """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts."""
+        """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts.
+
+        `shared`: see `share`.
+        """
         self.connector = connector
         self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
-        self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
-        self.availability: Availability = Availability(connector.address)
-        shared: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
-        self._caller = RetryingCaller(self._channel, keys=self.keys, **shared)
+        self._made_with: dict[str, str] = {"prefix": prefix, "name": name, "prelude": prelude}
+        self._is_share = shared is not None
+        self._channel: Channel
+        self.availability: Availability
+        if shared is None:
+            self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
+            self.availability = Availability(connector.address)
+        else:
+            self._channel = ChannelShare(shared._channel)  # noqa: SLF001  (another store)
+            self.availability = shared.availability
+        options: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
+        self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
         self._adder: RetryingCaller | None = None
         if replicated:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
-            self._adder = RetryingCaller(self._replicated, keys=self.keys, **shared)
+            self._adder = RetryingCaller(self._replicated, keys=self.keys, **options)
         self.inspection: QueryStore = QueryStore(self._caller, self.keys)
         self.presence: PresenceStore = PresenceStore(self._caller)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
         self.trees: TreeStore = TreeStore(self._caller, self._adder or self._caller, self.keys)
+
+    def share(self, *, replicated: bool = False) -> Store:
+        """Return a store over this one's connection. Its `aclose` ends its own calls alone.
+
+        Close it before this one.
+        """
+        return Store(self.connector, **self._made_with, replicated=replicated, shared=self)
 
     @property
     def address(self) -> str:
@@ -128,9 +154,13 @@ class Store:
             )
 
     async def aclose(self) -> None:
-        """Close the connection, and leave the embedded server if the URL names one. Idempotent."""
+        """Close the connection, and leave the embedded server if the URL names one. Idempotent.
+
+        A share leaves both to the store that it shares.
+        """
         await self._channel.aclose()
-        await self.connector.aclose()
+        if not self._is_share:
+            await self.connector.aclose()
 
     def open_wakes(self, *, pool: str, worker: str) -> WakeReader:
         """Return a reader of one worker's wakes and messages, with its own connection."""
