@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any
 
 from eventbus.errors import StoreRefused
+from eventbus.store.connection.add_gatherer import AddGatherer, AddPart
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.channel_share import ChannelShare
@@ -80,15 +81,16 @@ class Store:
         self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
         self._made_with: dict[str, str] = {"prefix": prefix, "name": name, "prelude": prelude}
-        self._is_share = shared is not None
+        self._share: ChannelShare | None = None
         self._channel: Channel
-        self.availability: Availability
         if shared is None:
             self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
-            self.availability = Availability(connector.address)
+            self._gatherer = AddGatherer(self._channel, self.keys, prelude=prelude)
         else:
-            self._channel = ChannelShare(shared._channel)  # noqa: SLF001  (another store)
-            self.availability = shared.availability
+            self._channel = self._share = ChannelShare(shared._channel)  # noqa: SLF001  (another store)
+            self._gatherer = shared._gatherer  # noqa: SLF001
+            self._gatherer.stores += 1
+        self.availability: Availability = shared.availability if shared else Availability(connector.address)
         options: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
@@ -158,8 +160,10 @@ class Store:
 
         A share leaves both to the store that it shares.
         """
+        if self._share is not None and not self._share.is_closed:
+            self._gatherer.stores -= 1
         await self._channel.aclose()
-        if not self._is_share:
+        if self._share is None:
             await self.connector.aclose()
 
     def open_wakes(self, *, pool: str, worker: str) -> WakeReader:
@@ -186,17 +190,26 @@ class Store:
     ) -> Awaitable[AddAnswer]:
         """Add emissions. The answer has a verdict for each row that did not simply become a new job.
 
-        If a connection is open, the call is written before this returns, without a task. A call that waits
-        for a replica needs a task.
+        If a connection is open, the call is written before this returns, without a task; among several shares,
+        in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
         """
         # A call has rows of one kind only (see `add.lua`); the short kind spares 7 of 11 fields a row.
         plain = _plain_fields(rows)
+        fields = list[Any](chain.from_iterable(rows)) if plain is None else plain
         counts = (0, len(rows)) if plain is None else (len(rows), 0)
-        arguments: list[Any] = [now, emitter, len(queues), *counts]
-        arguments.extend(chain.from_iterable(queues))
-        arguments.extend(chain.from_iterable(rows) if plain is None else plain)
-        caller = self._adder or self._caller
-        return caller.start("add", arguments, deadline=deadline, read=partial(_read_added, len(queues)))
+        head = (now, emitter, len(queues), *counts)
+        make = partial(_join_arguments, head, queues, fields)
+        options: dict[str, Any] = {"deadline": deadline, "read": partial(_read_added, len(queues))}
+        if self._adder is not None:
+            return self._adder.start("add", make(), **options)
+        if self._share is None or not self._gatherer.is_needed or now != "" or self._share.is_closed:
+            return self._caller.start("add", make(), **options)
+        call = self._caller.join("add", make, **options)
+        sink, is_plain = self._share.own(call), plain is not None
+        self._gatherer.put(
+            AddPart(self, emitter, queues, fields, count=len(rows), is_plain=is_plain, call=call, sink=sink)
+        )
+        return call.result
 
     async def turn(
         self,
@@ -319,6 +332,10 @@ class Store:
     async def poke(self, worker: str, message: str) -> None:
         """Send a control message to one worker, which ends its blocked read."""
         await self._caller.script("post", ["control", worker, 1, message])
+
+
+def _join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], fields: list[Any]) -> list[Any]:
+    return [*head, *chain.from_iterable(queues), *fields]
 
 
 def _read_added(queues: int, flat: list[Any]) -> AddAnswer:

@@ -49,12 +49,17 @@ class ChannelShare(Channel):
         """Send one command at once; see `Channel.send`."""
         if self._closed:
             return False
-        own = _OwnSink(sink, self._sinks)
-        self._sinks.add(own)
+        own = self.own(sink)
         if self._channel.send(command, own):
             return True
         self._sinks.discard(own)
         return False
+
+    def own(self, sink: ReplySink) -> _OwnSink:
+        """Return a receiver for `sink` that gets an error when this share is closed first."""
+        own = _OwnSink(sink, self._sinks)
+        self._sinks.add(own)
+        return own
 
     def drop(self, why: str) -> None:
         """Give the connection up, for all shares; the next call opens a new one."""
