@@ -91,7 +91,7 @@ class StartedCall:
         """The command by the script's digest, and the one with its source; made when first asked for."""
         if self._commands is None:
             given = self._arguments
-            arguments = given if isinstance(given, list) else given()
+            arguments = given() if callable(given) else given
             self._commands = self._caller.both_commands(self._name, arguments)
         return self._commands
 
