@@ -121,8 +121,10 @@ class Lifecycle:
             # Only now, because handlers that were finishing used the worker through their contexts.
             self.worker = None
         if self.emitter is not None:
-            await self.emitter.stop()
-            await self.emitter.aclose()
+            try:
+                await self.emitter.stop()
+            finally:
+                await self.emitter.aclose()
         self.emitter = self.store = self.loop = None
 
     def choose(

@@ -81,6 +81,7 @@ class Emitter:
         self._plan = self._plan_for(self._planned)
         self._is_stopping = False
         self._sending: asyncio.Task[None] | None = None
+        self._has_left = False
 
     async def start(self) -> None:
         """Connect and start sending.
@@ -119,10 +120,13 @@ class Emitter:
         self._tracker.close(stopped)
 
     async def aclose(self) -> None:
-        """End the calls of this provider, and leave the uplink. Called once, also if the start failed.
+        """End the calls of this provider, and leave the uplink; also if the start failed. Idempotent.
 
         Takes 1 s at most.
         """
+        if self._has_left:
+            return
+        self._has_left = True  # before the first wait, so that it is counted once
         await self.store.aclose()
         try:
             await self._uplink.leave()
