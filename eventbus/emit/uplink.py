@@ -6,8 +6,9 @@
 An uplink has one emitter name, and so one reply stream and one blocked read of it; one connection for commands; the
 wait list of all emissions. A provider has a share of the command connection, and everything else of its own: its
 send buffer, its settings, its tracker, its worker. What the send buffers add in one tick of the event loop travels
-in one call (`store.connection.add_gatherer`). A worker sends its turns over the command connection, too. The worker's blocked read and its lease thread keep connections
-of their own, because a blocked read holds up its connection, and the thread must not wait for the event loop.
+in one call (`store.connection.add_gatherer`). A worker sends its turns over the command connection, too. Its blocked
+read and its lease thread keep connections of their own, because a blocked read holds up its connection, and the
+thread must not wait for the event loop.
 
 Who shares: providers of one process and event loop with the same URL, prefix and name. These three are all that a
 connection and a stream are made from.
