@@ -1,4 +1,4 @@
-"""The lifecycle of a provider: it starts and stops the store, the emitter and the worker in one event loop.
+"""The lifecycle of a provider: it starts and stops the emitter and the worker in one event loop.
 
     stopped -> starting -> started -> stopping -> stopped (may be started again)
 
@@ -26,6 +26,7 @@ from typing import Any
 import anyio
 
 from eventbus.emit.emitter import Emitter
+from eventbus.emit.uplink import join_uplink
 from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
 from eventbus.handlers.context import SyncTools, Tools
 from eventbus.handlers.extension import Extension
@@ -38,7 +39,6 @@ from eventbus.runtime.blocking_call import running_loop
 from eventbus.runtime.loop_ownership import LifecycleLock, LoopOwnership
 from eventbus.runtime.process_pool import is_child
 from eventbus.settings.settings import Settings
-from eventbus.store.connection.connector import Connector
 from eventbus.store.store import Store
 from eventbus.sync import LoopThread
 
@@ -91,20 +91,14 @@ class Lifecycle:
                 return
             loop = asyncio.get_running_loop()
             self._ownership.is_led = loop is not self._ownership.thread_loop
-            store = Store(
-                Connector(settings.url),
-                prefix=settings.prefix,
-                name=settings.name,
-                replicated=settings.durability == "replicated",
-            )
-            emitter = Emitter(store, settings)
+            emitter = Emitter(join_uplink(settings), settings)
             try:
                 await emitter.start()
             except BaseException:
                 # Shielded, so that a cancelled start does not leave open connections behind.
-                await asyncio.shield(self._keep(store.aclose()))
+                await asyncio.shield(self._keep(emitter.aclose()))
                 raise
-            self.store, self.emitter, self.loop = store, emitter, loop
+            self.store, self.emitter, self.loop = emitter.store, emitter, loop
             self._ownership.is_forked = False
 
     async def stop(self, *, is_patient: bool = False) -> None:
@@ -126,10 +120,11 @@ class Lifecycle:
             await self.worker.stop()
             # Only now, because handlers that were finishing used the worker through their contexts.
             self.worker = None
-        emitter, store = self.emitter, self.store
-        if emitter is not None and store is not None:
-            await emitter.stop()
-            await store.aclose()
+        if self.emitter is not None:
+            try:
+                await self.emitter.stop()
+            finally:
+                await self.emitter.aclose()
         self.emitter = self.store = self.loop = None
 
     def choose(

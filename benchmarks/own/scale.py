@@ -69,10 +69,10 @@ class Types:
 
 
 class Emitters:
-    """Spread the same jobs over many emitters: providers in one process, with connections of their own."""
+    """Spread the same jobs over many emitters: providers in one process, which share their connections."""
 
     name = "emitters"
-    title = "with 50 emitters: providers in one process, each with its connections"
+    title = "with 50 emitters: providers in one process, which share their connections"
     columns = (*_ENQUEUE, *_REPLY)
     variants = ("1 emitter", "50 emitters, as many in flight in all", "50 emitters, 10 times in flight")
     limits = (

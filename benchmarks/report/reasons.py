@@ -13,7 +13,7 @@ _REPLY = "request-reply, 100 in flight"
 _ALONE = "request-reply, one at a time"
 _WAITING = "with 1,000,000 jobs waiting in the queue (20 times --count): 1,000,000 waiting"
 _TYPES = "with 200 event types, one worker for all: 200 types"
-_EMITTERS = "with 50 emitters: providers in one process, each with its connections: 50 emitters, "
+_EMITTERS = "with 50 emitters: providers in one process, which share their connections: 50 emitters, "
 _SAME, _MORE = f"{_EMITTERS}as many in flight in all", f"{_EMITTERS}10 times in flight"
 _MEMORY = (
     "memory in the server for each kept finished job, awaited: text of 1,000 bytes, as payload and as result"
@@ -26,7 +26,7 @@ _CACHES = (
 )
 _SPREAD = "each job finds its queue empty: each add wakes the pool, each claim asks a queue for one job"
 _ONE_PROCESS = "all 50 emitters share one Python process and one core of two"
-_SMALL = "batches are smaller: 50 connections with a few jobs under way each"
+_SMALL = "each provider has a send buffer of its own, and hands over a few emissions at a time"
 
 REASONS: dict[tuple[str, str, str], str] = {
     (
@@ -63,16 +63,9 @@ REASONS: dict[tuple[str, str, str], str] = {
     (_TYPES, "request-reply, µs/job", "1 type"): _SPREAD,
     (_TYPES, "request-reply, server CPU, µs/job", "1 type"): _SPREAD,
     (_SAME, "enqueue, µs/job", "1 emitter"): _SMALL,
-    (_SAME, "enqueue, server CPU, µs/job", "1 emitter"): _SMALL,
     (_SAME, "request-reply, µs/job", "1 emitter"): _SMALL,
-    (_SAME, "request-reply, server CPU, µs/job", "1 emitter"): _SMALL,
     (_MORE, "enqueue, µs/job", "1 emitter"): f"{_ONE_PROCESS}; the server's cost is flat",
     (_MORE, "request-reply, µs/job", "1 emitter"): _ONE_PROCESS,
-    (
-        _MORE,
-        "request-reply, server CPU, µs/job",
-        "1 emitter",
-    ): "one entry of a reply stream for each emitter and call, instead of one for all",
     (
         _MEMORY,
         "over payload and result, bytes/job",

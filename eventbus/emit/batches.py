@@ -29,9 +29,14 @@ def join(
     tracker: CompletionTracker,
     emission: PendingEmission[Any],
     verdict: AddVerdict | TreeVerdict,
+    *,
+    since: float,
     **facts: str,
 ) -> None:
-    """Let the emission wait for the earlier job that has its key. `facts` are for the log."""
+    """Let the emission wait for the earlier job that has its key. `facts` are for the log.
+
+    `since` is when the call was first sent, in monotonic seconds.
+    """
     if verdict.word == "other":
         _log.warning(
             "idempotency key met another payload, the first one wins",
@@ -39,7 +44,7 @@ def join(
             **facts,
             job_id=verdict.job,
         )
-    tracker.join(emission, verdict.job, verdict.state, verdict.text)
+    tracker.join(emission, verdict.job, verdict.state, verdict.text, since=since)
 
 
 def may_have_arrived(error: BaseException) -> bool:

@@ -225,6 +225,10 @@ class PendingEmission(Emission[R]):
         """Whether the server has the job."""
         return self._is_enqueued
 
+    def belongs_to(self, owner: object) -> bool:
+        """Return whether `owner` is the tracker of this emission."""
+        return self._owner is owner
+
     def find_wait(self) -> tuple[str, str, str] | None:
         """Return the id of the job whose handler awaits this emission, and this emission's job id and queue.
 

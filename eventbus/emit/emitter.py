@@ -1,20 +1,18 @@
 """The emitter of a running provider: makes ids and messages, and owns the senders and the completion tracker.
 
-There is one emitter for one start; a provider that starts again gets a new emitter with a new id. Its roles
-are started and stopped in one place: reader, keeper, timeouts, lookups, send buffer.
+There is one emitter for one start; a provider that starts again gets a new emitter. Its name in the server, its
+reply stream and its command connection belong to the uplink, which other providers of the event loop may share.
 
-Not here: batches (`send_buffer`, `tree_sender`), outcomes (`completion`), and the checks of single options
-(`settings.keywords`).
+Not here: batches (`send_buffer`, `tree_sender`), outcomes (`completion`), what is shared (`uplink`), and the checks
+of single options (`settings.keywords`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
+import contextlib
 from typing import Any
 
-import anyio
 import msgspec
 
 from eventbus.emit.completion import CompletionTracker
@@ -23,6 +21,7 @@ from eventbus.emit.job_tree import Tree, chunks_of
 from eventbus.emit.route import Route
 from eventbus.emit.send_buffer import QueuedEmission, SendBuffer
 from eventbus.emit.tree_sender import TreeSender
+from eventbus.emit.uplink import Uplink
 from eventbus.engine.drain import Wait
 from eventbus.errors import DefinitionError, PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
@@ -34,7 +33,6 @@ from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.script_rows import JOIN, REUSE, SUPERSEDE, AddRow
-from eventbus.store.store import SHARD, Store
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, current
 from eventbus.telemetry.spans import baggage_around, send_context
@@ -69,39 +67,43 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Emitter:
     """Everything that one started provider needs to emit."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self.id: str = secrets.token_hex(6)
-        self.store = store
+    def __init__(self, uplink: Uplink, settings: Settings) -> None:
+        """The emitter leaves `uplink` in `aclose`."""
+        self._uplink = uplink
+        self.store = store = uplink.store.share(replicated=settings.durability == "replicated")
         self._settings = settings
-        self._tracker = CompletionTracker(store, self.id, settings=settings)
-        self._buffer = SendBuffer(store, self._tracker, self.id)
-        self._tree_sender = TreeSender(store, self._tracker, self.id)
+        self._tracker = CompletionTracker(store, uplink, settings=settings)
+        self._buffer = SendBuffer(store, self._tracker, uplink.id)
+        self._tree_sender = TreeSender(store, self._tracker, uplink.id)
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
-        self._count = 0
+        self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
         self._plan = self._plan_for(self._planned)
         self._is_stopping = False
-        self._roles: asyncio.Task[None] | None = None
-        self._stop = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._has_left = False
 
     async def start(self) -> None:
-        """Connect and start the roles.
+        """Connect and start sending.
 
         An unreachable server is not an error here: emissions wait for it within their own deadlines.
         Raises StoreRefused if the server is reachable but cannot be used.
         """
         deadline = clock.monotonic() + _START_PATIENCE
-        with self.store.availability.quiet():
+        availability = self.store.availability
+        # Others that use the uplink already want to know of an outage, whoever notices it.
+        with contextlib.nullcontext() if self._uplink.is_reading else availability.quiet():
             try:
                 await self.store.start(deadline=deadline, allow_eviction=self._settings.allow_eviction)
-                await self._tracker.open(deadline=deadline)
+                await self._uplink.reader.open(deadline=deadline)
             except StoreUnavailable as error:
-                self.store.availability.note_failure(error)  # so that its return is logged
+                availability.note_failure(error)  # so that its return is logged
                 _log.warning("started without a server, trying on", error=str(error))
-        self._roles = asyncio.create_task(self._run_roles(), name="eventbus-emitter")
+        self._uplink.start_roles()
+        self._sending = asyncio.create_task(self._buffer.run(), name="eventbus-emitter")
 
     async def stop(self) -> None:
-        """Fail all waiters, send the emissions that are not sent yet, and close. Takes 6 s at most."""
+        """Fail all waiters, and send the emissions that are not sent yet. Takes 5 s at most."""
         self._is_stopping = True  # from here on, nothing new is taken
         stopped = ProviderStopped("the provider stopped before the outcome came")
         self._tracker.dismiss(stopped)
@@ -109,17 +111,27 @@ class Emitter:
             async with asyncio.timeout(_STOP_PATIENCE):
                 await self._buffer.flush()
                 await self._tree_sender.aclose(_STOP_PATIENCE)
-                await self._tracker.stop_reading()
         except (TimeoutError, StoreError) as error:
             _log.warning("stopping without the server", error=str(error) or "no answer in time")
         self._buffer.abandon()
-        self._stop.set()
-        if self._roles is not None:
-            await asyncio.wait([self._roles])
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait([self._sending])
+        self._tracker.close(stopped)
+
+    async def aclose(self) -> None:
+        """End the calls of this provider, and leave the uplink; also if the start failed. Idempotent.
+
+        Takes 1 s at most.
+        """
+        if self._has_left:
+            return
+        self._has_left = True  # before the first wait, so that it is counted once
+        await self.store.aclose()
         try:
-            await self._tracker.aclose(stopped)
+            await self._uplink.leave()
         except StoreError as error:
-            _log.info("reply stream left to expire", error=str(error))
+            _log.warning("stopping without the server", error=str(error))
 
     async def flush(self) -> None:
         """Wait until each emission so far is answered or given up."""
@@ -138,8 +150,7 @@ class Emitter:
         event = route.event
         reply = event.reply if options.reply is None else options.reply and event.default
         data = route.encode_payload(payload)
-        self._count += 1
-        job_id = f"{SHARD}-{self.id}-{self._count:08x}"
+        job_id = self._make_job_id()
         key = self._key_of(route, payload, options)
         ambient = current()
         body, correlation_id = self._message(route, data, job_id, key, options, ambient)
@@ -225,7 +236,7 @@ class Emitter:
         deadline = clock.monotonic() + (reply_timeout or self._settings.call_timeout())
         try:
             # Before the look, so that an outcome which arrives during it is not missed.
-            self._tracker.join(emission, job_id, "open", "")
+            self._tracker.watch(emission)
             await self._tracker.look_up([job_id], deadline=deadline)
             if reply_timeout is not None and not emission.done():
                 emission.bucket = self._tracker.deadlines.add(emission, reply_timeout)
@@ -242,19 +253,6 @@ class Emitter:
     def find_waits(self) -> list[Wait]:
         """Return which running jobs await which jobs, for the emissions of this emitter."""
         return self._tracker.find_waits()
-
-    async def _run_roles(self) -> None:
-        """Run all roles until `stop`."""
-        async with anyio.create_task_group() as roles:
-            for run in (
-                self._tracker.run_reader,
-                self._tracker.run_timeouts,
-                self._tracker.run_lookups,
-                self._buffer.run,
-            ):
-                roles.start_soon(_keep_running, run, name=run.__qualname__)
-            await self._stop.wait()
-            roles.cancel_scope.cancel()
 
     def _message(
         self, route: Route, data: bytes, job_id: str, key: str, options: EmitOptions, ambient: Ambient
@@ -309,16 +307,6 @@ class Emitter:
                 f"the key function of {route.name} raised {type(error).__name__}: {error}", event=route.name
             ) from error
         return check_key(key)
-
-
-async def _keep_running(role: Callable[[], Awaitable[None]]) -> None:
-    """Run a role, and start it again after an unexpected error, because emissions would wait for ever."""
-    while True:
-        try:
-            return await role()
-        except Exception:  # noqa: BLE001  (any error is logged, and the role goes on)
-            _log.exception("a role of the emitter failed, starting it again")
-            await asyncio.sleep(1)  # an error that stays must not keep the loop busy
 
 
 def _due(options: EmitOptions) -> tuple[int | str, int | str, float]:

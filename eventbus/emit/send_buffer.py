@@ -38,6 +38,7 @@ from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.route import Route
 from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, StoreRefused
+from eventbus.model import clock
 from eventbus.model.names import split_group
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.script_rows import AddAnswer, AddQueue, AddRow, AddVerdict
@@ -69,7 +70,7 @@ class QueuedEmission(msgspec.Struct, gc=False):  # not tracked by the garbage co
 class _Batch:
     """The emissions of one call and its repeats, and the queues to which their rows refer by place."""
 
-    __slots__ = ("deadline", "emissions", "keyed", "places", "queues", "sent", "size")
+    __slots__ = ("deadline", "emissions", "keyed", "places", "queues", "sent", "since", "size")
 
     def __init__(self) -> None:
         self.emissions: list[QueuedEmission] = []
@@ -77,6 +78,8 @@ class _Batch:
         self.queues: list[AddQueue] = []
         self.places: dict[str, int] = {}
         self.keyed = 0
+        self.since = 0.0
+        """When its first call was sent, in monotonic seconds."""
         self.deadline = 0.0
         self.sent = 0
         """How many of the emissions, from the first on, are part of the call under way."""
@@ -175,6 +178,7 @@ class SendBuffer:
             if batch.keyed:
                 # Before the call: an outcome may overtake the answer, and is held back from here on.
                 self._tracker.expect_answers(batch.keyed)
+                batch.since = clock.monotonic()
             self._send(batch)
 
     def _next_batch(self) -> _Batch:
@@ -277,14 +281,14 @@ class SendBuffer:
             elif unusual[index].word == "later":
                 later.append(queued)
             else:
-                self._deliver_unusual(queued, unusual[index], batch.queues)
+                self._deliver_unusual(queued, unusual[index], batch)
         self._note_widths(batch, answer.widths)
         return later + batch.emissions[batch.sent :]
 
-    def _deliver_unusual(self, queued: QueuedEmission, verdict: AddVerdict, queues: list[AddQueue]) -> None:
+    def _deliver_unusual(self, queued: QueuedEmission, verdict: AddVerdict, batch: _Batch) -> None:
         emission = queued.emission
         if verdict.word == "full":
-            limit = queues[queued.row.queue - 1].max_waiting
+            limit = batch.queues[queued.row.queue - 1].max_waiting
             message = _describe_full(emission.event, limit, verdict)
             error = QueueFull(message, event=emission.event, job_id=emission.job_id, queue=verdict.text)
             self._fail(queued, error)
@@ -298,7 +302,7 @@ class SendBuffer:
                 queued, EmitError(message, event=emission.event, job_id=emission.job_id, enqueued=False)
             )
             return
-        join(self._tracker, emission, verdict, key=queued.row.key)
+        join(self._tracker, emission, verdict, since=batch.since, key=queued.row.key)
 
     def _fail(self, queued: QueuedEmission, error: Exception) -> None:
         self._tracker.forget(queued.emission, error)

@@ -39,10 +39,11 @@ _NEAR = 0.1
 
 
 class _PendingTree(msgspec.Struct, gc=False):
-    """One tree to add; `deadline` is in monotonic seconds."""
+    """One tree to add; `since` (when it came here) and `deadline` are in monotonic seconds."""
 
     emission: PendingEmission[Any]
     chunks: Sequence[Chunk]
+    since: float
     deadline: float
 
 
@@ -64,7 +65,8 @@ class TreeSender:
         """
         if self._is_ended:
             raise ProviderStopped(f"cannot add {emission.event}: the provider is stopping")
-        pending = _PendingTree(emission, chunks, clock.monotonic() + patience)
+        now = clock.monotonic()
+        pending = _PendingTree(emission, chunks, now, now + patience)
         if chunks[0].head.key:
             self._tracker.expect_answers(1)
         # Before the call, so that no outcome finds its emission missing.
@@ -151,7 +153,7 @@ class TreeSender:
             )
             self._tracker.forget(emission, why)
         else:
-            join(self._tracker, emission, verdict)
+            join(self._tracker, emission, verdict, since=pending.since)
         self._end(pending)
 
     def _fail(self, pending: _PendingTree, error: BaseException, *, is_last: bool) -> None:

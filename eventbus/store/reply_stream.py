@@ -88,11 +88,12 @@ class ReplyStream:
         """End a blocked `read` at once with an entry that carries nothing."""
         await self._caller.script("nudge", [self._emitter], deadline=deadline)
 
-    async def aclose(self, *, delete: bool) -> None:
-        """Close the connection, and delete the stream if `delete`."""
+    async def aclose(self, *, delete: bool, deadline: float | None = None) -> None:
+        """Close the connection, and delete the stream if `delete`; by default within a second."""
         await self._channel.aclose()
         if delete:
-            await self._caller.command("DEL", self._key, deadline=clock.monotonic() + 1)
+            deadline = clock.monotonic() + 1 if deadline is None else deadline
+            await self._caller.command("DEL", self._key, deadline=deadline)
 
 
 def _outcomes(packed: bytes) -> list[Outcome]:

@@ -16,8 +16,10 @@ from itertools import chain
 from typing import Any
 
 from eventbus.errors import StoreRefused
+from eventbus.store.connection.add_gatherer import AddGatherer, AddPart
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.channel_share import ChannelShare
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
@@ -59,28 +61,54 @@ OLDEST = (6, 2)  # SMISMEMBER and XTRIM MINID came with it
 
 
 class Store:
-    """One shard of one server, over one connection that all callers share."""
+    """One shard of one server, over one connection that all callers share; also with other stores (`share`)."""
 
     def __init__(
-        self, connector: Connector, *, prefix: str, name: str, prelude: str = "", replicated: bool = False
+        self,
+        connector: Connector,
+        *,
+        prefix: str,
+        name: str,
+        prelude: str = "",
+        replicated: bool = False,
+        shared: Store | None = None,
     ) -> None:
-        """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts."""
+        """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts.
+
+        `shared`: see `share`.
+        """
         self.connector = connector
         self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
-        self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
-        self.availability: Availability = Availability(connector.address)
-        shared: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
-        self._caller = RetryingCaller(self._channel, keys=self.keys, **shared)
+        self._made_with: dict[str, str] = {"prefix": prefix, "name": name, "prelude": prelude}
+        self._share: ChannelShare | None = None
+        self._channel: Channel
+        if shared is None:
+            self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
+            self._gatherer = AddGatherer(self._channel, self.keys, prelude=prelude)
+        else:
+            self._channel = self._share = ChannelShare(shared._channel)  # noqa: SLF001  (another store)
+            self._gatherer = shared._gatherer  # noqa: SLF001
+            self._gatherer.stores += 1
+        self.availability: Availability = shared.availability if shared else Availability(connector.address)
+        options: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
+        self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
         self._adder: RetryingCaller | None = None
         if replicated:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
-            self._adder = RetryingCaller(self._replicated, keys=self.keys, **shared)
+            self._adder = RetryingCaller(self._replicated, keys=self.keys, **options)
         self.inspection: QueryStore = QueryStore(self._caller, self.keys)
         self.presence: PresenceStore = PresenceStore(self._caller)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
         self.trees: TreeStore = TreeStore(self._caller, self._adder or self._caller, self.keys)
+
+    def share(self, *, replicated: bool = False) -> Store:
+        """Return a store over this one's connection. Its `aclose` ends its own calls alone.
+
+        Close it before this one.
+        """
+        return Store(self.connector, **self._made_with, replicated=replicated, shared=self)
 
     @property
     def address(self) -> str:
@@ -128,9 +156,15 @@ class Store:
             )
 
     async def aclose(self) -> None:
-        """Close the connection, and leave the embedded server if the URL names one. Idempotent."""
+        """Close the connection, and leave the embedded server if the URL names one. Idempotent.
+
+        A share leaves both to the store that it shares.
+        """
+        if self._share is not None and not self._share.is_closed:
+            self._gatherer.stores -= 1
         await self._channel.aclose()
-        await self.connector.aclose()
+        if self._share is None:
+            await self.connector.aclose()
 
     def open_wakes(self, *, pool: str, worker: str) -> WakeReader:
         """Return a reader of one worker's wakes and messages, with its own connection."""
@@ -156,17 +190,26 @@ class Store:
     ) -> Awaitable[AddAnswer]:
         """Add emissions. The answer has a verdict for each row that did not simply become a new job.
 
-        If a connection is open, the call is written before this returns, without a task. A call that waits
-        for a replica needs a task.
+        If a connection is open, the call is written before this returns, without a task; among several shares,
+        in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
         """
         # A call has rows of one kind only (see `add.lua`); the short kind spares 7 of 11 fields a row.
         plain = _plain_fields(rows)
+        fields = list[Any](chain.from_iterable(rows)) if plain is None else plain
         counts = (0, len(rows)) if plain is None else (len(rows), 0)
-        arguments: list[Any] = [now, emitter, len(queues), *counts]
-        arguments.extend(chain.from_iterable(queues))
-        arguments.extend(chain.from_iterable(rows) if plain is None else plain)
-        caller = self._adder or self._caller
-        return caller.start("add", arguments, deadline=deadline, read=partial(_read_added, len(queues)))
+        head = (now, emitter, len(queues), *counts)
+        make = partial(_join_arguments, head, queues, fields)
+        options: dict[str, Any] = {"deadline": deadline, "read": partial(_read_added, len(queues))}
+        if self._adder is not None:
+            return self._adder.start("add", make(), **options)
+        if self._share is None or not self._gatherer.is_needed or now != "" or self._share.is_closed:
+            return self._caller.start("add", make(), **options)
+        call = self._caller.join("add", make, **options)
+        sink, is_plain = self._share.own(call), plain is not None
+        self._gatherer.put(
+            AddPart(self, emitter, queues, fields, count=len(rows), is_plain=is_plain, call=call, sink=sink)
+        )
+        return call.result
 
     async def turn(
         self,
@@ -289,6 +332,10 @@ class Store:
     async def poke(self, worker: str, message: str) -> None:
         """Send a control message to one worker, which ends its blocked read."""
         await self._caller.script("post", ["control", worker, 1, message])
+
+
+def _join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], fields: list[Any]) -> list[Any]:
+    return [*head, *chain.from_iterable(queues), *fields]
 
 
 def _read_added(queues: int, flat: list[Any]) -> AddAnswer:

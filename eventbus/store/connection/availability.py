@@ -1,7 +1,7 @@
-"""The availability of the server, as one provider sees it: its loss and its return are logged.
+"""The availability of the server, as the providers of one uplink see it: its loss and its return are logged.
 
-All callers of a store report to one `Availability`, so that an outage is logged once, however many
-calls and connections it affects. A part that has its own connection (the reader of outcomes, the wake
+All callers of a store and of its shares report to one `Availability`, so that an outage is logged once, however
+many providers, calls and connections it affects. A part that has its own connection (the reader of outcomes, the wake
 listener) notices the outage at its next call. The lease thread logs by itself that jobs are at risk.
 
     available -> lost (the first repeat of a call failed too, or its first try took longer than
@@ -44,7 +44,7 @@ class Availability:
         self._back = back
         self._since = 0.0
         self._repeats = 0
-        self._is_quiet = False
+        self._quiet = 0
 
     def note_failure(self, error: Exception) -> None:
         """Record that a call failed that is repeated: a later try of it, or a slow first try."""
@@ -53,7 +53,7 @@ class Availability:
             return
         self.is_lost, self._since, self._repeats = True, clock.monotonic(), 1
         self.outages += 1
-        if not self._is_quiet:
+        if not self._quiet:
             _log.warning(self._lost, address=self._address, error=str(error))
 
     def note_answer(self) -> None:
@@ -61,7 +61,7 @@ class Availability:
         if not self.is_lost:
             return
         self.is_lost = False
-        if not self._is_quiet:
+        if not self._quiet:
             _log.info(
                 self._back,
                 address=self._address,
@@ -72,8 +72,8 @@ class Availability:
     @contextmanager
     def quiet(self) -> Generator[None]:
         """Log nothing inside: a provider that starts raises its own error for a server that is not there."""
-        self._is_quiet = True
+        self._quiet += 1  # a number, because several may start at the same time
         try:
             yield
         finally:
-            self._is_quiet = False
+            self._quiet -= 1

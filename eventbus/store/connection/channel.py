@@ -39,7 +39,7 @@ class Channel:
 
     def __init__(self, connector: Connector, *, name: str, answer_timeout: float, raw: bool = False) -> None:
         """`answer_timeout` is in seconds. With `raw`, replies are bytes instead of text."""
-        self._connector = connector
+        self.connector = connector
         self._name = name
         self._answer_timeout = answer_timeout
         self._raw = raw
@@ -52,7 +52,7 @@ class Channel:
     @property
     def address(self) -> str:
         """The server's address, without a password."""
-        return self._connector.address
+        return self.connector.address
 
     @property
     def is_closed(self) -> bool:
@@ -71,7 +71,7 @@ class Channel:
         whether the command may have been carried out. Neither the deadline nor a cancelled caller takes
         back a command that was sent.
         """
-        if self._wire is None:
+        if not self.is_connected:
             await self._within(deadline, self._open(), sent=False)
         future = self._send(command)
         if deadline is None:
@@ -86,11 +86,11 @@ class Channel:
         Return a reply or a StoreError for each command. Raises as `call`. Once the connection is lost, the
         remaining commands are not sent and have no place in the list.
         """
-        if self._wire is None:
+        if not self.is_connected:
             await self._within(deadline, self._open(), sent=False)
         futures: list[asyncio.Future[Any]] = []
         for command in commands:  # no await in between: other callers' commands stay out
-            if not futures or self._wire is not None:
+            if not futures or self.is_connected:
                 futures.append(self._send(command))
         return await self._within(deadline, asyncio.gather(*futures, return_exceptions=True), sent=True)
 
@@ -101,8 +101,8 @@ class Channel:
             async with asyncio.timeout(deadline - clock.monotonic()):
                 return await waited
         except TimeoutError as error:
-            silence = "no answer in time" if sent else self._connector.silence
-            raise translate(TimeoutError(silence), address=self._connector.address, sent=sent) from error
+            silence = "no answer in time" if sent else self.connector.silence
+            raise translate(TimeoutError(silence), address=self.connector.address, sent=sent) from error
 
     def send(self, command: tuple[str | bytes | float, ...], sink: ReplySink) -> bool:
         """Send one command at once; `sink` gets its answer, or the error with which the connection ended.
@@ -122,7 +122,7 @@ class Channel:
         """Send one command on the open connection, and return the future of its answer."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if not self.send(command, future):
-            raise StoreUnavailable("the connection was lost before sending", address=self._connector.address)
+            raise StoreUnavailable("the connection was lost before sending", address=self.connector.address)
         return future
 
     def drop(self, why: str) -> None:
@@ -140,23 +140,30 @@ class Channel:
         if self._stay is not None:
             await asyncio.wait([self._stay])
 
-    async def _open(self) -> None:
-        """Open the connection, once for all callers that wait for it."""
+    def begin_opening(self) -> asyncio.Task[None]:
+        """Return the task that opens the connection, one for all callers. Raises StoreUnavailable once closed.
+
+        A caller that stops waiting must not cancel it.
+        """
         if self._closed:
-            raise StoreUnavailable("this connection is closed", address=self._connector.address)
+            raise StoreUnavailable("this connection is closed", address=self.connector.address)
         if self._opening is None:
             self._opening = asyncio.create_task(self._connect(), name=f"{self._name}-connect")
             self._opening.add_done_callback(_hear)  # all callers may have given up meanwhile
+        return self._opening
+
+    async def _open(self) -> None:
+        """Open the connection, once for all callers that wait for it."""
         try:
-            await asyncio.shield(self._opening)  # a caller that is cancelled must not fail the others
+            await asyncio.shield(self.begin_opening())  # a caller that is cancelled must not fail the others
         except asyncio.CancelledError:
             if self._closed:  # `aclose` cancelled the opening; its caller may live on
-                raise StoreUnavailable("this connection is closed", address=self._connector.address) from None
+                raise StoreUnavailable("this connection is closed", address=self.connector.address) from None
             raise
 
     async def _connect(self) -> None:
         try:
-            connection = await self._connector.open(name=self._name)
+            connection = await self.connector.open(name=self._name)
             wire = Wire(connection, address=self.address, raw=self._raw, on_end=self._on_end)
             self._wire = wire
             self._stay = asyncio.create_task(wire.stay(), name=f"{self._name}-connection")

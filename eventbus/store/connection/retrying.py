@@ -19,8 +19,8 @@ What must always hold:
 - its error says whether any of its tries may have been carried out (`sent`), not only the last;
 - no pause ends after the deadline: a try that cannot be answered in time would only make the
   outcome unknown;
-- inside the read callback a failed call only gets its task, which acts later: `READONLY` makes it
-  drop the connection, and the replies that came together with it must reach their calls first.
+- inside the read callback a failed call (`started_call`) only gets its task, which acts later: `READONLY` makes
+  it drop the connection, and the replies that came together with it must reach their calls first.
 
 Crash windows are the channel's. After `lost-after-send` and `mute`, and when no replica
 acknowledged (`replication`), a call is sent again although the server may have carried it out.
@@ -42,7 +42,6 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
-from eventbus.store.connection.connector import translate
 from eventbus.store.connection.repeat_policy import (
     Command,
     GiveUp,
@@ -52,6 +51,7 @@ from eventbus.store.connection.repeat_policy import (
     is_transient,
 )
 from eventbus.store.connection.replication import NoReplica, ReplicatedChannel
+from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.keys import EDITION, Keys
 from eventbus.store.scripts import load_script, pack
 from eventbus.telemetry.logging import get_logger
@@ -108,7 +108,7 @@ class RetryingCaller:
         Raises StoreUnavailable after the deadline (`sent` is True if any try may have been
         carried out), and StoreRefused at once for a refusal that repeating cannot change.
         """
-        by_digest, whole = self._both(name, arguments)
+        by_digest, whole = self.both_commands(name, arguments)
         return await self.repeat(by_digest, deadline, whole=whole)
 
     def start(
@@ -118,16 +118,25 @@ class RetryingCaller:
 
         `read` turns the reply into the result.
         """
-        by_digest, whole = self._both(name, arguments)
-        call = _Started(self, by_digest, whole, deadline, read)
+        call = StartedCall(self, name, arguments, deadline, read)
         # A call needs a task if it must first connect, or if it waits for more than one answer.
-        if isinstance(self._channel, Channel) and self._channel.send(by_digest, call):
+        if isinstance(self._channel, Channel) and self._channel.send(call.commands[0], call):
             call.watch()
         else:
             call.go_on(None)
         return call.result
 
-    def _both(self, name: str, arguments: list[Any]) -> tuple[Command, Command]:
+    def join(
+        self, name: str, make: Callable[[], list[Any]], *, deadline: float, read: Callable[[Any], Any]
+    ) -> StartedCall:
+        """Return a call whose first try is part of a call of others. It is sent, and then watched, by the caller.
+
+        `make` returns its arguments, if it has to go on alone.
+        """
+        return StartedCall(self, name, make, deadline, read)
+
+    def both_commands(self, name: str, arguments: list[Any]) -> tuple[Command, Command]:
+        """Return the command that names the script by its digest, and the one that carries its source."""
         script = load_script(name, self._prelude)
         packed = pack(arguments)
         # EVAL runs the script and loads it; a script cache is empty after a restart or a failover.
@@ -261,118 +270,6 @@ class RetryingCaller:
             self._availability.note_answer()
         if self._replicas.is_lost:
             self._replicas.note_answer()
-
-
-class _Started:
-    """One call that was sent without a task: it gets its reply inside the read callback.
-
-    If the first try fails or is late, a task goes on with the call (`RetryingCaller.repeat_after`).
-    """
-
-    __slots__ = (
-        "_by_digest",
-        "_caller",
-        "_deadline",
-        "_openings",
-        "_read",
-        "_task",
-        "_timer",
-        "_whole",
-        "result",
-    )
-
-    def __init__(
-        self,
-        caller: RetryingCaller,
-        by_digest: Command,
-        whole: Command,
-        deadline: float,
-        read: Callable[[Any], Any],
-    ) -> None:
-        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._caller = caller
-        self._openings = caller.openings
-        self._by_digest = by_digest
-        self._whole = whole
-        self._deadline = deadline
-        self._read = read
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[Any] | None = None
-
-    def watch(self) -> None:
-        """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
-        if self._task is None and not self.result.done():
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, self._deadline - clock.monotonic()), self._on_deadline)
-
-    def done(self) -> bool:
-        """Return whether this try's answer is no longer wanted: the call ended, or a task repeats it."""
-        if self.result.done():
-            self._stop_timer()
-            return True
-        return self._task is not None
-
-    def set_result(self, reply: Any, /) -> None:
-        """Take the reply."""
-        self._stop_timer()
-        self._caller.note_answer(self._by_digest[1])
-        self._settle(reply)
-
-    def set_exception(self, error: StoreError, /) -> None:
-        """Take the error: the call was refused, or its answer was lost."""
-        self._stop_timer()
-        self.go_on(error)
-
-    def go_on(self, failed: StoreError | None) -> None:
-        """Hand the call to a task. Cancelling the result cancels the task.
-
-        `failed` is the error of the first try, None if nothing was sent yet.
-        """
-        if failed is None:
-            work = self._caller.repeat(self._by_digest, self._deadline, whole=self._whole)
-        else:
-            work = self._caller.repeat_after(
-                failed,
-                self._by_digest,
-                self._deadline,
-                whole=self._whole,
-                began=clock.monotonic(),
-                openings=self._openings,
-            )
-        self._task = asyncio.get_running_loop().create_task(work, name="eventbus-repeat")
-        self._task.add_done_callback(self._on_end)
-        self.result.add_done_callback(self._on_given_up)
-
-    def _on_end(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            self.result.cancel()
-        elif (error := task.exception()) is None:
-            self._settle(task.result())
-        elif not self.result.done():
-            self.result.set_exception(error)
-
-    def _on_given_up(self, result: asyncio.Future[Any]) -> None:
-        if result.cancelled() and self._task is not None:
-            self._task.cancel()
-
-    def _on_deadline(self) -> None:
-        self._timer = None
-        if not self.done():
-            late = TimeoutError("no answer in time")
-            self.go_on(translate(late, address=self._caller.address, sent=True))
-
-    def _settle(self, reply: Any) -> None:
-        if self.result.done():
-            return
-        try:
-            self.result.set_result(self._read(reply))
-        except Exception as error:  # noqa: BLE001  (the caller gets it)
-            self.result.set_exception(error)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def _is_away(error: StoreError) -> bool:

@@ -12,13 +12,12 @@ import msgspec
 import pytest
 
 from eventbus import EventProvider, ProviderStopped
-from eventbus.emit import completion
-from eventbus.emit.completion import EARLY_AGE, EARLY_LIMIT, CompletionTracker
+from eventbus.emit import reply_reader
 from eventbus.emit.emission import PendingEmission
+from eventbus.emit.wait_list import EARLY_AGE, EARLY_LIMIT, WaitList
 from eventbus.model import clock
 from eventbus.model.event import Event
 from eventbus.store.script_rows import Outcome
-from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -46,6 +45,10 @@ def _tracker(provider: EventProvider) -> Any:
     return provider._life.emitter._tracker  # pyright: ignore[reportPrivateUsage]
 
 
+def _early(provider: EventProvider) -> Any:
+    return _tracker(provider)._waits._early
+
+
 @pytest.mark.parametrize("text", ["short", "x" * 20_000])
 async def test_a_reply_that_overtakes_the_answer_to_its_own_add_is_delivered(
     make_provider: MakeProvider, until: Until, text: str
@@ -66,12 +69,12 @@ async def test_a_reply_that_overtakes_the_answer_to_its_own_add_is_delivered(
         await held.is_done.wait()
         go.set()
         assert await original == text
-        await until(lambda: _tracker(second)._early, "the reply is here before the answer")
+        await until(lambda: _early(second), "the reply is here before the answer")
         assert not joined.done()
         held.release.set()
         assert await asyncio.wait_for(joined, 2) == text
         assert joined.job_id == original.job_id
-        assert not _tracker(second)._early
+        assert not _early(second)
 
 
 async def test_a_reply_that_overtakes_the_answer_of_a_new_job_is_delivered(
@@ -102,62 +105,87 @@ async def test_an_emission_may_end_while_its_answer_is_away(make_provider: MakeP
         assert _tracker(provider).waiting == 0
 
 
-class _Wait:
-    """An emission without a server."""
-
-    def __init__(self, tracker: CompletionTracker, job_id: str) -> None:
-        route: Any = SimpleNamespace(name="ask", event=Event("ask"), decode_result=msgspec.json.decode)
-        self.emission: PendingEmission[Any] = PendingEmission(
-            route, tracker, job_id, job_id, None, reply=True
-        )
-        tracker.register(self.emission, delay=0)
+def _wait(waits: WaitList, job_id: str) -> PendingEmission[Any]:
+    """Return an emission without a server, which waits."""
+    route: Any = SimpleNamespace(name="ask", event=Event("ask"), decode_result=msgspec.json.decode)
+    owner: Any = SimpleNamespace(loop=asyncio.get_running_loop())
+    emission: PendingEmission[Any] = PendingEmission(route, owner, job_id, job_id, None, reply=True)
+    waits.add(emission)
+    return emission
 
 
-async def test_the_early_buffer_is_bounded_in_number_and_age(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_early_buffer_is_bounded_in_number_and_age(monkeypatch: pytest.MonkeyPatch) -> None:
     moved = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(clock, "monotonic", lambda: moved.now)
-    tracker: Any = CompletionTracker(store, "e")
-    tracker.expect_answers(1)
+    waits: Any = WaitList()
+    waits.expect_answers(1)
     for n in range(EARLY_LIMIT + 50):
-        tracker.settle(Outcome(f"j{n}", "completed", "1"))
-    assert len(tracker._early) == EARLY_LIMIT
-    assert "j49" not in tracker._early
-    assert "j50" in tracker._early
+        waits.settle(Outcome(f"j{n}", "completed", "1"))
+    assert len(waits._early) == EARLY_LIMIT
+    assert "j49" not in waits._early
+    assert "j50" in waits._early
     moved.now += EARLY_AGE + 1
-    tracker.settle(Outcome("fresh", "completed", "1"))
-    assert list(tracker._early) == ["fresh"]
-    tracker.expect_answers(-1)
-    assert not tracker._early
+    waits.settle(Outcome("fresh", "completed", "1"))
+    assert list(waits._early) == ["fresh"]
+    waits.expect_answers(-1)
+    assert not waits._early
 
 
-async def test_outcomes_that_nobody_here_asked_for_leave_nothing(store: Store) -> None:
-    tracker: Any = CompletionTracker(store, "e")
-    waited = _Wait(tracker, "mine").emission
+async def test_outcomes_that_nobody_here_asked_for_leave_nothing() -> None:
+    waits: Any = WaitList()
+    waited = _wait(waits, "mine")
     for n in range(20_000):
-        tracker.settle(Outcome(f"foreign{n}", "completed", "1" if n % 2 else None))
-    assert (tracker._early, tracker._unread, tracker.waiting) == ({}, [], 1)
+        waits.settle(Outcome(f"foreign{n}", "completed", "1" if n % 2 else None))
+    assert (waits._early, waits.unread, list(waits.jobs)) == ({}, [], ["mine"])
     assert not waited.done()
     # A job that is joined later does not get an outcome from before.
-    tracker.expect_answers(1)
-    joined = _Wait(tracker, "other").emission
-    tracker.join(joined, "foreign7", "open", "")
+    waits.expect_answers(1)
+    joined = _wait(waits, "other")
+    waits.join(joined, "foreign7", "open", "", since=clock.monotonic())
     assert not joined.done()
-    tracker.settle(Outcome("mine", "completed", "7"))
-    tracker.settle(Outcome("mine", "failed", "{}"))  # the first settlement wins
+    waits.settle(Outcome("mine", "completed", "7"))
+    waits.settle(Outcome("mine", "failed", "{}"))  # the first settlement wins
     assert await waited == 7
 
 
-async def test_all_who_wait_for_one_job_are_settled_by_it(store: Store) -> None:
-    tracker: Any = CompletionTracker(store, "e")
-    emissions = [_Wait(tracker, f"j{n}").emission for n in range(10)]
+async def test_all_who_wait_for_one_job_are_settled_by_it() -> None:
+    waits: Any = WaitList()
+    emissions = [_wait(waits, f"j{n}") for n in range(10)]
     for each in emissions[1:]:
-        tracker.join(each, "j0", "open", "")
-    assert tracker.waiting == 1
-    tracker.settle(Outcome("j0", "completed", '"done"'))
+        waits.join(each, "j0", "open", "", since=clock.monotonic())
+    assert list(waits.jobs) == ["j0"]
+    waits.settle(Outcome("j0", "completed", '"done"'))
     assert [await each for each in emissions] == ["done"] * 10
-    assert tracker.waiting == 0
+    assert not waits.jobs
+
+
+async def test_an_outcome_that_overtakes_an_answer_is_kept_for_it_though_another_emission_heard_it() -> None:
+    waits: Any = WaitList()
+    first = _wait(waits, "j")
+    waits.expect_answers(1)
+    since = clock.monotonic()
+    waits.settle(Outcome("j", "completed", "1"))
+    joined = _wait(waits, "own")
+    waits.join(joined, "j", "open", "", since=since)
+    assert [await first, await joined] == [1, 1]
+    assert not waits.jobs
+
+
+async def test_an_outcome_from_before_the_add_was_sent_is_of_an_earlier_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that failed and was retried by hand is open again; who joins it now waits for the new outcome."""
+    moved = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(clock, "monotonic", lambda: moved.now)
+    waits: Any = WaitList()
+    waits.expect_answers(1)  # of some other add, for all of the test
+    waits.settle(Outcome("j", "failed", "{}"))
+    moved.now += 1
+    joined = _wait(waits, "own")
+    waits.join(joined, "j", "open", "", since=moved.now)
+    assert not joined.done()
+    waits.settle(Outcome("j", "completed", "2"))
+    assert await joined == 2
 
 
 @pytest.mark.slow
@@ -188,7 +216,7 @@ async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
 async def test_a_busy_stream_is_kept_alive(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completion, "_ASK_EACH", 0.05)
+    monkeypatch.setattr(reply_reader, "_ASK_EACH", 0.05)
     provider = make_provider()
 
     @provider.on("ask")
@@ -278,8 +306,7 @@ async def test_a_reply_stream_that_cannot_be_read_is_told_once(
         (stream,) = admin("KEYS", f"{prefix}:*:replies:*")
         admin("DEL", stream)
         admin("SET", stream, "it is mine", "EX", 600)
-        store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
-        looks = store.inspection._caller  # pyright: ignore[reportPrivateUsage]
+        looks = _tracker(provider)._uplink.store._caller
         await until(lambda: _told(logs), "it is told")
         sent, command = [0], looks.command
 

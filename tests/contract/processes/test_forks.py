@@ -144,6 +144,30 @@ asyncio.run(work())
 """
 )
 
+_SHARED = (
+    _HEAD
+    + """
+other = EventProvider(url, prefix=prefix, name="forking")
+
+async def work():
+    async with provider, other:
+        before = await asyncio.to_thread(both_connections)
+
+        def child():
+            async def use():
+                async with other, provider:
+                    return [await provider.emit("half", 2), await other.emit("half", 4), len(connections())]
+            return asyncio.run(use())
+
+        print(await asyncio.to_thread(fork, child))
+        print(has_kept(before), len(before))
+        print(await provider.emit("half", 6), await other.emit("half", 8))
+        print(has_kept(before))
+
+asyncio.run(work())
+"""
+)
+
 _STARTING = (
     _HEAD
     + """
@@ -244,6 +268,15 @@ async def test_in_a_child_of_an_event_loop_the_provider_is_not_started(
     async with _serving(make_provider).worker():
         said = await _run(tmp_path / "program.py", _LOOP, server_url, prefix, case)
     assert said == [repr((repr(heard), 7)), "kept", "4.0 6.0", "kept"]
+
+
+@pytest.mark.slow
+async def test_a_child_shares_among_its_providers_and_nothing_with_those_of_the_parent(
+    make_provider: MakeProvider, server_url: str, prefix: str, tmp_path: Path
+) -> None:
+    async with _serving(make_provider).worker():
+        said = await _run(tmp_path / "program.py", _SHARED, server_url, prefix, "loop")
+    assert said == [repr((repr([1.0, 2.0, 4]), 7)), "kept 2", "3.0 4.0", "kept"]
 
 
 @pytest.mark.slow

@@ -14,10 +14,9 @@ from eventbus import DefinitionError, EventBusError
 from eventbus.emit.emitter import Emitter
 from eventbus.emit.job_tree import Member, Tree
 from eventbus.emit.route import Routes
+from eventbus.emit.uplink import Uplink
 from eventbus.settings.keywords import EmitOptions
 from eventbus.settings.settings import Settings
-from eventbus.store.connection.connector import Connector
-from eventbus.store.store import Store
 
 _JSON_AND_MORE: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
@@ -40,7 +39,8 @@ def test_whatever_is_given_the_answer_is_an_error_of_ours_or_an_emission(
 
 
 async def _try_to_emit(payload: Any, name: str, options: EmitOptions) -> None:
-    emitter = Emitter(Store(Connector("redis://127.0.0.1:1"), prefix="never", name="never"), Settings())
+    given = Settings(url="redis://127.0.0.1:1")
+    emitter = Emitter(Uplink(given), given)
     routes = Routes(Settings())
     for event in (name, "fine"):
         with contextlib.suppress(EventBusError):

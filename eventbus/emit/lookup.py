@@ -1,0 +1,61 @@
+"""The lookup: asks the records of jobs for outcomes that did not come, or came without their text.
+
+No outcome depends on the arrival of one message, because each job that somebody waits for can be looked up.
+
+Not here: when that is done (`reply_reader`; `emitter` for `provider.result`).
+"""
+
+from __future__ import annotations
+
+from eventbus.emit.wait_list import WaitList
+from eventbus.errors import UnknownJob
+from eventbus.model import clock
+from eventbus.model.states import FINAL_STATES
+from eventbus.store.script_rows import Outcome
+from eventbus.store.store import Store
+
+__all__ = ["Lookup"]
+
+_LOOK = 1000  # jobs that one call looks up at most
+
+
+class Lookup:
+    """Looks jobs up over one store, and settles the emissions of a wait list."""
+
+    def __init__(self, store: Store, emitter: str, waits: WaitList) -> None:
+        self._store = store
+        self._emitter = emitter
+        self._waits = waits
+
+    async def look_up(self, ids: list[str], *, deadline: float) -> None:
+        """Look up jobs and settle the ended ones; the outcomes of open jobs will be sent. Raises StoreError.
+
+        Emissions of a job that the server does not know fail with UnknownJob.
+        """
+        for first in range(0, len(ids), _LOOK):
+            chunk = ids[first : first + _LOOK]
+            for outcome in await self._store.look(self._emitter, chunk, join=True, deadline=deadline):
+                if outcome.state in FINAL_STATES:
+                    self._waits.settle(outcome)
+                elif outcome.text == "unlisted":
+                    self._waits.unlisted.add(outcome.job)
+                elif outcome.state == "unknown":
+                    self._fail_unknown(outcome)
+
+    async def read_states(self, ids: list[str], states: dict[str, str], *, within: float) -> None:
+        """Fill `states` with the states of jobs by their ids, and settle the ended ones on the way.
+
+        Each call may take `within` seconds. Raises StoreError; the states read before it stay.
+        """
+        for first in range(0, len(ids), _LOOK):
+            chunk = ids[first : first + _LOOK]
+            deadline = clock.monotonic() + within
+            for outcome in await self._store.look(self._emitter, chunk, join=False, deadline=deadline):
+                states[outcome.job] = outcome.state
+                if outcome.state in FINAL_STATES:
+                    self._waits.settle(outcome)
+
+    def _fail_unknown(self, outcome: Outcome) -> None:
+        for emission in list(self._waits.jobs.get(outcome.job, ())):
+            if emission.is_enqueued:  # otherwise the add is still on its way
+                self._waits.forget(emission, UnknownJob(outcome.job))

@@ -1,0 +1,183 @@
+"""A call that was sent without a task: it gets its reply inside the read callback.
+
+    sent -- reply --> result
+         -- error, or late --> a task goes on with it (`RetryingCaller.repeat_after`)
+
+Its first try may be a part of a call that several share (`add_gatherer`). Whatever follows is its own: so only
+a call that has to go on alone makes its commands.
+
+What must always hold: the result ends once. A call that is late goes on in its task, as one whose answer was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from eventbus.errors import StoreError
+from eventbus.model import clock
+from eventbus.store.connection.connector import translate
+from eventbus.store.connection.repeat_policy import Command
+
+__all__ = ["StartedCall"]
+
+
+class _Caller(Protocol):
+    """The caller that repeats the call."""
+
+    openings: int
+
+    @property
+    def address(self) -> str: ...
+    def both_commands(self, name: str, arguments: list[Any]) -> tuple[Command, Command]: ...
+    def note_answer(self, digest: Any) -> None: ...
+    def repeat(
+        self, command: Command, deadline: float | None, *, whole: Command | None = None
+    ) -> Coroutine[Any, Any, Any]: ...
+    def repeat_after(
+        self,
+        error: StoreError,
+        command: Command,
+        deadline: float | None,
+        *,
+        whole: Command | None,
+        began: float,
+        openings: int,
+    ) -> Coroutine[Any, Any, Any]: ...
+
+
+class StartedCall:
+    """One call of a script, and its result."""
+
+    __slots__ = (
+        "_arguments",
+        "_caller",
+        "_commands",
+        "_deadline",
+        "_name",
+        "_openings",
+        "_read",
+        "_task",
+        "_timer",
+        "is_sent",
+        "result",
+    )
+
+    def __init__(
+        self,
+        caller: _Caller,
+        name: str,
+        arguments: list[Any] | Callable[[], list[Any]],
+        deadline: float,
+        read: Callable[[Any], Any],
+    ) -> None:
+        """`arguments` may be a function that returns them. `read` turns the reply into the result."""
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._caller = caller
+        self._openings = caller.openings
+        self._name = name
+        self._arguments = arguments
+        self._commands: tuple[Command, Command] | None = None
+        self._deadline = deadline
+        self._read = read
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self.is_sent: bool = False
+        """Whether the first try may have reached the server."""
+
+    @property
+    def commands(self) -> tuple[Command, Command]:
+        """The command by the script's digest, and the one with its source; made when first asked for."""
+        if self._commands is None:
+            given = self._arguments
+            arguments = given() if callable(given) else given
+            self._commands = self._caller.both_commands(self._name, arguments)
+        return self._commands
+
+    def watch(self, *, is_sent: bool = True) -> None:
+        """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
+        self.is_sent = is_sent
+        if self._task is None and not self.result.done():
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, self._deadline - clock.monotonic()), self._on_deadline)
+
+    def done(self) -> bool:
+        """Return whether this try's answer is no longer wanted: the call ended, or a task repeats it."""
+        if self.result.done():
+            self._stop_timer()
+            return True
+        return self._task is not None
+
+    def set_result(self, reply: Any, /) -> None:
+        """Take the reply."""
+        self._stop_timer()
+        # Only a call that was sent alone says that the server knows the script by its digest.
+        self._caller.note_answer(None if self._commands is None else self._commands[0][1])
+        self._settle(reply)
+
+    def set_exception(self, error: StoreError, /) -> None:
+        """Take the error: the call was refused, or its answer was lost."""
+        self._stop_timer()
+        self.go_on(error)
+
+    def go_alone(self) -> None:
+        """Begin again without the others; nothing of the first try was carried out."""
+        self._stop_timer()
+        try:
+            self.go_on(None)
+        except Exception as error:  # noqa: BLE001  (what cannot be packed is this call's own error)
+            if not self.result.done():
+                self.result.set_exception(error)
+
+    def go_on(self, failed: StoreError | None) -> None:
+        """Hand the call to a task. Cancelling the result cancels the task.
+
+        `failed` is the error of the first try, None if nothing was sent yet.
+        """
+        by_digest, whole = self.commands
+        if failed is None:
+            work = self._caller.repeat(by_digest, self._deadline, whole=whole)
+        else:
+            work = self._caller.repeat_after(
+                failed,
+                by_digest,
+                self._deadline,
+                whole=whole,
+                began=clock.monotonic(),
+                openings=self._openings,
+            )
+        self._task = asyncio.get_running_loop().create_task(work, name="eventbus-repeat")
+        self._task.add_done_callback(self._on_end)
+        self.result.add_done_callback(self._on_given_up)
+
+    def _on_end(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.result.cancel()
+        elif (error := task.exception()) is None:
+            self._settle(task.result())
+        elif not self.result.done():
+            self.result.set_exception(error)
+
+    def _on_given_up(self, result: asyncio.Future[Any]) -> None:
+        if result.cancelled() and self._task is not None:
+            self._task.cancel()
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        if not self.done():
+            late = TimeoutError("no answer in time")
+            self.go_on(translate(late, address=self._caller.address, sent=self.is_sent))
+
+    def _settle(self, reply: Any) -> None:
+        if self.result.done():
+            return
+        try:
+            self.result.set_result(self._read(reply))
+        except Exception as error:  # noqa: BLE001  (the caller gets it)
+            self.result.set_exception(error)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
