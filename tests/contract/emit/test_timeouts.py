@@ -56,7 +56,7 @@ async def test_the_timeouts_of_many_say_which_of_them_run(make_provider: MakePro
 
 
 async def test_while_its_handler_runs_the_timeout_says_active(make_provider: MakeProvider) -> None:
-    provider = make_provider(reply_timeout="150ms")
+    provider = make_provider(reply_timeout="1s")
     go = asyncio.Event()
 
     @provider.on("ask")
