@@ -96,6 +96,7 @@ class Lifecycle:
                 prefix=settings.prefix,
                 name=settings.name,
                 replicated=settings.durability == "replicated",
+                scripting=settings.scripting,
             )
             emitter = Emitter(store, settings)
             try:

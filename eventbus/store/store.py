@@ -19,6 +19,7 @@ from eventbus.errors import StoreRefused
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.group_store import GroupStore
@@ -62,7 +63,14 @@ class Store:
     """One shard of one server, over one connection that all callers share."""
 
     def __init__(
-        self, connector: Connector, *, prefix: str, name: str, prelude: str = "", replicated: bool = False
+        self,
+        connector: Connector,
+        *,
+        prefix: str,
+        name: str,
+        prelude: str = "",
+        replicated: bool = False,
+        scripting: Scripting = "auto",
     ) -> None:
         """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts."""
         self.connector = connector
@@ -70,7 +78,12 @@ class Store:
         self.name = name
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
         self.availability: Availability = Availability(connector.address)
-        shared: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
+        self.scripting: Scripting = scripting
+        shared: dict[str, Any] = {
+            "prelude": prelude,
+            "functions": Functions(self._channel, scripting),
+            "availability": self.availability,
+        }
         self._caller = RetryingCaller(self._channel, keys=self.keys, **shared)
         self._replicated: ReplicatedChannel | None = None
         self._adder: RetryingCaller | None = None
@@ -143,7 +156,9 @@ class Store:
 
     def open_leases(self, *, timeout: float) -> LeaseStore:
         """Return a store for the lease thread, with its own blocking connection."""
-        return LeaseStore(self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout)
+        return LeaseStore(
+            self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout, scripting=self.scripting
+        )
 
     def add(
         self,

@@ -1,0 +1,149 @@
+"""A call that was sent without a task: its reply is taken inside the read callback.
+
+What must always hold: such a call gets a task only if its first try fails or is late, or if no connection was open. From
+then on it is a call as any other (`retrying`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from eventbus.errors import StoreError
+from eventbus.model import clock
+from eventbus.store.connection.connector import translate
+from eventbus.store.connection.invocation import Invocation
+
+__all__ = ["Repeating", "StartedCall"]
+
+
+class Repeating(Protocol):
+    """Who goes on with a started call: `RetryingCaller`."""
+
+    openings: int
+
+    @property
+    def address(self) -> str: ...
+
+    def note_answer(self, known_by: str | None) -> None: ...
+
+    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any: ...
+
+    async def repeat_after(
+        self,
+        error: StoreError,
+        invocation: Invocation,
+        deadline: float | None,
+        *,
+        began: float,
+        openings: int,
+    ) -> Any: ...
+
+
+class StartedCall:
+    """One call that was sent without a task: it gets its reply inside the read callback.
+
+    If the first try fails or is late, a task goes on with the call (`RetryingCaller.repeat_after`).
+    """
+
+    __slots__ = (
+        "_caller",
+        "_deadline",
+        "_invocation",
+        "_openings",
+        "_read",
+        "_task",
+        "_timer",
+        "result",
+    )
+
+    def __init__(
+        self,
+        caller: Repeating,
+        invocation: Invocation,
+        deadline: float,
+        read: Callable[[Any], Any],
+    ) -> None:
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._caller = caller
+        self._openings = caller.openings
+        self._invocation = invocation
+        self._deadline = deadline
+        self._read = read
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def watch(self) -> None:
+        """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
+        if self._task is None and not self.result.done():
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, self._deadline - clock.monotonic()), self._on_deadline)
+
+    def done(self) -> bool:
+        """Return whether this try's answer is no longer wanted: the call ended, or a task repeats it."""
+        if self.result.done():
+            self._stop_timer()
+            return True
+        return self._task is not None
+
+    def set_result(self, reply: Any, /) -> None:
+        """Take the reply."""
+        self._stop_timer()
+        self._caller.note_answer(self._invocation.known_by)
+        self._settle(reply)
+
+    def set_exception(self, error: StoreError, /) -> None:
+        """Take the error: the call was refused, or its answer was lost."""
+        self._stop_timer()
+        self.go_on(error)
+
+    def go_on(self, failed: StoreError | None) -> None:
+        """Hand the call to a task. Cancelling the result cancels the task.
+
+        `failed` is the error of the first try, None if nothing was sent yet.
+        """
+        if failed is None:
+            work = self._caller.repeat(self._invocation, self._deadline)
+        else:
+            work = self._caller.repeat_after(
+                failed,
+                self._invocation,
+                self._deadline,
+                began=clock.monotonic(),
+                openings=self._openings,
+            )
+        self._task = asyncio.get_running_loop().create_task(work, name="eventbus-repeat")
+        self._task.add_done_callback(self._on_end)
+        self.result.add_done_callback(self._on_given_up)
+
+    def _on_end(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self.result.cancel()
+        elif (error := task.exception()) is None:
+            self._settle(task.result())
+        elif not self.result.done():
+            self.result.set_exception(error)
+
+    def _on_given_up(self, result: asyncio.Future[Any]) -> None:
+        if result.cancelled() and self._task is not None:
+            self._task.cancel()
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        if not self.done():
+            late = TimeoutError("no answer in time")
+            self.go_on(translate(late, address=self._caller.address, sent=True))
+
+    def _settle(self, reply: Any) -> None:
+        if self.result.done():
+            return
+        try:
+            self.result.set_result(self._read(reply))
+        except Exception as error:  # noqa: BLE001  (the caller gets it)
+            self.result.set_exception(error)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
