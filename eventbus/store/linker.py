@@ -81,9 +81,7 @@ class _Linker:
         self._included: list[tuple[int, str]] = []
         """The parts that are known where the linker is: the depth of the block that includes them, and the name."""
         directives = [match for line in self._lines if (match := _DIRECTIVE.fullmatch(line))]
-        taken = {
-            part.name for each in directives if not (each[1] or each[2]) for part in self.find(each[3])
-        }
+        taken = {part.name for each in directives if not (each[1] or each[2]) for part in self.find(each[3])}
         self._deferred: dict[str, list[Part]] = {}
         """The function that makes them -> the parts that it makes, without those that an earlier one makes."""
         for each in directives:

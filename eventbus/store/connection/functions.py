@@ -33,6 +33,7 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.invocation import Form
+from eventbus.store.connection.repeat_policy import next_form
 from eventbus.store.functions.library import PREFIX, load_library
 from eventbus.telemetry.logging import get_logger
 
@@ -71,7 +72,8 @@ class Functions:
     @property
     def form(self) -> Form:
         """The form in which a call of a script begins."""
-        if self._scripting == "eval" or self._channel.connections == self._unused_on:
+        channel = self._channel
+        if self._scripting == "eval" or (channel.connections == self._unused_on and channel.is_connected):
             return Form.DIGEST
         if self._rests_until and clock.monotonic() < self._rests_until:
             return Form.DIGEST
@@ -102,7 +104,9 @@ class Functions:
             await self._channel.call("FUNCTION", "LOAD", load_library().source, deadline=deadline)
         except StoreRefused as error:
             if "already exists" not in str(error):
-                self._rests_until = 0.0 if self.is_forced else clock.monotonic() + _REST
+                other = next_form(error, Form.FUNCTION)
+                if not self.is_forced and not (other is not None and other.is_lasting):
+                    self._rests_until = clock.monotonic() + _REST
                 raise
         except StoreUnavailable as error:  # whatever became of it: the call itself was not carried out
             raise StoreUnavailable(str(error), address=self._channel.address) from error

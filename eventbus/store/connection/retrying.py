@@ -224,7 +224,11 @@ class RetryingCaller:
         return GiveUp() if is_forced and isinstance(decision, SendAs) and decision.is_lasting else decision
 
     async def _change_form(
-        self, error: StoreError, decision: SendAs | LoadLibrary, invocation: Invocation, deadline: float | None
+        self,
+        error: StoreError,
+        decision: SendAs | LoadLibrary,
+        invocation: Invocation,
+        deadline: float | None,
     ) -> StoreError | None:
         """Do what comes before the next try. Return the error if the library cannot be loaded."""
         if isinstance(decision, LoadLibrary) or decision.form is Form.SOURCE:

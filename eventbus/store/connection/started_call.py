@@ -24,11 +24,17 @@ class Repeating(Protocol):
     openings: int
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The server's address."""
+        ...
 
-    def note_answer(self, known_by: str | None) -> None: ...
+    def note_answer(self, known_by: str | None) -> None:
+        """Record an answer."""
+        ...
 
-    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any: ...
+    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
+        """Send a call until it is answered."""
+        ...
 
     async def repeat_after(
         self,
@@ -38,7 +44,9 @@ class Repeating(Protocol):
         *,
         began: float,
         openings: int,
-    ) -> Any: ...
+    ) -> Any:
+        """Go on with a call whose first try failed."""
+        ...
 
 
 class StartedCall:

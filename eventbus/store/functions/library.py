@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from eventbus.store.functions.part_sections import Sections, split_part
-from eventbus.store.linker import find_names, link, list_parts
+from eventbus.store.linker import Part, find_names, link, list_parts
 from eventbus.store.scripts import list_scripts, read_part, read_script
 
 __all__ = ["NAMES", "PREFIX", "Library", "load_library"]
@@ -112,7 +112,7 @@ def _write_part(name: str, sections: Sections) -> str:
 def _write_function(name: str, text: str, sections: dict[str, Sections]) -> str:
     """Write the function of a script, and its registration."""
 
-    def place(_: list[str], parts: Iterable[object]) -> str:
+    def place(_: list[str], parts: Iterable[Part]) -> str:
         return "".join(_begin(part.name, sections[part.name]) for part in parts)
 
     body = link(text, read_part, place)
@@ -142,7 +142,9 @@ def _take_names(text: str) -> tuple[list[str], list[str]]:
     names = [name for name in NAMES if name in find_names(text)]
     if not names:
         return [], []
-    return [f"local {', '.join(names)}"], [f"{', '.join(names)} = {', '.join(f'OWN.given.{each}' for each in names)}"]
+    return [f"local {', '.join(names)}"], [
+        f"{', '.join(names)} = {', '.join(f'OWN.given.{each}' for each in names)}"
+    ]
 
 
 def _begin(name: str, sections: Sections) -> str:
