@@ -256,11 +256,12 @@ async def test_who_may_not_remove_old_libraries_keeps_them(logs: list[MutableMap
 # With a real server.
 
 
-@pytest.fixture
-def own() -> Iterator[Server]:
+@pytest.fixture(params=[()])
+def own(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with functions, started with the options that the test gives."""
     if "functions" not in SCRIPTINGS:
         pytest.skip("this server has no functions")
-    server = Server()
+    server = Server(*request.param)
     server.start()
     yield server
     server.stop()
@@ -309,14 +310,15 @@ async def test_a_user_without_the_rights_uses_scripts(
     await shard.store.aclose()
 
 
-async def test_a_server_without_the_command_uses_scripts() -> None:
-    server = Server("--rename-command", "FUNCTION", "")
-    server.start()
-    shard = await _open(server)
+@pytest.mark.parametrize(
+    "own", [("--rename-command", name, "") for name in ("FUNCTION", "FCALL")], indirect=True
+)
+async def test_a_server_without_the_command_uses_scripts(own: Server) -> None:
+    shard = await _open(own)
     await shard.add(row("a"))
     assert len(await shard.run("completed")) == 1
+    assert (await _calls(shard))["evalsha"] > 1
     await shard.store.aclose()
-    server.stop()
 
 
 async def test_two_releases_have_libraries_side_by_side(own: Server) -> None:
@@ -347,4 +349,32 @@ async def test_the_lease_thread_goes_on_without_functions_until_it_connects_agai
     renew()
     assert (await _calls(shard))["evalsha"] == 2
     leases.close()
+    await shard.store.aclose()
+
+
+@pytest.mark.parametrize("scripting", ["functions", "eval"])
+async def test_a_server_that_became_a_replica_answers_what_writes_nothing(
+    own: Server, scripting: Scripting
+) -> None:
+    shard = await _open(own, scripting=scripting)
+    await shard.add(row("a"))
+    await shard.command("REPLICAOF", "127.0.0.1", "1")
+    deadline = time.monotonic() + 5
+    assert (await shard.store.inspection.job("a", deadline=deadline)).fields["state"] == "waiting"
+    assert (await shard.store.look("em", ["a"], join=False, deadline=deadline))[0].state == "waiting"
+    with pytest.raises(StoreUnavailable):
+        await shard.store.look("em", ["a"], join=True, deadline=time.monotonic() + 0.1)
+    await shard.command("REPLICAOF", "NO", "ONE")
+    await shard.store.aclose()
+
+
+async def test_a_server_that_is_full_and_has_no_library_runs_scripts(own: Server) -> None:
+    shard = await _open(own)
+    await shard.add(row("a"), row("b"))
+    await shard.command("CONFIG", "SET", "maxmemory", "1")
+    await shard.command("FUNCTION", "FLUSH")
+    assert len(await shard.run("completed")) == 2
+    with pytest.raises(StoreRefused) as caught:
+        await shard.add(row("c"))
+    assert caught.value.code == "OOM"
     await shard.store.aclose()

@@ -14,7 +14,8 @@ What must always hold:
 - a full server begins what frees it, and refuses what fills it. A script is let through or refused by its first
   write. The server asks a function's flags instead, before it begins: `allow-oom` where the first write of the script
   is one that a full server allows, `no-writes` where there is none, and nothing where that write is refused. What is
-  refused before it begins is sent as a script then, so that it may still find that it has nothing to write.
+  refused before it begins is sent as a script then, so that it may still find that it has nothing to write. So does a
+  replica refuse all but `no-writes`. No other flag is wanted: a replica that has lost its primary refuses a script, too.
 
 Crash windows:
     library-lost         the server came back empty, or somebody flushed its functions: it refuses the call, and gets the
@@ -139,7 +140,8 @@ def _write_step(name: str, statements: list[str]) -> list[str]:
 
 def _take_names(text: str) -> tuple[list[str], list[str]]:
     """Return the declaration of the names in a text that the server gives, and what sets them."""
-    names = [name for name in NAMES if name in find_names(text)]
+    used = find_names(text)
+    names = [name for name in NAMES if name in used]
     if not names:
         return [], []
     return [f"local {', '.join(names)}"], [
