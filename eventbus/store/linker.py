@@ -17,6 +17,10 @@ or included in a block that few calls enter. What such a block includes is known
 What must always hold: parts stand behind those that they need, and each is a block of its own, so that only
 exports count towards the 200 locals that Lua allows. The exports of one directive are declared before its parts.
 So two parts may call each other.
+
+The same files make a library of server functions, which makes no function anew. There a name in capitals, and a table
+that functions are fields of, is set once; any other variable of a part is set anew by each call that takes the part in
+(`functions.part_sections`).
 """
 
 from __future__ import annotations

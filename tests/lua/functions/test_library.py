@@ -11,7 +11,7 @@ from drivers.servers import SCRIPTINGS, Server
 
 from eventbus.store.functions.library import PREFIX, load_library
 from eventbus.store.functions.part_sections import split_part
-from eventbus.store.linker import list_parts
+from eventbus.store.linker import find_names, list_parts
 from eventbus.store.scripts import list_scripts, load_script, read_part, read_script
 
 _LIBRARY = load_library()
@@ -93,3 +93,19 @@ def test_a_function_sets_the_state_of_every_part_that_its_script_takes_in(name: 
         assert (begin in call) == bool(state), begin
         if state:
             assert "\n".join([f"function {begin}", *state, "end"]) in _TEXT
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_a_script_reads_no_variable_of_a_deferred_part(name: str) -> None:
+    """Until the part is taken in such a variable is nil in a script, and another call's in a function."""
+    text = read_script(name)
+    deferred = "".join(re.findall(r"^--defer.*\n", text, re.MULTILINE))
+    variables = {
+        export
+        for part in list_parts(deferred, read_part)
+        for export in part.exports
+        if re.search(rf"^{export}\b.* =", "\n".join(split_part(part).state), re.MULTILINE)
+    }
+    taken = {part.name for part in list_parts(text.replace(deferred, ""), read_part)}
+    own = {export for each in taken for export in read_part(each).exports}
+    assert (variables - own) & find_names(text) == set()
