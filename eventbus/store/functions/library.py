@@ -37,20 +37,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from eventbus.store.functions.part_sections import Sections, split_part
+from eventbus.store.functions.part_sections import NAMES, Sections, split_part
 from eventbus.store.linker import Part, find_names, link, list_parts
 from eventbus.store.scripts import list_scripts, read_part, read_script
 
-__all__ = ["NAMES", "PREFIX", "Library", "load_library"]
+__all__ = ["PREFIX", "Library", "load_library"]
 
 PREFIX = "eventbus_"
 """The beginning of the name of each library."""
-
-NAMES = (
-    "redis", "cmsgpack", "cjson", "struct", "bit", "string", "math", "table", "tonumber", "tostring", "type", "ipairs",
-    "pairs", "next", "unpack", "pcall", "error", "select",
-)  # fmt: skip
-"""What the server gives a function, but not a library that loads."""
 
 _FLAGS = re.compile(r"^-- flags: ([a-z-]+)$", re.MULTILINE)
 _COMMENT_LINE = re.compile(r"^ *--[^\n]*\n", re.MULTILINE)

@@ -4,9 +4,11 @@ A script makes all that its parts are anew in each call. A library makes the fun
 loads it. So the other statements of the part must be told from them:
 
     loaded      functions, the tables that they are fields of (`plain = {}`), and the declarations of all other names
-    constants   names in capitals, the fields of such tables, and loops that fill either: set by the first call. While
-                a library loads the server has nothing of Lua but its grammar, so even `string.gmatch` must wait
-    state       all else: it is set anew by each call that takes the part in, in the place where the call does so
+    constants   names in capitals whose value has only constants in it, single fields of such tables, and loops that fill
+                either: set by the first call. While a library loads the server has nothing of Lua but its grammar, so
+                even `string.gmatch` must wait
+    state       all else, also the fields that such a table is written with (`lines = { unlisted = {} }`): it is set
+                anew by each call that takes the part in, in the place where the call does so
 
 What must always hold: what is not known to be a constant is state. So a part that somebody adds a variable to keeps
 nothing of one call for the next, and neither does a call that ended with an error, for the next one sets it again.
@@ -19,15 +21,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from eventbus.store.linker import Part
+from eventbus.store.linker import Part, find_names
 
-__all__ = ["Sections", "split_part"]
+__all__ = ["NAMES", "Sections", "split_part"]
+
+NAMES = (
+    "redis", "cmsgpack", "cjson", "struct", "bit", "string", "math", "table", "tonumber", "tostring", "type", "ipairs",
+    "pairs", "next", "unpack", "pcall", "error", "select",
+)  # fmt: skip
+"""What the server gives a function, but not a library that loads."""
 
 _CONTINUED = re.compile(r"\s|end\b|else|until\b|[})\]]")
 _FUNCTION = re.compile(r"(local )?function ([A-Za-z_]\w*)(\.\w+)?\(")
 _ASSIGNMENT = re.compile(r"(local )?([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)(?: = (.*))?", re.DOTALL)
 _FIELD = re.compile(r"([A-Za-z_]\w*)\.\w+ = ")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
+_FIELD_NAME = re.compile(r"\w+ =(?!=)")
+_EMPTY_TABLE = re.compile(r"\{\s*\}(?: *--[^\n]*)?")
+_OF_ANY_CALL = (frozenset(NAMES) - {"redis"}) | {"and", "false", "nil", "not", "or", "true"}
 
 
 @dataclass(frozen=True)
@@ -74,18 +85,31 @@ def _sort_assignment(match: re.Match[str], sections: Sections, tables: set[str],
     if match[3] is None and not match[1]:
         raise ValueError(f"a part of the scripts has a statement of no known kind: {match[0]!r}")
     if match[2] in tables:
-        sections.loaded.append(match[0])
+        sections.loaded.append(f"{match[1] or ''}{match[2]} = {{}}")
+        if match[3] is not None and not _EMPTY_TABLE.fullmatch(match[3]):
+            sections.state.append(_set_fields(match[2], match[3]))
         return
     if match[1]:
         sections.loaded.append(f"local {match[2]}")
     if names == [each for each in names if each in named] and match[3] is None:
         return  # declared before its functions are
     value = f"{match[2]} = {'nil' if match[3] is None else match[3]}"
-    if all(_CAPITALS.fullmatch(name) for name in names):
+    if all(_CAPITALS.fullmatch(name) for name in names) and _is_of_any_call(match[3] or "nil"):
         sections.constants.append(value)
         sections.fixed.update(names)
     else:
         sections.state.append(value)
+
+
+def _set_fields(table: str, value: str) -> str:
+    """Set the fields that a table of functions has besides them."""
+    return f"do\nlocal fields = {value}\nfor name, field in pairs(fields) do {table}[name] = field end\nend"
+
+
+def _is_of_any_call(value: str) -> bool:
+    """Return whether a value is made of other constants alone, so that it is the same in each call."""
+    names = find_names(_FIELD_NAME.sub("", value)) - _OF_ANY_CALL
+    return all(_CAPITALS.fullmatch(name) and name not in ("KEYS", "ARGV") for name in names)
 
 
 def _read_statements(body: str) -> list[str]:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from drivers.lua_scopes import read_scopes
 
-from eventbus.store.functions.library import NAMES
-from eventbus.store.functions.part_sections import Sections, split_part
+from eventbus.store.functions.part_sections import NAMES, Sections, split_part
 from eventbus.store.linker import Part, find_names
 from eventbus.store.scripts import list_scripts, read_part, read_script
 
@@ -40,6 +39,28 @@ def test_a_table_of_functions_is_made_once_and_so_are_its_fields() -> None:
     assert sections.loaded == ["plain = {}", "function plain.read(x)\n  return x\nend"]
     assert sections.constants == ["plain.known = {}"]
     assert sections.fixed == {"plain"}
+
+
+def test_fields_that_a_table_of_functions_is_written_with_are_state() -> None:
+    sections = _split("lines = {\n  unlisted = {},\n} -- for the call\nfunction lines.read() end\n")
+    assert sections.loaded == ["lines = {}", "function lines.read() end"]
+    assert "pairs(fields) do lines[name] = field end" in sections.state[0]
+    assert "  unlisted = {},\n} -- for the call\n" in sections.state[0]
+
+
+@pytest.mark.parametrize(
+    "value", ["'of ' .. root", "KEYS[1]", "key('a', 'b')", "redis.call('TIME')", "{ a = at }"]
+)
+def test_a_name_in_capitals_is_state_where_its_value_may_differ_in_each_call(value: str) -> None:
+    sections = _split(f"TEXT = {value}\n")
+    assert (sections.constants, sections.state, sections.fixed) == ([], [f"TEXT = {value}"], set())
+
+
+@pytest.mark.parametrize(
+    "value", ["FLAG.MORE + 1", "{ [0] = true, at = MOST }", "string.rep('root', 2)", "{}"]
+)
+def test_a_name_in_capitals_is_a_constant_where_its_value_has_only_constants(value: str) -> None:
+    assert _split(f"TEXT = {value}\n").constants == [f"TEXT = {value}"]
 
 
 def test_a_name_without_a_value_is_state_unless_it_is_a_function() -> None:
@@ -91,9 +112,25 @@ _ASSIGNMENT = re.compile(
 _FILLING = re.compile(r"(?:table\.(?:insert|remove|sort)|push)\((\w+)")
 
 
+def _fresh_fields() -> list[str]:
+    """The fields of tables of functions that each call sets anew."""
+    found: list[str] = []
+    for sections in _SECTIONS.values():
+        for statement in sections.state:
+            for table in re.findall(r"pairs\(fields\) do (\w+)\[", statement):
+                found += [
+                    f"{table}.{field}" for field in re.findall(r"(\w+) = ", statement.partition("{")[2])
+                ]
+    return found
+
+
+_FRESH = re.compile("|".join(rf"\b{re.escape(each)}\b" for each in _fresh_fields()))
+
+
 def _writes(text: str) -> set[str]:
     """The constants that a text sets, or sets a field of, or gives to what changes its first argument."""
     code = re.sub(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'", "''", text)
+    code = _FRESH.sub("fresh", code) if _FRESH.pattern else code
     places = [each for places in _ASSIGNMENT.findall(code) for each in re.split(r", (?![^\[]*\])", places)]
     written = {re.split(r"[.\[]", each)[0] for each in places} | set(_FILLING.findall(code))
     return {name for name in written & _CONSTANTS if not re.search(rf"\blocal {name}\b", code)}
@@ -132,6 +169,7 @@ def test_each_variable_of_a_part_is_set_by_each_call(name: str) -> None:
     }
     functions = set(re.findall(r"^(?:local )?function (\w+)", body, re.MULTILINE))
     variables = {each for each in named if not each.isupper() and "." not in each and each not in functions}
+    variables -= set(re.findall(r"^function (\w+)\.", body, re.MULTILINE))
     set_anew = {each for line in _SECTIONS[name].state for each in line.split(" = ")[0].split(", ")}
     assert variables <= set_anew
     assert read_scopes(body).functions == read_scopes("\n".join(_SECTIONS[name].loaded)).functions
