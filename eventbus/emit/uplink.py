@@ -10,8 +10,8 @@ in one call (`store.connection.add_gatherer`). A worker sends its turns over the
 read and its lease thread keep connections of their own, because a blocked read holds up its connection, and the
 thread must not wait for the event loop.
 
-Who shares: providers of one process and event loop with the same URL, prefix and name. These three are all that a
-connection and a stream are made from.
+Who shares: providers of one process and event loop with the same URL, prefix, name and `scripting`. These four are
+all that a connection and a stream are made from.
 - The URL counts as text. So it counts the user and password, the database, TLS and its files, and timeouts of the
   connection. Two spellings of one server share nothing, which costs a connection and is never wrong. A relative
   `embedded:` folder counts as the folder that it names at the start.
@@ -78,7 +78,9 @@ class Uplink:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.id: str = secrets.token_hex(6)
         """The emitter name, as it stands in job ids and in the key of the reply stream."""
-        self.store: Store = Store(Connector(settings.url), prefix=settings.prefix, name=settings.name)
+        self.store: Store = Store(
+            Connector(settings.url), prefix=settings.prefix, name=settings.name, scripting=settings.scripting
+        )
         """The store of the uplink itself. Each provider uses a share of it."""
         self.waits: WaitList = WaitList()
         self.reader: ReplyReader = ReplyReader(self.store, self.id, self.waits)
@@ -206,11 +208,11 @@ def join_uplink(settings: Settings) -> Uplink:
     return _uplinks.join(settings)
 
 
-def _read_identity(settings: Settings) -> tuple[str, str, str] | None:
+def _read_identity(settings: Settings) -> tuple[str, ...] | None:
     """Return what providers must have in common to share an uplink, None for one that shares with nobody."""
     scheme, _, rest = settings.url.partition(":")
     if settings.durability == "replicated" or scheme.lower() == "memory":
         return None
     is_embedded = scheme.lower() == "embedded"
     url = str(Path(rest).expanduser().resolve()) if is_embedded else settings.url
-    return url, settings.prefix, settings.name
+    return url, settings.prefix, settings.name, settings.scripting

@@ -37,6 +37,7 @@ class ProviderKeywords(TypedDict, total=False):
     hang_after: Duration
     max_stalls: int
     durability: Literal["default", "replicated"]
+    scripting: Literal["auto", "functions", "eval"]
     allow_eviction: bool
 
 

@@ -157,6 +157,12 @@ def _durability(name: str, value: object) -> str:
     raise refused(name, '"default" or "replicated"', value)
 
 
+def _scripting(name: str, value: object) -> str:
+    if value in ("auto", "functions", "eval"):
+        return cast("str", value)
+    raise refused(name, '"auto", "functions" or "eval"', value)
+
+
 def _flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -184,6 +190,7 @@ READERS: dict[str, Reader] = {
     "hang_after": _duration,
     "max_stalls": _count,
     "durability": _durability,
+    "scripting": _scripting,
     "allow_eviction": _flag,
 }
 """The reader of each setting, by its name."""

@@ -88,6 +88,8 @@ class Settings:
     """How often a job may stall; one more stall fails it."""
     durability: Literal["default", "replicated"] = "default"
     """With `replicated`, an emission counts as enqueued only when a replica has it too."""
+    scripting: Literal["auto", "functions", "eval"] = "auto"
+    """How the server runs scripts: with `functions` by FCALL or not at all, with `eval` by EVALSHA."""
     allow_eviction: bool = False
     """Start even if the server may evict keys and so lose jobs."""
 

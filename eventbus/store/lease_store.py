@@ -8,9 +8,12 @@ from typing import Any, NamedTuple, cast
 
 from eventbus.errors import StoreCorrupt, StoreRefused
 from eventbus.store.connection.connector import Connector, translate
+from eventbus.store.connection.functions import Scripting
+from eventbus.store.connection.invocation import Form, Invocation
+from eventbus.store.connection.repeat_policy import next_form
 from eventbus.store.keys import Keys
 from eventbus.store.script_rows import LeaseRow
-from eventbus.store.scripts import load_script, pack
+from eventbus.store.scripts import pack
 
 __all__ = ["LeaseStore", "Renewal"]
 
@@ -27,14 +30,28 @@ class Renewal(NamedTuple):
 
 
 class LeaseStore:
-    """The renewal of leases, blocking, for the lease thread: one connection, opened again after a loss."""
+    """The renewal of leases, blocking, for the lease thread: one connection, opened again after a loss.
 
-    def __init__(self, connector: Connector, keys: Keys, *, name: str, timeout: float) -> None:
+    It loads no library of functions, which is the business of the store's other connection. Where it finds none, or is
+    kept from it, it goes on without functions until it opens a connection again.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        keys: Keys,
+        *,
+        name: str,
+        timeout: float,
+        scripting: Scripting = "auto",
+    ) -> None:
         self._connector = connector
         self._keys = keys
         self._name = name
         self._timeout = timeout
         self._connection: Any = None
+        self._first_form = Form.DIGEST if scripting == "eval" else Form.FUNCTION
+        self._form = self._first_form
 
     def renew(
         self,
@@ -52,15 +69,7 @@ class LeaseStore:
         is how far behind the worker's event loop is.
         """
         packed = pack(["", worker, lag_ms, lease_ms, *calls, len(leases), *chain.from_iterable(leases)])
-        script = load_script("renew")
-        keys = self._keys.declared
-        try:
-            answer = self._call("EVALSHA", script.digest, len(keys), *keys, packed)
-        except StoreRefused as error:
-            if error.code != "NOSCRIPT":
-                raise
-            # EVAL also loads the script, so the next renewal finds its digest.
-            answer = self._call("EVAL", script.source, len(keys), *keys, packed)
+        answer = self._run(Invocation("renew", self._keys.declared, packed, form=self._form))
         if not isinstance(answer, list) or len(lists := cast("list[list[str]]", answer)) != 3:
             self.close()
             raise StoreCorrupt(f"the server at {self._connector.address} answered a renewal with {answer!r}")
@@ -71,6 +80,19 @@ class LeaseStore:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
+        self._form = self._first_form
+
+    def _run(self, invocation: Invocation) -> Any:
+        while True:
+            try:
+                return self._call(*invocation.command)
+            except StoreRefused as error:
+                other = next_form(error, invocation.form)
+                if other is None:
+                    raise
+                if invocation.form is Form.FUNCTION:
+                    self._form = other.form
+                invocation.put(other.form)
 
     def _call(self, *command: Any) -> Any:
         if self._connection is None:

@@ -17,6 +17,10 @@ or included in a block that few calls enter. What such a block includes is known
 What must always hold: parts stand behind those that they need, and each is a block of its own, so that only
 exports count towards the 200 locals that Lua allows. The exports of one directive are declared before its parts.
 So two parts may call each other.
+
+The same files make a library of server functions, which makes no function anew. There a name in capitals, and a table
+that functions are fields of, is set once; any other variable of a part is set anew by each call that takes the part in
+(`functions.part_sections`).
 """
 
 from __future__ import annotations
@@ -24,8 +28,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["Part", "link", "parse_part"]
+__all__ = ["Part", "Place", "find_names", "link", "list_parts", "parse_part"]
 
 _DIRECTIVE = re.compile(r"( *)--(?:include|defer (\w+):) ([\w ]+)\n?")
 _HEADER = re.compile(r"--(needs|exports) ([\w ]+)\n")
@@ -52,78 +57,47 @@ def parse_part(name: str, text: str) -> Part:
     return Part(name, header.get("needs", ()), header.get("exports", ()), text)
 
 
-def link(text: str, read: Callable[[str], Part]) -> str:
-    """Return a script's text with its parts; `read` gives a part by its name."""
-    return _Linker(text, read).link()
+Place: TypeAlias = Callable[[list[str], list[Part]], str]
+"""Maps names to declare and parts to take in to the text that stands where a script takes them in."""
+
+
+def link(text: str, read: Callable[[str], Part], place: Place | None = None) -> str:
+    """Return a script's text with its parts; `read` gives a part by its name.
+
+    With `place`, its text stands where the text of the parts would.
+    """
+    return _Linker(text, read, place or _place_text).link()
+
+
+def list_parts(text: str, read: Callable[[str], Part]) -> list[Part]:
+    """Return all parts that a script takes in anywhere, each behind those that it needs."""
+    directives = (match for line in text.splitlines(keepends=True) if (match := _DIRECTIVE.fullmatch(line)))
+    return _Linker("", read, _place_text).find(" ".join(each[3] for each in directives))
 
 
 class _Linker:
     """One script being linked."""
 
-    def __init__(self, text: str, read: Callable[[str], Part]) -> None:
+    def __init__(self, text: str, read: Callable[[str], Part], place: Place) -> None:
         self._lines = text.splitlines(keepends=True)
         self._read = read
+        self._place = place
         self._included: list[tuple[int, str]] = []
         """The parts that are known where the linker is: the depth of the block that includes them, and the name."""
         directives = [match for line in self._lines if (match := _DIRECTIVE.fullmatch(line))]
-        taken = {
-            part.name for each in directives if not (each[1] or each[2]) for part in self._parts(each[3])
-        }
+        taken = {part.name for each in directives if not (each[1] or each[2]) for part in self.find(each[3])}
         self._deferred: dict[str, list[Part]] = {}
         """The function that makes them -> the parts that it makes, without those that an earlier one makes."""
         for each in directives:
             if each[2]:
-                self._deferred[each[2]] = [part for part in self._parts(each[3]) if part.name not in taken]
+                self._deferred[each[2]] = [part for part in self.find(each[3]) if part.name not in taken]
                 taken.update(part.name for part in self._deferred[each[2]])
         self._entries = self._find_entries()
 
     def link(self) -> str:
         return "".join(self._link_line(line) for line in self._lines)
 
-    def _link_line(self, line: str) -> str:
-        depth = len(line) - len(line.lstrip(" "))
-        if line.strip():
-            self._included = [each for each in self._included if each[0] <= depth]
-        match = _DIRECTIVE.fullmatch(line)
-        if match is None:
-            return line
-        if match[2]:
-            return self._defer(match[2])
-        known = {name for _, name in self._included}
-        parts = [part for part in self._parts(match[3]) if part.name not in known]
-        names = [name for part in parts for name in part.exports]
-        if not self._included:  # the first parts: the script, and whatever is deferred, use these
-            names += self._entries
-        self._included += [(depth, part.name) for part in parts]
-        return _declare(names) + _write_blocks(parts)
-
-    def _defer(self, name: str) -> str:
-        """Write the function that makes parts, once; it first makes the deferred parts that these need."""
-        parts = self._deferred[name]
-        needed = {each for part in parts for each in part.needs}
-        first = [
-            other
-            for other, made in self._deferred.items()
-            if needed & {part.name for part in made} and other != name
-        ]
-        inner = [each for part in parts for each in part.exports if each not in self._entries]
-        return (
-            f"local is_{name}_done = false\nlocal function {name}()\n"
-            f"if is_{name}_done then return end\nis_{name}_done = true\n"
-            f"{''.join(f'{other}() ' for other in first)}\n{_declare(inner)}{_write_blocks(parts)}end\n"
-        )
-
-    def _find_entries(self) -> list[str]:
-        """Return the exports of deferred parts that the script uses, or deferred parts of another function."""
-        script = "".join(line for line in self._lines if not _DIRECTIVE.fullmatch(line))
-        entries: list[str] = []
-        for name, parts in self._deferred.items():
-            others = [part.body for other, made in self._deferred.items() if other != name for part in made]
-            used = _find_names("\n".join([script, *others]))
-            entries += [export for part in parts for export in part.exports if export in used]
-        return entries
-
-    def _parts(self, names: str) -> list[Part]:
+    def find(self, names: str) -> list[Part]:
         """Return the named parts and all that they need; each behind those that it needs, except in a circle."""
         found: dict[str, Part] = {}
         entered: set[str] = set()
@@ -141,14 +115,55 @@ class _Linker:
             enter(name)
         return list(found.values())
 
+    def _link_line(self, line: str) -> str:
+        depth = len(line) - len(line.lstrip(" "))
+        if line.strip():
+            self._included = [each for each in self._included if each[0] <= depth]
+        match = _DIRECTIVE.fullmatch(line)
+        if match is None:
+            return line
+        if match[2]:
+            return self._defer(match[2])
+        known = {name for _, name in self._included}
+        parts = [part for part in self.find(match[3]) if part.name not in known]
+        names = [name for part in parts for name in part.exports]
+        if not self._included:  # the first parts: the script, and whatever is deferred, use these
+            names += self._entries
+        self._included += [(depth, part.name) for part in parts]
+        return self._place(names, parts)
 
-def _declare(names: list[str]) -> str:
-    return f"local {', '.join(names)}\n" if names else ""
+    def _defer(self, name: str) -> str:
+        """Write the function that makes parts, once; it first makes the deferred parts that these need."""
+        parts = self._deferred[name]
+        needed = {each for part in parts for each in part.needs}
+        first = [
+            other
+            for other, made in self._deferred.items()
+            if needed & {part.name for part in made} and other != name
+        ]
+        inner = [each for part in parts for each in part.exports if each not in self._entries]
+        return (
+            f"local is_{name}_done = false\nlocal function {name}()\n"
+            f"if is_{name}_done then return end\nis_{name}_done = true\n"
+            f"{''.join(f'{other}() ' for other in first)}\n{self._place(inner, parts)}end\n"
+        )
+
+    def _find_entries(self) -> list[str]:
+        """Return the exports of deferred parts that the script uses, or deferred parts of another function."""
+        script = "".join(line for line in self._lines if not _DIRECTIVE.fullmatch(line))
+        entries: list[str] = []
+        for name, parts in self._deferred.items():
+            others = [part.body for other, made in self._deferred.items() if other != name for part in made]
+            used = find_names("\n".join([script, *others]))
+            entries += [export for part in parts for export in part.exports if export in used]
+        return entries
 
 
-def _write_blocks(parts: list[Part]) -> str:
-    return "".join(f"do -- {part.name}\n{part.body.rstrip()}\nend\n" for part in parts)
+def _place_text(names: list[str], parts: list[Part]) -> str:
+    declared = f"local {', '.join(names)}\n" if names else ""
+    return declared + "".join(f"do -- {part.name}\n{part.body.rstrip()}\nend\n" for part in parts)
 
 
-def _find_names(text: str) -> set[str]:
+def find_names(text: str) -> set[str]:
+    """Return the names in a Lua text, without those behind a dot, comments and literal text."""
     return set(_NAME.findall(_COMMENT_OR_TEXT.sub("", text)))

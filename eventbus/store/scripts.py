@@ -20,8 +20,9 @@ import msgspec
 
 from eventbus.store.linker import Part, link, parse_part
 
-__all__ = ["Script", "load_script", "pack", "read_part"]
+__all__ = ["Script", "list_scripts", "load_script", "pack", "read_part", "read_script"]
 
+_NO_SECTIONS = frozenset({"answer", "flags"})
 _FIELDS = re.compile(r"^-- (\w+): ([a-z_ ]+)$", re.MULTILINE)
 
 pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
@@ -45,13 +46,24 @@ def read_part(name: str) -> Part:
     return parse_part(name, files("eventbus.store").joinpath("lua", "lib", f"{name}.lua").read_text())
 
 
+def list_scripts() -> list[str]:
+    """Return the names of all scripts."""
+    folder = files("eventbus.store").joinpath("lua")
+    return sorted(each.name.removesuffix(".lua") for each in folder.iterdir() if each.name.endswith(".lua"))
+
+
+def read_script(name: str) -> str:
+    """Read a script's text, without its parts."""
+    return files("eventbus.store").joinpath("lua", f"{name}.lua").read_text()
+
+
 @cache
 def load_script(name: str, prelude: str = "") -> Script:
     """Read the script `name` with its includes; `prelude` goes before the first line.
 
     Tests put `#!lua` there, which makes a cluster refuse keys of other slots that were not declared.
     """
-    text = files("eventbus.store").joinpath("lua", f"{name}.lua").read_text()
-    fields = {match[1]: match[2].split() for match in _FIELDS.finditer(text) if match[1] != "answer"}
+    text = read_script(name)
+    fields = {match[1]: match[2].split() for match in _FIELDS.finditer(text) if match[1] not in _NO_SECTIONS}
     source = prelude + link(text, read_part)
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest(), fields)

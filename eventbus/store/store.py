@@ -21,6 +21,7 @@ from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.channel_share import ChannelShare
 from eventbus.store.connection.connector import Connector
+from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.group_store import GroupStore
@@ -72,6 +73,7 @@ class Store:
         prelude: str = "",
         replicated: bool = False,
         shared: Store | None = None,
+        scripting: Scripting = "auto",
     ) -> None:
         """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts.
 
@@ -80,18 +82,25 @@ class Store:
         self.connector = connector
         self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
-        self._made_with: dict[str, str] = {"prefix": prefix, "name": name, "prelude": prelude}
+        self.scripting: Scripting = scripting
+        self._made_with: dict[str, Any] = {
+            "prefix": prefix, "name": name, "prelude": prelude, "scripting": scripting,
+        }  # fmt: skip
         self._share: ChannelShare | None = None
         self._channel: Channel
         if shared is None:
             self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_TIMEOUT)
-            self._gatherer = AddGatherer(self._channel, self.keys, prelude=prelude)
+            self._functions = Functions(self._channel, scripting)
+            self._gatherer = AddGatherer(self._channel, self.keys, functions=self._functions, prelude=prelude)
         else:
             self._channel = self._share = ChannelShare(shared._channel)  # noqa: SLF001  (another store)
+            self._functions = shared._functions  # noqa: SLF001
             self._gatherer = shared._gatherer  # noqa: SLF001
             self._gatherer.stores += 1
         self.availability: Availability = shared.availability if shared else Availability(connector.address)
-        options: dict[str, Any] = {"prelude": prelude, "availability": self.availability}
+        options: dict[str, Any] = {
+            "prelude": prelude, "functions": self._functions, "availability": self.availability,
+        }  # fmt: skip
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
         self._adder: RetryingCaller | None = None
@@ -177,7 +186,9 @@ class Store:
 
     def open_leases(self, *, timeout: float) -> LeaseStore:
         """Return a store for the lease thread, with its own blocking connection."""
-        return LeaseStore(self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout)
+        return LeaseStore(
+            self.connector, self.keys, name=f"{self.name}-lease", timeout=timeout, scripting=self.scripting
+        )
 
     def add(
         self,

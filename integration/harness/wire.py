@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from eventbus.store.functions.library import load_library
 from eventbus.store.scripts import Script, load_script
 
 __all__ = ["Call", "read_answer", "read_call", "read_claims", "take_frame"]
@@ -40,14 +41,19 @@ def _scripts() -> dict[bytes, Script]:
     folder = files("eventbus.store").joinpath("lua")
     names = [each.name.removesuffix(".lua") for each in folder.iterdir() if each.name.endswith(".lua")]
     scripts = [load_script(name) for name in names]
-    return {mark.encode(): script for script in scripts for mark in (script.digest, script.source)}
+    functions = load_library().functions
+    return {
+        mark.encode(): script
+        for script in scripts
+        for mark in (script.digest, script.source, functions[script.name])
+    }
 
 
 def read_call(frame: bytes) -> Call:
     """Tell what a client's frame asks for."""
     words = _words(frame)
     name = words[0].decode().upper()
-    script = _scripts().get(words[1]) if name in ("EVAL", "EVALSHA") else None
+    script = _scripts().get(words[1]) if name in ("EVAL", "EVALSHA", "FCALL") else None
     if script is None:
         return Call(name, frozenset({name}))
     packed: list[Any] = msgspec.msgpack.decode(words[5])

@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import redis
 
-__all__ = ["Server", "free_port", "server_version"]
+__all__ = ["SCRIPTINGS", "Server", "free_port", "server_version"]
 
 _WITHIN = 10.0
 
@@ -98,3 +98,9 @@ def _binary() -> str:
     assert spec is not None
     assert spec.origin is not None
     return str(next(Path(spec.origin).parent.glob("_binaries/*/valkey-server")))
+
+
+SCRIPTINGS: tuple[Literal["functions", "eval"], ...] = (
+    ("functions", "eval") if server_version() >= (7,) else ("eval",)
+)
+"""The ways in which the server of the tests can run scripts. Whatever calls scripts is tested in each."""

@@ -194,10 +194,11 @@ async def test_a_worker_that_stops_wakes_another_for_what_it_leaves(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("scripting", "forgotten"), [("eval", "SCRIPT"), ("functions", "FUNCTION")])
 async def test_scripts_that_the_server_forgot_are_loaded_again_under_load(
-    make_provider: MakeProvider, admin: Admin, until: Until
+    make_provider: MakeProvider, admin: Admin, until: Until, scripting: str, forgotten: str
 ) -> None:
-    provider = make_provider()
+    provider = make_provider(scripting=scripting)
     ran: list[int] = []
 
     @provider.on("ask")
@@ -209,7 +210,7 @@ async def test_scripts_that_the_server_forgot_are_loaded_again_under_load(
         emissions = provider.emit_many("ask", range(2000))
         for count in (1, 300, 900, 1500):
             await until(lambda count=count: len(ran) >= count, "some have run")
-            admin("SCRIPT", "FLUSH")
+            admin(forgotten, "FLUSH")
         assert [await each for each in emissions] == list(range(2000))
     assert sorted(ran) == list(range(2000))
 

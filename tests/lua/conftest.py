@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
-from drivers.servers import Server
+from drivers.servers import SCRIPTINGS, Server
 from drivers.shards import Shard
 from drivers.tree_driver import TreeDriver
 
+from eventbus.store.connection.connector import Connector
 from eventbus.store.store import Store
 
 
@@ -18,6 +20,20 @@ def server_url() -> Iterator[str]:
     server.start()
     yield server.url
     server.stop()
+
+
+@pytest.fixture(params=SCRIPTINGS)
+def scripting(request: pytest.FixtureRequest) -> Any:
+    """How the server runs the scripts of a test: each test runs in all ways, for all do the same."""
+    return request.param
+
+
+@pytest.fixture
+async def store(server_url: str, prefix: str, scripting: Any) -> AsyncIterator[Store]:
+    store = Store(Connector(server_url), prefix=prefix, name="test", scripting=scripting)
+    await store.start(deadline=None)
+    yield store
+    await store.aclose()
 
 
 @pytest.fixture

@@ -69,8 +69,9 @@ def cluster() -> Iterator[Server]:
 
 
 @pytest.fixture
-async def clustered(cluster: Server, prefix: str) -> AsyncIterator[Shard]:
-    store = Store(Connector(cluster.url), prefix=prefix, name="test", prelude="#!lua\n")
+async def clustered(cluster: Server, prefix: str, scripting: Any) -> AsyncIterator[Shard]:
+    """A script needs `#!lua` for that; a function is always kept from keys of other slots."""
+    store = Store(Connector(cluster.url), prefix=prefix, name="test", prelude="#!lua\n", scripting=scripting)
     await store.start(deadline=None)
     yield Shard(store)
     await store.aclose()

@@ -20,9 +20,9 @@ __all__ = ["Bench"]
 class Bench:
     """One server with a store on it, which the caller uses without an event loop."""
 
-    def __init__(self, url: str, runner: asyncio.Runner) -> None:
+    def __init__(self, url: str, runner: asyncio.Runner, scripting: Any) -> None:
         self.client: Any = redis.Redis.from_url(url, decode_responses=True, encoding_errors="surrogateescape")
-        self.store = Store(Connector(url), prefix="m", name="model")
+        self.store = Store(Connector(url), prefix="m", name="model", scripting=scripting)
         self._runner = runner
         self.run(self.store.start, deadline=None)
 

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from drivers.servers import Server
+from drivers.servers import SCRIPTINGS, Server
 from models.bench import Bench
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
+@pytest.fixture(params=SCRIPTINGS)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     server = Server()
     server.start()
     with asyncio.Runner() as runner:
-        bench = Bench(server.url, runner)
+        bench = Bench(server.url, runner, request.param)
         yield bench
         bench.close()
     server.stop()

@@ -48,7 +48,7 @@ def _calls(admin: Admin) -> int:
         line.partition(":")[0]: line.partition("calls=")[2].partition(",")[0]
         for line in admin("INFO", "commandstats").splitlines()
     }
-    return int(stats.get("cmdstat_evalsha", 0)) + int(stats.get("cmdstat_eval", 0))
+    return sum(int(stats.get(f"cmdstat_{each}", 0)) for each in ("fcall", "evalsha", "eval"))
 
 
 async def test_adds_of_one_tick_are_one_call_and_the_queues_keep_their_rows(
@@ -220,4 +220,4 @@ async def test_a_part_that_waits_ends_at_its_own_deadline_and_is_never_sent(unti
 
 
 def _adds(server: FakeServer) -> list[str]:
-    return [" ".join(map(str, command)) for command in server.received if command[0] == "EVALSHA"]
+    return [" ".join(map(str, command)) for command in server.received if command[0] in ("FCALL", "EVALSHA")]

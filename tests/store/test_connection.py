@@ -201,6 +201,14 @@ def test_a_refusal_has_the_code_of_the_servers_answer(kind: type[Exception], cod
         ),
         (f"{_IN_SCRIPT} WRONGTYPE Operation against a key", "WRONGTYPE"),
         (f"{_IN_SCRIPT} attempt to index a nil value", "ERR"),
+        ("Function not found", "NOFUNCTION"),
+        ("NOREPLICAS Not enough good replicas. script: on @user_function:63.", "NOREPLICAS"),
+        (
+            "The user executing the script can't run this command or subcommand script: x, on @user_function:3.",
+            "NOPERM",
+        ),
+        ("ACL failure in script: User u has no permissions script: on @user_function:3.", "NOPERM"),
+        ("user_function:3: attempt to index a nil value script: x, on @user_function:3.", "ERR"),
     ],
 )
 def test_the_code_is_found_where_each_server_version_puts_it(text: str, code: str) -> None:

@@ -46,7 +46,7 @@ async def test_after_a_lost_a_missing_or_a_foreign_answer_the_next_renewal_conne
 
 
 async def test_a_refusal_keeps_the_connection() -> None:
-    async with FakeServer(_in_turn(b"-OOM command not allowed\r\n", b"*3\r\n*0\r\n*0\r\n*0\r\n")) as server:
+    async with FakeServer(_in_turn(b"-STALE an older call\r\n", b"*3\r\n*0\r\n*0\r\n*0\r\n")) as server:
         leases = _leases(server)
         with pytest.raises(StoreRefused):
             await asyncio.to_thread(_renew, leases)

@@ -8,11 +8,13 @@ import pytest
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.invocation import Form
 from eventbus.store.connection.repeat_policy import (
     Decision,
     GiveUp,
+    LoadLibrary,
     OpenShard,
-    SendWhole,
+    SendAs,
     Wait,
     decide,
     is_transient,
@@ -21,7 +23,6 @@ from eventbus.store.connection.replication import NoReplica
 
 _NOW = 1000.0
 _PAUSE = 0.5
-_WHOLE = ("EVAL", "return 1", 2, "r:2:{0}:queues", "r:2:{0}:none", b"")
 
 _LOST = StoreUnavailable("lost", sent=True)
 _NEVER_SENT = StoreUnavailable("no server")
@@ -46,12 +47,13 @@ def _refused(code: str) -> StoreRefused:
 
 
 def _decide(error: StoreError, **changed: Any) -> Decision:
-    """Decide about a call that has time left, with nothing to send in its command's place."""
+    """Decide about a call that has time left, and that has no other form."""
     facts: dict[str, Any] = {
         "deadline": _NOW + 60,
         "now": _NOW,
         "pause": _PAUSE,
-        "whole": None,
+        "form": Form.PLAIN,
+        "may_load": True,
         "is_closed": False,
     }
     return decide(error, **facts | changed)
@@ -102,21 +104,60 @@ def test_a_closed_channel_ends_the_waiting(error: StoreError, deadline: float | 
     assert _decide(error, deadline=deadline, is_closed=True) == GiveUp()
 
 
+_ANY_TIME = pytest.mark.parametrize("deadline", [None, _NOW + 60, _NOW + 0.01, _NOW - 1])
+"""Without a pause, so neither a deadline nor a closed channel is asked about: the send itself meets them."""
+
+
 @pytest.mark.parametrize("is_closed", [False, True])
-@pytest.mark.parametrize("deadline", [None, _NOW + 60, _NOW + 0.01, _NOW - 1])
+@_ANY_TIME
 def test_an_unknown_script_is_sent_whole_at_once(deadline: float | None, is_closed: bool) -> None:
-    # Without a pause, so neither a deadline nor a closed channel is asked about: the send itself meets them.
     facts = {"deadline": deadline, "is_closed": is_closed}
-    assert _decide(_refused("NOSCRIPT"), whole=_WHOLE, **facts) == SendWhole(_WHOLE)
+    assert _decide(_refused("NOSCRIPT"), form=Form.DIGEST, **facts) == SendAs(Form.SOURCE)
 
 
-def test_an_unknown_script_is_given_up_when_the_source_was_sent_or_there_is_none() -> None:
-    assert _decide(_refused("NOSCRIPT"), whole=None) == GiveUp()
+@pytest.mark.parametrize("form", [Form.PLAIN, Form.SOURCE, Form.FUNCTION])
+def test_an_unknown_script_is_given_up_when_it_was_not_named_by_its_digest(form: Form) -> None:
+    assert _decide(_refused("NOSCRIPT"), form=form) == GiveUp()
 
 
+@pytest.mark.parametrize("form", [Form.DIGEST, Form.SOURCE])
 @pytest.mark.parametrize("error", [*_PASSING, *_ENDING], ids=_name)
-def test_a_source_is_only_sent_for_an_unknown_script(error: StoreError) -> None:
-    assert _decide(error, whole=_WHOLE) == _decide(error, whole=None)
+def test_a_script_is_sent_in_another_form_only_where_it_is_unknown(error: StoreError, form: Form) -> None:
+    assert _decide(error, form=form) == _decide(error)
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+@_ANY_TIME
+def test_an_unknown_function_gets_its_library_and_else_goes_on_by_its_digest(
+    deadline: float | None, is_closed: bool
+) -> None:
+    facts = {"deadline": deadline, "is_closed": is_closed, "form": Form.FUNCTION}
+    assert _decide(_refused("NOFUNCTION"), **facts) == LoadLibrary()
+    assert _decide(_refused("NOFUNCTION"), may_load=False, **facts) == SendAs(Form.DIGEST)
+
+
+@pytest.mark.parametrize("code", ["OOM", "READONLY", "MISCONF", "NOREPLICAS"])
+@_ANY_TIME
+def test_a_function_that_is_refused_before_it_begins_goes_on_by_its_digest(
+    code: str, deadline: float | None
+) -> None:
+    assert _decide(_refused(code), form=Form.FUNCTION, deadline=deadline) == SendAs(Form.DIGEST)
+
+
+@pytest.mark.parametrize("code", ["NOPERM", "ERR"])
+def test_functions_that_the_server_or_the_rights_refuse_are_not_tried_again(code: str) -> None:
+    assert _decide(_refused(code), form=Form.FUNCTION) == SendAs(Form.DIGEST, is_lasting=True)
+
+
+@pytest.mark.parametrize("code", ["OOM", "READONLY", "MISCONF", "NOREPLICAS", "NOPERM", "ERR"])
+def test_a_function_that_ended_with_an_error_is_treated_as_a_script_that_did(code: str) -> None:
+    error = StoreRefused(f"{code} command refused script: turn, on @user_function:63.", code=code)
+    assert _decide(error, form=Form.FUNCTION) == _decide(error, form=Form.DIGEST) == _decide(error)
+
+
+@pytest.mark.parametrize("code", ["STALE", "WRONGTYPE", "CROSSSLOT", "MOVED", "NOAUTH", "LOADING", "BUSY"])
+def test_what_has_nothing_to_do_with_functions_changes_no_form(code: str) -> None:
+    assert _decide(_refused(code), form=Form.FUNCTION) == _decide(_refused(code))
 
 
 @pytest.mark.parametrize(

@@ -39,11 +39,13 @@ from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused
 from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.functions import Functions
+from eventbus.store.connection.invocation import Command, Invocation
 from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.connection.wire import ReplySink
 from eventbus.store.keys import Keys
 from eventbus.store.script_rows import AddQueue
-from eventbus.store.scripts import load_script, pack
+from eventbus.store.scripts import pack
 
 __all__ = ["AddGatherer", "AddPart"]
 
@@ -88,11 +90,12 @@ class AddPart:
 class AddGatherer:
     """The adds of the stores of one connection."""
 
-    def __init__(self, channel: Channel, keys: Keys, *, prelude: str) -> None:
+    def __init__(self, channel: Channel, keys: Keys, *, functions: Functions, prelude: str) -> None:
         self.stores: int = 0
         """How many stores add here now."""
         self._channel = channel
         self._keys = keys
+        self._functions = functions
         self._prelude = prelude
         self._parts: list[AddPart] = []
         self._in_flight = 0
@@ -140,10 +143,9 @@ class AddGatherer:
                 part.call.is_sent = False
             gathered.split()  # they must connect first, each with its own patience
 
-    def _make_command(self, gathered: _GatheredCall) -> tuple[str | bytes | float, ...]:
-        script = load_script("add", self._prelude)
-        keys = self._keys.declared
-        return ("EVALSHA", script.digest, len(keys), *keys, pack(gathered.make_arguments()))
+    def _make_command(self, gathered: _GatheredCall) -> Command:
+        packed, form = pack(gathered.make_arguments()), self._functions.form
+        return Invocation("add", self._keys.declared, packed, form=form, prelude=self._prelude).command
 
     def _on_end(self) -> None:
         self._in_flight -= 1
@@ -217,10 +219,10 @@ class _GatheredCall:
     def set_exception(self, exception: StoreError, /) -> None:
         """Let each part go on alone: the call was refused, or its answer was lost.
 
-        A refusal may be due to one part. So each asks again, and the others are not refused for it.
+        A refusal may be due to one part, or to the form of the call. So each asks again by itself.
         """
         self.on_end()
-        if isinstance(exception, StoreRefused) and len(self.parts) > 1:
+        if isinstance(exception, StoreRefused):
             self.split()
             return
         for part in self.parts:

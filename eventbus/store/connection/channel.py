@@ -48,6 +48,8 @@ class Channel:
         self._stay: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
+        self.connections: int = 0
+        """How many connections were opened so far. Another one may lead to another server."""
 
     @property
     def address(self) -> str:
@@ -166,6 +168,7 @@ class Channel:
             connection = await self.connector.open(name=self._name)
             wire = Wire(connection, address=self.address, raw=self._raw, on_end=self._on_end)
             self._wire = wire
+            self.connections += 1
             self._stay = asyncio.create_task(wire.stay(), name=f"{self._name}-connection")
             await wire.take_over()
         finally:

@@ -123,6 +123,8 @@ def _code_in(text: str) -> str:
     """Return the code of a refusal: its first word, or a code further back in the text, otherwise `ERR`."""
     if "user executing the script" in text or text.startswith("ACL failure"):
         return "NOPERM"  # Redis 7 and Valkey say so about a command inside a script
+    if text.startswith("Function not found"):
+        return "NOFUNCTION"  # our word: servers have none for it
     first = text.partition(" ")[0]
     if first.isupper() and first != "ERR":
         return first

@@ -1,4 +1,12 @@
-"""The decision after a failed try of a call: send it again, send the whole script, or raise an error.
+"""The decision after a failed try of a call: send it again, send it in another form, or raise an error.
+
+    FUNCTION -- not known --------------------> LoadLibrary, and then the same again: once between two pauses
+             -- refused before it began ------> DIGEST; for good (`is_lasting`) where the server has no functions, or
+                                                keeps this user from them
+    DIGEST   -- not known --------------------> SOURCE
+
+A server refuses a function before it begins for what a script would be refused for at its first write at the earliest:
+it is full, a replica, cannot save, or has too few replicas. Then the script decides, which may find nothing to write.
 
 A pure function: nothing here sends, waits, logs or asks for the time, so that every case has a test
 without a server. Not here: the effects of a failed try on others (the server is away, its primary
@@ -12,10 +20,23 @@ from typing import TypeAlias
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.invocation import Form
 
-__all__ = ["Command", "Decision", "GiveUp", "OpenShard", "SendWhole", "Wait", "decide", "is_transient"]
+__all__ = [
+    "Decision",
+    "GiveUp",
+    "LoadLibrary",
+    "OpenShard",
+    "SendAs",
+    "Wait",
+    "decide",
+    "is_transient",
+    "next_form",
+]
 
-Command: TypeAlias = tuple[str | bytes | float, ...]
+_BEFORE_IT_BEGINS = frozenset({"ERR", "MISCONF", "NOPERM", "NOREPLICAS", "OOM", "READONLY"})
+_LASTING = frozenset({"ERR", "NOPERM"})
+_BEGUN = "user_function"  # what servers say of an error inside a function names the place so
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +47,17 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class SendWhole:
-    """Send `command` at once; it has the script's source in place of its digest."""
+class SendAs:
+    """Send the call in another form at once."""
 
-    command: Command
+    form: Form
+    is_lasting: bool = False
+    """Whether later calls of this connection need not try the form that was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLibrary:
+    """Load the library of functions, and send the same command again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +72,7 @@ class GiveUp:
     """Raise the error; there is no further try."""
 
 
-Decision: TypeAlias = Wait | SendWhole | OpenShard | GiveUp
+Decision: TypeAlias = Wait | SendAs | LoadLibrary | OpenShard | GiveUp
 
 
 def decide(
@@ -53,18 +81,21 @@ def decide(
     deadline: float | None,
     now: float,
     pause: float,
-    whole: Command | None,
+    form: Form,
+    may_load: bool,
     is_closed: bool,
 ) -> Decision:
     """Return the next step for a call whose last try ended with `error`.
 
-    `deadline` and `now` are monotonic seconds, `pause` the seconds that a Wait would take; `whole`
-    is the command that may still replace one that names its script by digest; `is_closed` tells
+    `deadline` and `now` are monotonic seconds, `pause` the seconds that a Wait would take; `form` is how the call
+    was sent; `may_load` tells whether the library was not loaded for it since the last pause; `is_closed` tells
     whether this side closed the channel.
     """
-    if whole is not None and isinstance(error, StoreRefused) and error.code == "NOSCRIPT":
-        # A script cache is empty after a restart or a failover. Nothing was carried out.
-        return SendWhole(whole)
+    if may_load and form is Form.FUNCTION and isinstance(error, StoreRefused) and error.code == "NOFUNCTION":
+        return LoadLibrary()
+    other = next_form(error, form)
+    if other is not None:
+        return other
     if isinstance(error, StoreRefused) and error.code == "NOSHARD" and not is_closed:
         # The shard is not open: somebody emptied the server, or it is another one. Nothing was carried out.
         is_late = deadline is not None and deadline - now <= pause
@@ -87,3 +118,19 @@ def is_transient(error: StoreError) -> bool:
     if isinstance(error, StoreUnavailable):
         return True
     return isinstance(error, StoreRefused) and error.code in TRANSIENT
+
+
+def next_form(error: StoreError, form: Form) -> SendAs | None:
+    """Return the form in which a refused call goes on, or None. Nothing of it was carried out then."""
+    if not isinstance(error, StoreRefused):
+        return None
+    if form is Form.DIGEST and error.code == "NOSCRIPT":
+        # A script cache is empty after a restart or a failover.
+        return SendAs(Form.SOURCE)
+    if form is not Form.FUNCTION:
+        return None
+    if error.code == "NOFUNCTION":
+        return SendAs(Form.DIGEST)
+    if error.code in _BEFORE_IT_BEGINS and _BEGUN not in str(error):
+        return SendAs(Form.DIGEST, is_lasting=error.code in _LASTING)
+    return None

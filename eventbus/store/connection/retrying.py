@@ -1,16 +1,16 @@
 """Calls that survive a lost connection: sent again until they are answered or their deadline passes.
 
-There are two ways to call. `script` and `command` are awaited. `start` writes at once and
-without a task; such a call gets a task only if its first try fails, or if no connection is open.
-From the first failed try on both ways are one, `RetryingCaller.repeat_after`:
+There are two ways to call. `script` and `command` are awaited. `start` writes at once and without a task
+(`started_call`). From the first failed try on both ways are one, `RetryingCaller.repeat_after`:
 
     sent -- reply --> answered
          -- error --> decide -- Wait -------> sent again after a pause
-                             -- SendWhole --> sent again at once, with the script's source
+                             -- SendAs ----> sent again at once, in another form: by its digest, with its source
+                             -- LoadLibrary > sent again at once, behind the library of functions
                              -- OpenShard --> sent again after a pause, behind a call that opens the shard
                              -- GiveUp -----> raised
 
-Only this module deals with `NOSCRIPT`, `LOADING`, `READONLY` and similar refusals, and with lost
+Only this module deals with `NOSCRIPT`, functions that are not known, `LOADING`, `READONLY` and similar refusals, and with lost
 connections, restarts and failovers.
 
 What must always hold:
@@ -42,18 +42,21 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.functions import Functions
+from eventbus.store.connection.invocation import Form, Invocation
 from eventbus.store.connection.repeat_policy import (
-    Command,
+    Decision,
     GiveUp,
+    LoadLibrary,
     OpenShard,
-    SendWhole,
+    SendAs,
     decide,
     is_transient,
 )
 from eventbus.store.connection.replication import NoReplica, ReplicatedChannel
 from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.keys import EDITION, Keys
-from eventbus.store.scripts import load_script, pack
+from eventbus.store.scripts import pack
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["RetryingCaller"]
@@ -74,12 +77,16 @@ class RetryingCaller:
         *,
         keys: Keys,
         prelude: str = "",
+        functions: Functions | None = None,
         availability: Availability | None = None,
     ) -> None:
-        """`availability` is shared by all callers of the server; without it the caller has its own."""
+        """`functions` and `availability` are shared by all callers of the server. Without `functions` scripts run
+        by their digests; without `availability` the caller has its own.
+        """
         self._channel = channel
         self._keys = keys
         self._prelude = prelude
+        self._functions = functions
         self._availability = availability or Availability(channel.address)
         self._replicas = Availability(
             channel.address,
@@ -95,7 +102,7 @@ class RetryingCaller:
         self.repeats: int = 0
         """Calls sent again since the start."""
         self.loads: int = 0
-        """Scripts sent as source since the start: each once, and again after the server forgot them."""
+        """How often a script or the library was missing since the start, and had to be sent."""
 
     @property
     def address(self) -> str:
@@ -108,8 +115,7 @@ class RetryingCaller:
         Raises StoreUnavailable after the deadline (`sent` is True if any try may have been
         carried out), and StoreRefused at once for a refusal that repeating cannot change.
         """
-        by_digest, whole = self.both_commands(name, arguments)
-        return await self.repeat(by_digest, deadline, whole=whole)
+        return await self.repeat(self.invoke(name, arguments), deadline)
 
     def start(
         self, name: str, arguments: list[Any], *, deadline: float, read: Callable[[Any], Any]
@@ -118,9 +124,9 @@ class RetryingCaller:
 
         `read` turns the reply into the result.
         """
-        call = StartedCall(self, name, arguments, deadline, read)
+        call = StartedCall(self, self.invoke(name, arguments), deadline, read)
         # A call needs a task if it must first connect, or if it waits for more than one answer.
-        if isinstance(self._channel, Channel) and self._channel.send(call.commands[0], call):
+        if isinstance(self._channel, Channel) and self._channel.send(call.invocation.command, call):
             call.watch()
         else:
             call.go_on(None)
@@ -133,43 +139,35 @@ class RetryingCaller:
 
         `make` returns its arguments, if it has to go on alone.
         """
-        return StartedCall(self, name, make, deadline, read)
+        return StartedCall(self, lambda: self.invoke(name, make()), deadline, read)
 
-    def both_commands(self, name: str, arguments: list[Any]) -> tuple[Command, Command]:
-        """Return the command that names the script by its digest, and the one that carries its source."""
-        script = load_script(name, self._prelude)
-        packed = pack(arguments)
-        # EVAL runs the script and loads it; a script cache is empty after a restart or a failover.
-        keys = self._keys.declared
-        by_digest = ("EVALSHA", script.digest, len(keys), *keys, packed)
-        return by_digest, ("EVAL", script.source, len(keys), *keys, packed)
+    def invoke(self, name: str, arguments: list[Any]) -> Invocation:
+        """Return a call of a script, in the form in which calls begin now."""
+        form = Form.DIGEST if self._functions is None else self._functions.form
+        return Invocation(name, self._keys.declared, pack(arguments), form=form, prelude=self._prelude)
 
     async def command(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
         """Run a plain command that may be repeated. Repeats and raises as `script`."""
-        return await self.repeat(command, deadline)
+        return await self.repeat(Invocation.plain(command), deadline)
 
-    async def repeat(self, command: Command, deadline: float | None, *, whole: Command | None = None) -> Any:
-        """Send `command` until it is answered; raises as `script`.
-
-        `whole` is sent in place of `command` once the server does not know its script.
-        """
+    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
+        """Send a call until it is answered; raises as `script`."""
         began, openings = clock.monotonic(), self.openings
         try:
-            reply = await self._channel.call(*command, deadline=deadline)
+            reply = await self._channel.call(*invocation.command, deadline=deadline)
         except StoreError as error:
             failed = error
         else:
-            self.note_answer(None if whole is None else command[1])
+            self.note_answer(invocation.known_by)
             return reply
-        return await self.repeat_after(failed, command, deadline, whole=whole, began=began, openings=openings)
+        return await self.repeat_after(failed, invocation, deadline, began=began, openings=openings)
 
     async def repeat_after(
         self,
         error: StoreError,
-        command: Command,
+        invocation: Invocation,
         deadline: float | None,
         *,
-        whole: Command | None,
         began: float,
         openings: int,
     ) -> Any:
@@ -177,27 +175,23 @@ class RetryingCaller:
 
         Raises as `repeat`.
         """
-        sent = False
+        sent, may_load = False, True
         why: StoreError | None = None
         pause = _FIRST_PAUSE
         while True:
             now = clock.monotonic()
-            decision = decide(
-                error,
-                deadline=deadline,
-                now=now,
-                pause=pause * (1 - random.random() / 2),  # spread: all callers lose a server at once
-                whole=whole,
-                is_closed=self._channel.is_closed,
-            )
-            is_late = deadline is not None and deadline <= now
-            is_blink = why is None and now - began < _BLINK
-            self._note_error(error, is_reported=not is_blink and not is_late)
-            sent = sent or error.sent
-            if isinstance(decision, SendWhole):
-                self._note_load(command[1])
-                command, whole = decision.command, None
+            decision = self._decide(error, invocation, deadline, now, pause, may_load=may_load)
+            if isinstance(decision, (SendAs, LoadLibrary)):
+                failed = await self._change_form(error, decision, invocation, deadline)
+                may_load = may_load and isinstance(decision, SendAs)
+                if failed is not None:
+                    error = failed
+                    continue
             else:
+                is_late = deadline is not None and deadline <= now
+                is_blink = why is None and now - began < _BLINK
+                self._note_error(error, is_reported=not is_blink and not is_late)
+                sent = sent or error.sent
                 if why is None or not is_late:
                     why = error  # otherwise keep the earlier error: "no answer in time" tells the user less
                 if isinstance(decision, GiveUp):
@@ -206,15 +200,58 @@ class RetryingCaller:
                 await asyncio.sleep(decision.seconds)
                 if isinstance(decision, OpenShard):
                     await self._try_to_open(openings, deadline)
-                pause = min(2 * pause, _LAST_PAUSE)
+                pause, may_load = min(2 * pause, _LAST_PAUSE), True
             openings = self.openings
             try:
-                reply = await self._channel.call(*command, deadline=deadline)
+                reply = await self._channel.call(*invocation.command, deadline=deadline)
             except StoreError as again:
                 error = again
             else:
-                self.note_answer(None if whole is None else command[1])
+                self.note_answer(invocation.known_by)
                 return reply
+
+    def _decide(
+        self,
+        error: StoreError,
+        invocation: Invocation,
+        deadline: float | None,
+        now: float,
+        pause: float,
+        *,
+        may_load: bool,
+    ) -> Decision:
+        decision = decide(
+            error,
+            deadline=deadline,
+            now=now,
+            pause=pause * (1 - random.random() / 2),  # spread: all callers lose a server at once
+            form=invocation.form,
+            may_load=may_load,
+            is_closed=self._channel.is_closed,
+        )
+        is_forced = self._functions is not None and self._functions.is_forced
+        return GiveUp() if is_forced and isinstance(decision, SendAs) and decision.is_lasting else decision
+
+    async def _change_form(
+        self,
+        error: StoreError,
+        decision: SendAs | LoadLibrary,
+        invocation: Invocation,
+        deadline: float | None,
+    ) -> StoreError | None:
+        """Do what comes before the next try. Return the error if the library cannot be loaded."""
+        if isinstance(decision, LoadLibrary) or decision.form is Form.SOURCE:
+            self._note_load(invocation.known_by)
+        if isinstance(decision, SendAs):
+            invocation.put(decision.form)
+            if decision.is_lasting and self._functions is not None:
+                self._functions.refuse(error)
+        elif self._functions is not None:
+            try:
+                await self._functions.load(deadline=deadline)
+            except StoreError as failed:
+                return failed
+        return None
 
     async def _try_to_open(self, openings: int, deadline: float | None) -> None:
         """Open the shard for a call that was sent after `openings`. Where that fails, the call fails too.
@@ -253,19 +290,19 @@ class RetryingCaller:
         elif _is_away(error) and not self._channel.is_closed:
             self._availability.note_failure(error)
 
-    def _note_load(self, digest: Any) -> None:
+    def _note_load(self, known_by: str | None) -> None:
         self.loads += 1
         if self._outages != self._availability.outages:
             self._outages = self._availability.outages
             self._known.clear()  # the outage is logged; a restarted server knows no scripts
-        if digest in self._known:
+        if known_by in self._known:
             self._known.clear()
             _log.info("the server forgot its scripts, sending them again")
 
-    def note_answer(self, digest: Any) -> None:
-        """Record an answer. `digest` is that of the script if the call named it so, otherwise None."""
-        if digest is not None:
-            self._known.add(digest)
+    def note_answer(self, known_by: str | None) -> None:
+        """Record an answer. `known_by` is the name or digest by which the server knows the script, if it does."""
+        if known_by is not None:
+            self._known.add(known_by)
         if self._availability.is_lost:
             self._availability.note_answer()
         if self._replicas.is_lost:

@@ -4,7 +4,7 @@
          -- error, or late --> a task goes on with it (`RetryingCaller.repeat_after`)
 
 Its first try may be a part of a call that several share (`add_gatherer`). Whatever follows is its own: so only
-a call that has to go on alone makes its commands.
+a call that has to go on alone makes its invocation.
 
 What must always hold: the result ends once. A call that is late goes on in its task, as one whose answer was lost.
 """
@@ -12,50 +12,56 @@ What must always hold: the result ends once. A call that is late goes on in its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.connection.connector import translate
-from eventbus.store.connection.repeat_policy import Command
+from eventbus.store.connection.invocation import Invocation
 
-__all__ = ["StartedCall"]
+__all__ = ["Repeating", "StartedCall"]
 
 
-class _Caller(Protocol):
-    """The caller that repeats the call."""
+class Repeating(Protocol):
+    """Who goes on with a started call: `RetryingCaller`."""
 
     openings: int
 
     @property
-    def address(self) -> str: ...
-    def both_commands(self, name: str, arguments: list[Any]) -> tuple[Command, Command]: ...
-    def note_answer(self, digest: Any) -> None: ...
-    def repeat(
-        self, command: Command, deadline: float | None, *, whole: Command | None = None
-    ) -> Coroutine[Any, Any, Any]: ...
-    def repeat_after(
+    def address(self) -> str:
+        """The server's address."""
+        ...
+
+    def note_answer(self, known_by: str | None) -> None:
+        """Record an answer."""
+        ...
+
+    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
+        """Send a call until it is answered."""
+        ...
+
+    async def repeat_after(
         self,
         error: StoreError,
-        command: Command,
+        invocation: Invocation,
         deadline: float | None,
         *,
-        whole: Command | None,
         began: float,
         openings: int,
-    ) -> Coroutine[Any, Any, Any]: ...
+    ) -> Any:
+        """Go on with a call whose first try failed."""
+        ...
 
 
 class StartedCall:
     """One call of a script, and its result."""
 
     __slots__ = (
-        "_arguments",
         "_caller",
-        "_commands",
         "_deadline",
-        "_name",
+        "_made",
+        "_make",
         "_openings",
         "_read",
         "_task",
@@ -66,19 +72,16 @@ class StartedCall:
 
     def __init__(
         self,
-        caller: _Caller,
-        name: str,
-        arguments: list[Any] | Callable[[], list[Any]],
+        caller: Repeating,
+        call: Invocation | Callable[[], Invocation],
         deadline: float,
         read: Callable[[Any], Any],
     ) -> None:
-        """`arguments` may be a function that returns them. `read` turns the reply into the result."""
+        """`call` may be a function that makes the invocation. `read` turns the reply into the result."""
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._caller = caller
         self._openings = caller.openings
-        self._name = name
-        self._arguments = arguments
-        self._commands: tuple[Command, Command] | None = None
+        self._made, self._make = (call, None) if isinstance(call, Invocation) else (None, call)
         self._deadline = deadline
         self._read = read
         self._timer: asyncio.TimerHandle | None = None
@@ -87,13 +90,12 @@ class StartedCall:
         """Whether the first try may have reached the server."""
 
     @property
-    def commands(self) -> tuple[Command, Command]:
-        """The command by the script's digest, and the one with its source; made when first asked for."""
-        if self._commands is None:
-            given = self._arguments
-            arguments = given() if callable(given) else given
-            self._commands = self._caller.both_commands(self._name, arguments)
-        return self._commands
+    def invocation(self) -> Invocation:
+        """The call, as it is sent alone; made when first asked for."""
+        if self._made is None:
+            assert self._make is not None
+            self._made = self._make()
+        return self._made
 
     def watch(self, *, is_sent: bool = True) -> None:
         """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
@@ -112,8 +114,8 @@ class StartedCall:
     def set_result(self, reply: Any, /) -> None:
         """Take the reply."""
         self._stop_timer()
-        # Only a call that was sent alone says that the server knows the script by its digest.
-        self._caller.note_answer(None if self._commands is None else self._commands[0][1])
+        # Only a call that was sent alone says by which name the server knows the script.
+        self._caller.note_answer(None if self._made is None else self._made.known_by)
         self._settle(reply)
 
     def set_exception(self, error: StoreError, /) -> None:
@@ -135,15 +137,13 @@ class StartedCall:
 
         `failed` is the error of the first try, None if nothing was sent yet.
         """
-        by_digest, whole = self.commands
         if failed is None:
-            work = self._caller.repeat(by_digest, self._deadline, whole=whole)
+            work = self._caller.repeat(self.invocation, self._deadline)
         else:
             work = self._caller.repeat_after(
                 failed,
-                by_digest,
+                self.invocation,
                 self._deadline,
-                whole=whole,
                 began=clock.monotonic(),
                 openings=self._openings,
             )

@@ -2,6 +2,7 @@
 -- Repeat-safe: ids are fresh, so an id that exists is a repeat and changes nothing.
 -- Everything is decided before the first write, which is one that a full server refuses.
 -- A call has rows of one kind: `plain` ones ask for nothing but perhaps a reply.
+-- flags: none
 -- KEYS: the shard's book, and a key that never exists
 -- head: now emitter queues plain rows
 -- queues: queue has_default max_waiting

@@ -1,6 +1,7 @@
 -- A worker says that it is there, and which queues its pool serves; groups come to exist by it.
 -- Takes parked jobs back when asked to: a worker that cannot run them parks them again.
 -- The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now pool worker former unpark queues
 --   former: the pool that it was in before it served more queues, or ''

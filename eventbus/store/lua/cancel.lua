@@ -1,5 +1,6 @@
 -- Cancels jobs, each with those of its groups unless its id names one of them.
 -- Repeat-safe: what was cancelled stays so, and the same call is answered the same. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now key_ttl jobs
 -- jobs: id queue call text

@@ -1,6 +1,7 @@
 -- Saves what a running job has reached, adds children to it, and lets it wait for them: in one call,
 -- under its lease. Repeat-safe: what is saved is saved again, a child that exists is a repeat, and a job
 -- that waits already answers so to the token it waited with. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now id token acknowledges opens waits saves rows edges
 --   acknowledges: the stop of its tree is known to it, and what it settles from here on is the end

@@ -1,5 +1,6 @@
 -- A worker has stopped. Unless it still holds jobs, which are rescued once its leases end, it is unregistered.
 -- Repeat-safe. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: worker
 -- answer: how many jobs it still holds

@@ -1,6 +1,7 @@
 -- Adds trees, each whole or in chunks: its root with the first, opened by the last.
 -- Repeat-safe: ids are fresh, so one that exists is a repeat and changes nothing.
 -- The first write is one that a full server refuses.
+-- flags: none
 -- KEYS: the shard's book, and a key that never exists
 -- head: now emitter trees
 -- trees: id is_first is_last key print meeting reply rows edges

@@ -1,5 +1,6 @@
 -- Makes a group of a queue exist: it gets each emission from now on.
 -- The first write is one that a full server refuses.
+-- flags: none
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue group
 -- answer: 1 if it is new, else 0

@@ -1,4 +1,5 @@
 -- Looks at one job: all that is recorded of it. Writes nothing.
+-- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
 -- head: id
 -- answer: the fields as name, value pairs (none: unknown), body, result or error, progress,

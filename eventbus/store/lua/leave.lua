@@ -1,4 +1,5 @@
 -- A worker serves its queues no more: emits wake its pool only for others. Repeat-safe; a full server allows it.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now worker pool queues
 -- queues: queue

@@ -1,6 +1,7 @@
 -- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims and then suspects,
 -- active ones by worker and then the longest held first, delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
+-- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue state after score limit has_rows
 --   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed;

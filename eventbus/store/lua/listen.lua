@@ -1,6 +1,7 @@
 -- Makes the reply stream of one emitter exist, and live on for a while.
 -- Repeat-safe: a stream that exists is kept as it is.
 -- The first write is one that a full server allows: workers begin with this call, and they are what empties it.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: emitter life
 --   life: seconds

@@ -1,5 +1,6 @@
 -- Looks jobs up, and joins those that are still open as a waiter when asked to.
 -- Bounded in bytes: rows past the bound answer `later`. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: emitter bytes jobs
 -- jobs: id join

@@ -1,5 +1,6 @@
 -- Records progress under the lease.
 -- The first write is one that a full server allows: a handler that tells how far it is must not fail for it.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: jobs
 -- jobs: id token progress

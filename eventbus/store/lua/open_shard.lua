@@ -1,5 +1,6 @@
 -- Opens a shard: writes what its book says of the whole. Repeat-safe: a shard that is open stays as it is.
 -- The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: edition first
 --   first: the root of the keys of the first edition, which are left alone

@@ -1,5 +1,6 @@
 -- Posts messages to one worker, or queues to look at to one pool; they go by themselves.
 -- The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: kind name messages
 --   kind: control (of a worker) | wake (of a pool)

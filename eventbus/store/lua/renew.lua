@@ -3,6 +3,7 @@
 -- the server has forgotten in a failover that they had ended.
 -- It names what it has by now of the calls up to `first` and `second`; what later calls claimed is on its way to it.
 -- The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now worker lag lease first second jobs
 -- lag: how far behind the worker's event loop is, ms

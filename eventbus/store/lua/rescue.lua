@@ -4,6 +4,7 @@
 -- A stall is no attempt, and its job goes to the head of its queue. But one that stalled twice may have killed its
 -- process, and those beside it: it waits with the suspects, and is claimed alone.
 -- Any worker may do this, also several at once. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now lease limit max_stalls key_ttl
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag

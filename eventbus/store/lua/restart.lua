@@ -3,6 +3,7 @@
 -- the root adds those of the new one itself. The outcome of a run that failed is kept in the root's log.
 -- Repeat-safe: a run is begun once, for its number is checked, and the call that began it hears so again.
 -- The first write is one that a full server refuses.
+-- flags: none
 -- KEYS: the shard's book, and a key that never exists
 -- head: now id call run body timeout
 --   call: fresh for each request, the same when it is sent again | run: the last one's number, counted from 1

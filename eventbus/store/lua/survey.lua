@@ -1,4 +1,5 @@
 -- Looks at queues: who serves them, and what waits there. Writes nothing.
+-- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
 -- head: now asker queues
 -- queues: queue

@@ -1,5 +1,6 @@
 -- Removes finished jobs past their retention, a bounded number for each queue, and sees to it that the delayed ones
 -- stand in `due`. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed

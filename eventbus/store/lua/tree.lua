@@ -1,4 +1,5 @@
 -- Looks at a tree: its root, what was saved there, and a page of its members. Writes nothing.
+-- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
 -- head: id list first limit bytes
 --   list: members (in the order they were added) | done (those that completed, in that order)

@@ -4,6 +4,7 @@
 -- Settles are read and checked before the first write; that write is one that a full
 -- server allows, so running jobs still end when emits are refused. Claims come after: what a settle or
 -- a promotion made ready can be claimed in the same call. If they fail, the settles stay, and are none again.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now lane call lease pool want suspects bytes queues settles
 -- queues: queue quota keep_completed age_completed keep_failed age_failed key_ttl

@@ -1,6 +1,7 @@
 -- Removes a group of a queue, some of it in each call: from the first call on no emission makes a job for it. What waits,
 -- is parked or delayed there ends as cancelled; what ended there is not listed any more, and goes by itself; what runs
 -- is left alone. Repeat-safe: each call begins with what is there. The first write is one that a full server allows.
+-- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now queue group force limit age_completed age_failed key_ttl call text
 --   force: also while live workers serve it, though they make it again when they announce themselves

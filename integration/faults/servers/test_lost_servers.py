@@ -87,20 +87,24 @@ async def test_scripts_flushed_under_load_cost_nothing(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:
     worker = start_worker(server)
-    async with EventProvider(server.url) as provider:
-        load = Load(provider)
-        for _ in range(10):
-            await load.wait_answered(100, story=worker.story)
-            server.command("SCRIPT", "FLUSH")
-        await load.end()
+    with capture_logs() as own:
+        async with EventProvider(server.url) as provider:
+            load = Load(provider)
+            for _ in range(10):
+                await load.wait_answered(100, story=worker.story)
+                server.command("SCRIPT", "FLUSH")
+                if server.kind != "redis6":
+                    server.command("FUNCTION", "FLUSH")
+            await load.end()
     assert load.errors() == []
     audit = reconcile(server, load.results(), journal=journal)
     assert {record.stalls for record in audit.jobs.values()} == {0}
     assert set(journal.runs().values()) == {1}
     assert worker.complaints() == []
-    assert 1 <= len(worker.logged("the server forgot its scripts, sending them again")) <= 10, (
-        "a line for each flush"
-    )
+    told = "the server forgot its scripts, sending them again"
+    lines = len(worker.logged(told)), len([each for each in own if each["event"] == told])
+    assert sum(lines) >= 1, "functions: of the process that finds them missing first"
+    assert max(lines) <= 10, "a line for each flush"
     assert [entry for entry in worker.log() if entry["level"] != "info"] == []
 
 

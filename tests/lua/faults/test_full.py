@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,10 +15,8 @@ from drivers.tree_driver import STEPS, TreeDriver, make_tree, pieces_of
 
 from eventbus.emit.job_tree import Member
 from eventbus.errors import StoreRefused
-from eventbus.store.connection.connector import Connector
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.script_rows import SaveRow
-from eventbus.store.store import Store
 
 
 @pytest.fixture
@@ -27,14 +25,6 @@ def server_url() -> Iterator[str]:
     server.start()
     yield server.url
     server.stop()
-
-
-@pytest.fixture
-async def store(server_url: str, prefix: str) -> AsyncIterator[Store]:
-    store = Store(Connector(server_url), prefix=prefix, name="test")
-    await store.start(deadline=None)
-    yield store
-    await store.aclose()
 
 
 async def _fill(shard: Shard) -> None:

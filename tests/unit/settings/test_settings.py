@@ -68,6 +68,7 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
         ("keep_failed", "none, 2 days", Keep(None, "2 days")),
         ("keep_failed", "100,none", Keep(100)),
         ("durability", "default", "default"),
+        ("scripting", "eval", "eval"),
         ("prefix", "", "eb"),
     ],
 )
@@ -132,6 +133,7 @@ def test_short_forms_are_brought_into_one(option: str, value: object, expected: 
         ("retry", {"attempt": 2}, r"expected retry to be made of attempts, .* got: 'attempt'"),
         ("retry", 0, r"retry: expected attempts to be a positive integer, got: 0"),
         ("durability", "replicated", r"needs a server with a replica, got: embedded:./.eventbus; set url"),
+        ("scripting", "fast", r'expected scripting to be "auto", "functions" or "eval", got: \'fast\''),
         ("durability", "high", r'expected durability to be "default" or "replicated", got: \'high\''),
         ("allow_eviction", 1, r"expected allow_eviction to be True or False, got: 1"),
     ],

@@ -1,0 +1,111 @@
+"""The library as text: its names, its flags, and the limits of Lua."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from drivers.lua_scopes import read_scopes
+from drivers.servers import SCRIPTINGS, Server
+
+from eventbus.store.functions.library import PREFIX, load_library
+from eventbus.store.functions.part_sections import split_part
+from eventbus.store.linker import find_names, list_parts
+from eventbus.store.scripts import list_scripts, load_script, read_part, read_script
+
+_LIBRARY = load_library()
+_TEXT = _LIBRARY.source.partition("\n")[2]
+_SCRIPTS = list_scripts()
+
+
+def test_the_library_has_a_function_for_each_script() -> None:
+    assert set(_LIBRARY.functions) == set(_SCRIPTS)
+    registered = re.findall(r"function_name = '(\w+)'", _LIBRARY.source)
+    assert sorted(registered) == sorted(_LIBRARY.functions.values())
+
+
+def test_its_names_carry_the_digest_of_its_text() -> None:
+    assert re.fullmatch(rf"{PREFIX}[0-9a-f]{{16}}", _LIBRARY.name)
+    assert _LIBRARY.source.startswith(f"#!lua name={_LIBRARY.name}\n")
+    assert all(name.startswith(f"{_LIBRARY.name}_") for name in _LIBRARY.functions.values())
+
+
+def test_every_name_of_the_library_is_declared() -> None:
+    assert read_scopes(_TEXT).undeclared == set()
+
+
+def test_the_library_has_room_for_15_more_exports_and_10_more_upvalues_in_each_function() -> None:
+    """Beyond that the scripts of trees need a library of their own: Lua allows 200 locals and 60 upvalues."""
+    scopes = read_scopes(_TEXT)
+    assert scopes.most_locals <= 200 - 15
+    assert scopes.most_upvalues <= 60 - 10
+
+
+def test_no_directive_is_left() -> None:
+    assert re.findall(r"--(?:include|defer|needs|exports|flags)", _LIBRARY.source) == []
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_a_scripts_flags_say_what_its_comment_says(name: str) -> None:
+    text = read_script(name)
+    (flags,) = re.findall(r"^-- flags: (.*)$", text, re.MULTILINE)
+    comment = " ".join(line[3:] for line in text.splitlines() if line.startswith("-- "))
+    said = {
+        "none": "which is one that a full server refuses|first write is one that a full server refuses",
+        "no-writes": "Writes nothing",
+        "allow-oom": "a full server allows|one that a full server allows",
+    }
+    assert re.search(said[flags], comment)
+    assert "flags" not in load_script(name).fields
+
+
+@pytest.mark.skipif("functions" not in SCRIPTINGS, reason="this server has no functions")
+def test_a_server_shows_the_functions_and_their_flags() -> None:
+    server = Server()
+    server.start()
+    listed: list[Any] = []
+
+    def load(client: Any) -> bool:
+        client.execute_command("FUNCTION", "LOAD", _LIBRARY.source)
+        listed.extend(client.function_list(withcode=False))
+        return True
+
+    server.wait(load)
+    server.stop()
+    functions = {each[1].decode(): {flag.decode() for flag in each[5]} for each in listed[0][5]}
+    expected = {
+        _LIBRARY.functions[name]: set(
+            re.findall(r"^-- flags: (?!none)(.*)$", read_script(name), re.MULTILINE)
+        )
+        for name in _SCRIPTS
+    }
+    assert functions == expected
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_a_function_sets_the_state_of_every_part_that_its_script_takes_in(name: str) -> None:
+    before = _TEXT.partition(f"function_name = '{_LIBRARY.functions[name]}'")[0]
+    call = before.rpartition("local function call()\n")[2]
+    for part in list_parts(read_script(name), read_part):
+        state = split_part(part).state
+        begin = f"OWN.begin_{part.name}()"
+        assert (begin in call) == bool(state), begin
+        if state:
+            assert "\n".join([f"function {begin}", *state, "end"]) in _TEXT
+
+
+@pytest.mark.parametrize("name", _SCRIPTS)
+def test_a_script_reads_no_variable_of_a_deferred_part(name: str) -> None:
+    """Until the part is taken in such a variable is nil in a script, and another call's in a function."""
+    text = read_script(name)
+    deferred = "".join(re.findall(r"^--defer.*\n", text, re.MULTILINE))
+    variables = {
+        export
+        for part in list_parts(deferred, read_part)
+        for export in part.exports
+        if re.search(rf"^{export}\b.* =", "\n".join(split_part(part).state), re.MULTILINE)
+    }
+    taken = {part.name for part in list_parts(text.replace(deferred, ""), read_part)}
+    own = {export for each in taken for export in read_part(each).exports}
+    assert (variables - own) & find_names(text) == set()
