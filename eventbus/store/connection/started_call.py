@@ -58,10 +58,9 @@ class StartedCall:
     """One call of a script, and its result."""
 
     __slots__ = (
+        "_call",
         "_caller",
         "_deadline",
-        "_made",
-        "_make",
         "_openings",
         "_read",
         "_task",
@@ -81,7 +80,7 @@ class StartedCall:
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._caller = caller
         self._openings = caller.openings
-        self._made, self._make = (call, None) if isinstance(call, Invocation) else (None, call)
+        self._call = call
         self._deadline = deadline
         self._read = read
         self._timer: asyncio.TimerHandle | None = None
@@ -92,10 +91,9 @@ class StartedCall:
     @property
     def invocation(self) -> Invocation:
         """The call, as it is sent alone; made when first asked for."""
-        if self._made is None:
-            assert self._make is not None
-            self._made = self._make()
-        return self._made
+        if not isinstance(self._call, Invocation):
+            self._call = self._call()
+        return self._call
 
     def watch(self, *, is_sent: bool = True) -> None:
         """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
@@ -115,7 +113,7 @@ class StartedCall:
         """Take the reply."""
         self._stop_timer()
         # Only a call that was sent alone says by which name the server knows the script.
-        self._caller.note_answer(None if self._made is None else self._made.known_by)
+        self._caller.note_answer(self._call.known_by if isinstance(self._call, Invocation) else None)
         self._settle(reply)
 
     def set_exception(self, error: StoreError, /) -> None:
