@@ -14,6 +14,8 @@ Crash windows:
                           the answer to the last chunk is missing, and False otherwise
     `adder-dies`          before the last chunk, nothing of the tree runs, and it is removed after a
                           minute; after it, the tree runs, and its outcome is found by the root's id
+    `key-not-whole`       the key stands for a tree whose last chunk is not there yet: the same chunk is sent again
+                          until that tree is whole and is joined, or its adder has died and this tree takes the key
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ __all__ = ["TreeSender"]
 
 # Seconds by which the deadlines of trees in one call may differ, because the earliest one ends the call.
 _NEAR = 0.1
+_PAUSE = 0.1  # seconds until a tree whose key stands for another one that is not whole is sent again
 
 
 class _PendingTree(msgspec.Struct, gc=False):
@@ -120,7 +123,10 @@ class TreeSender:
                 raise
             return
         for pending, verdict in zip(batch, verdicts, strict=True):
-            self._deliver(pending, verdict)
+            if verdict.word == "pending":
+                self._start(self._send_chunks(pending))
+            else:
+                self._deliver(pending, verdict)
 
     async def _send_chunks(self, pending: _PendingTree) -> None:
         """Send a large tree chunk by chunk, only the first one if its key already stands for a tree."""
@@ -128,7 +134,7 @@ class TreeSender:
         chunk = pending.chunks[0]
         try:
             for chunk in pending.chunks:
-                (verdict,) = await self._store.trees.add(self._emitter, [chunk], deadline=pending.deadline)
+                verdict = await self._send_chunk(chunk, pending.deadline)
                 if verdict.word != "new":
                     break
         except BaseException as error:
@@ -139,6 +145,14 @@ class TreeSender:
             return
         if verdict is not None:
             self._deliver(pending, verdict)
+
+    async def _send_chunk(self, chunk: Chunk, deadline: float) -> TreeVerdict:
+        """Send a chunk until the server knows what becomes of it."""
+        while True:
+            (verdict,) = await self._store.trees.add(self._emitter, [chunk], deadline=deadline)
+            if verdict.word != "pending":
+                return verdict
+            await asyncio.sleep(_PAUSE)
 
     def _deliver(self, pending: _PendingTree, verdict: TreeVerdict) -> None:
         """Notify the emission of a tree of the server's answer."""

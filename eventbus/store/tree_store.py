@@ -37,8 +37,8 @@ class Chunk(NamedTuple):
 class TreeVerdict(NamedTuple):
     """What became of a chunk.
 
-    `word` is `new`, `joined`, `other` (joined, but with another payload) or `gone` (there is no root left
-    to add the chunk to). After a join, `job` is the root that the key stands for, `state` is `open` or that
+    `word` is `new`, `joined`, `other` (joined, but with another payload), `gone` (there is no root left
+    to add the chunk to) or `pending` (another tree has the key, which is not whole yet: ask again). After a join, `job` is the root that the key stands for, `state` is `open` or that
     root's final state, and `text` is its outcome.
     """
 

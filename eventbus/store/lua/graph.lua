@@ -13,41 +13,21 @@
 -- edges: row job needs
 --   row: the place of one of the two among the rows
 -- answer: now, then for each tree: word job state text
---   word: new | joined | other (joined, with another payload) | gone (no root to go on with)
+--   word: new | joined | other (joined, with another payload) | gone (no root to go on with) |
+--     pending (another tree has its key, which is not whole yet: to be asked again)
 --   state: open | unlisted (see `add.lua`) | completed | failed | cancelled, of what was joined, with its outcome
---include base guard fields joining ready trees stopping cancelling leaves rows plant pointer epilogue waking
+--include base guard fields joining ready trees stopping cancelling leaves rows plant pointer tree_keys epilogue waking
 
 local now = read_now(take())
 local emitter, tree_count = take(), take()
 local answer, trees = { now }, {}
-
-local function decide(tree)
-  if not tree.is_first then
-    local record = fetch(tree.id) or {}
-    tree.word = (record.stop or not record.pending) and not tree.rows[1].is_known and 'gone' or 'new'
-    tree.is_idle = tree.word == 'gone' or not record.pending
-    return
-  end
-  local first = tree.rows[1]
-  tree.word, tree.is_idle = 'new', first.is_known and not (fetch(tree.id) or {}).pending
-  if first.is_known or tree.key == '' then return end
-  tree.pointer = key('key', first.queue .. ':' .. tree.key)
-  local job, print, state, text = follow(tree.pointer, tree.meeting)
-  if job and tree.meeting == SUPERSEDE then
-    tree.superseded = job
-  elseif job then
-    tree.word, tree.is_idle = print == tree.print and 'joined' or 'other', true
-    tree.job, tree.state, tree.text = job, state, text
-  end
-  if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print } end
-end
 
 for i = 1, tree_count do
   local tree = { id = take(), is_first = take() == 1, is_last = take() == 1, key = take(), print = take() }
   tree.meeting, tree.reply = take(), take() == 1
   local row_count, edge_count = take(), take()
   tree.rows = read_rows(row_count, edge_count)
-  decide(tree)
+  decide_tree(tree, now)
   trees[i] = tree
 end
 
@@ -66,10 +46,7 @@ local function write_root(tree)
     change(tree.id, 'key', tree.key)
     point(tree.pointer, tree.id, tree.print)
   end
-  if not tree.is_last then
-    change(tree.id, 'pending', 1)
-    redis.call('ZADD', root .. ':due', now + 60000, 'unopened:' .. tree.id)
-  end
+  if not tree.is_last then change(tree.id, 'pending', 1) end
 end
 
 -- The last chunk: from here on its leaves run; a root that needs nothing does at once.
@@ -87,7 +64,8 @@ for _, tree in ipairs(trees) do
   if not tree.is_idle then
     plant(tree.rows, tree.id, tree.is_first and tree.is_last, lists, now)
     if tree.is_first and not tree.rows[1].is_known then write_root(tree) end
-    if tree.is_last then open(tree) end
+    if tree.is_last then open(tree) else await_next(tree.id, now) end
+    if tree.taken then give_way(tree.taken, tree.id, now) end
     if tree.superseded then
       local why = 'superseded by job ' .. tree.id .. ', which has the same key'
       cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)

@@ -8,7 +8,7 @@ from drivers.shards import START, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 
 from eventbus.store.script_rows import REUSE, SUPERSEDE
-from eventbus.store.tree_store import TreeVerdict
+from eventbus.store.tree_store import Chunk, TreeVerdict
 
 _CHAIN = {"a": "", "b": "a", "c": "b"}
 _DIAMOND = {"a": "", "b": "a", "c": "a", "d": "b c"}
@@ -68,15 +68,13 @@ async def test_a_middle_piece_without_the_first_is_gone(driver: TreeDriver) -> N
     assert await driver.keys() == []
 
 
-async def test_what_is_not_opened_goes_after_a_minute_with_its_key_and_who_joined_is_told(
+async def test_what_is_not_opened_goes_after_a_minute_with_its_key_and_its_adder_is_told(
     driver: TreeDriver,
 ) -> None:
     shard = driver.shard
     await shard.open_replies()
     first, second = pieces_of(make_tree(_CHAIN, key="k", print="p"), 2, reply=True)
     await driver.send(first)
-    joiner = pieces_of(make_tree(_CHAIN, root="g", key="k", print="p"), reply=True)[0]
-    assert await driver.send(joiner) == TreeVerdict("joined", "f", "open", "")
     shard.now += 59_999
     await driver.turn()
     assert (await driver.states())["f"] == "waiting-children"
@@ -91,6 +89,69 @@ async def test_what_is_not_opened_goes_after_a_minute_with_its_key_and_who_joine
     assert (await driver.send(second)).word == "gone"
     again = make_tree(_CHAIN, root="h", key="k", print="p")
     assert (await driver.add(again)).word == "new"
+
+
+_PENDING = TreeVerdict("pending", "g", "", "")
+
+
+def _keyed(root: str, size: int, digest: str = "p") -> list[Chunk]:
+    return pieces_of(make_tree(_CHAIN, root=root, key="k", print=digest), size, reply=True)
+
+
+async def test_whose_key_stands_for_a_tree_that_is_not_whole_asks_until_it_is(driver: TreeDriver) -> None:
+    first, *others, last = _keyed("f", 1)
+    (whole,) = _keyed("g", 10)
+    await driver.send(first)
+    for each in others:  # its adder lives: each piece counts
+        driver.shard.now += 1500
+        assert await driver.send(whole) == _PENDING
+        await driver.send(each)
+    driver.shard.now += 2000
+    assert await driver.send(whole) == _PENDING
+    assert (await driver.send(last)).word == "new"
+    assert await driver.send(whole) == TreeVerdict("joined", "f", "open", "")
+    assert (await driver.send(_keyed("h", 10, "q")[0])).word == "other"
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_tree_whose_adder_is_silent_gives_way_to_the_next_one_with_its_key(
+    driver: TreeDriver, is_whole: bool
+) -> None:
+    shard = driver.shard
+    await shard.open_replies()
+    first, second, last = pieces_of(make_tree(_CHAIN, key="k", print="p"), 1, reply=True)[:3]
+    await driver.send(first)
+    await driver.send(second)
+    shard.now += 2001
+    next_one = _keyed("g", 10 if is_whole else 2)
+    assert (await driver.send(next_one[0])).word == "new"
+    if not is_whole:  # the late adder of the first one has to ask, too
+        assert await driver.send(last) == TreeVerdict("pending", "f", "", "")
+        assert (await driver.send(next_one[1])).word == "new"
+    assert await driver.send(last) == TreeVerdict("joined", "g", "open", "")
+    states = await driver.states()
+    assert states["f"] == "cancelled"
+    assert await shard.replies() == [], "nobody is told of a tree that nobody was promised"
+    while await driver.run():
+        pass
+    assert await shard.state("g") == "completed"
+    told = [row[:2] for entry in await shard.replies() for row in entry]
+    assert told == [("g", "completed")]
+    assert await shard.command("ZRANGE", shard.shard_key("due"), 0, -1) == []
+
+
+async def test_of_two_adders_that_both_stall_one_tree_is_whole_in_the_end(driver: TreeDriver) -> None:
+    one, two = _keyed("f", 1), _keyed("g", 1)
+    await driver.send(one[0])
+    driver.shard.now += 2001
+    await driver.send(two[0])
+    driver.shard.now += 2001
+    assert (await driver.send(one[1])).word == "pending"
+    (three,) = _keyed("h", 10)
+    assert (await driver.send(three)).word == "new"
+    for late in (one[1], two[1], one[2]):
+        assert await driver.send(late) == TreeVerdict("joined", "h", "open", "")
+    assert [each for each in (await driver.turn()).claims if not each.id.startswith("h")] == []
 
 
 async def test_a_tree_that_is_cancelled_before_it_is_whole_takes_no_more_and_is_undone(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import pytest
 
 from eventbus import EventProvider, Retry
+from eventbus.store.tree_store import Chunk, TreeStore, TreeVerdict
 from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowProvider
 
 MakeProvider = Callable[..., EventProvider]
@@ -113,3 +114,49 @@ async def test_who_supersedes_an_open_flow_has_it_cancelled_and_undone(
     assert await second.result() == 6
     assert (await flows.execute(till.workflow, 6, idempotency_key="k")).id == second.id
     assert [each for each in till.did if each.endswith("5")] == ["charge 5", "ship 5", "refund 5"]
+
+
+def _wide(ran: list[int]) -> Workflow[int, None]:
+    """A workflow of so many steps that it is added in several calls."""
+    workflow = Workflow[int, None]("wide", input=int, output=None)
+
+    def add(number: int) -> None:
+        async def step(ctx: StepContext[int]) -> None:
+            ran.append(number)
+
+        workflow.step(step, name=f"step{number}", after=[])
+
+    for number in range(250):
+        add(number)
+    return workflow
+
+
+async def test_a_flow_whose_adder_died_half_way_is_added_by_the_next_caller_of_its_key(
+    make_provider: MakeProvider, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    providers = [make_provider(), make_provider(name="other")]  # another name: they share no connection
+    flows = [WorkflowProvider(each) for each in providers]
+    wide = _wide(ran)
+    for each in flows:
+        each.register(wide)
+    sent: list[str] = []
+    wakes, add = asyncio.Event(), TreeStore.add
+
+    async def stall(
+        self: TreeStore, emitter: str, chunks: Sequence[Chunk], **given: Any
+    ) -> list[TreeVerdict]:
+        if sent[:1] == [emitter]:
+            await wakes.wait()  # it has died, as far as others can see
+        sent.append(emitter)
+        return await add(self, emitter, chunks, **given)
+
+    monkeypatch.setattr(TreeStore, "add", stall)
+    async with providers[0], providers[1], providers[1].worker():
+        first = asyncio.create_task(flows[0].execute(wide, 1, idempotency_key="k"))
+        await until(lambda: sent, "the first call of the first caller")
+        handle = await flows[1].execute(wide, 1, idempotency_key="k")
+        assert await handle.result(timeout=30) is None
+        wakes.set()
+        assert (await first).id == handle.id, "it lived, and hears of the other one"
+    assert sorted(ran) == list(range(250))

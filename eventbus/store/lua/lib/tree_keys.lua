@@ -1,0 +1,78 @@
+--needs base fields finish pointer record stopping
+--exports await_next decide_tree give_way
+-- Trees that are added in several calls, and their keys. Until its last chunk a tree is pending: nothing of it runs.
+--
+-- What must hold: nobody is told to wait for a tree that may never be whole. So whose key stands for a pending tree is
+-- told to ask again, until that one is whole, and is joined then. Where its adder was not heard of for a moment, it may
+-- have died: the tree gives way to the one that asks. Should its adder live, it is told so by its next call, and joins
+-- that one in turn. A tree that gave way and one that nobody asked for are removed; of neither has anything run.
+-- Crash windows: `adder-dies` (the next one with the key adds its own; without one it goes after a minute),
+-- `adder-stalls` (both send on: the key stands for one of them, and the chunks of the other add nothing).
+local GOES = 60000 -- ms after the last chunk that was heard of
+local STALE = 2000 -- ms after it in which its adder counts as alive: its chunks follow each other at once
+
+function await_next(id, now)
+  redis.call('ZADD', root .. ':due', now + GOES, 'unopened:' .. id)
+end
+
+local function is_pending(id)
+  local record = fetch(id) or {}
+  return record.pending and not record.stop
+end
+
+local function is_stale(id, now)
+  local goes = redis.call('ZSCORE', root .. ':due', 'unopened:' .. id)
+  return not goes or math.abs(now + GOES - tonumber(goes)) > STALE -- also if the clock was set
+end
+
+-- Joins what the key stands for, if that is whole.
+local function meet(tree, job, print, state, text)
+  tree.is_idle = true
+  if not state and is_pending(job) then
+    tree.word = 'pending'
+  else
+    tree.word = print == tree.print and 'joined' or 'other'
+    tree.job, tree.state, tree.text = job, state, text
+  end
+end
+
+-- A chunk behind the first.
+local function decide_next(tree)
+  local record = fetch(tree.id) or {}
+  tree.word = (record.stop or not record.pending) and not tree.rows[1].is_known and 'gone' or 'new'
+  tree.is_idle = tree.word == 'gone' or not record.pending
+  if not record.taken then return end
+  tree.word, tree.is_idle = 'gone', true
+  local job, print, state, text = follow(key('key', record.queue .. ':' .. tree.key), tree.meeting)
+  if job then meet(tree, job, print, state, text) end
+end
+
+-- What becomes of a tree, or of a chunk of one, that a call brings. Writes nothing.
+function decide_tree(tree, now)
+  if not tree.is_first then return decide_next(tree) end
+  local first = tree.rows[1]
+  tree.word, tree.is_idle = 'new', first.is_known and not (fetch(tree.id) or {}).pending
+  if first.is_known or tree.key == '' then return end
+  tree.pointer = key('key', first.queue .. ':' .. tree.key)
+  local is_planned = planned[tree.pointer]
+  local job, print, state, text = follow(tree.pointer, tree.meeting)
+  if job and tree.meeting == SUPERSEDE then
+    tree.superseded = job
+  elseif job and not state and not is_planned and is_pending(job) and is_stale(job, now) then
+    tree.taken = job
+  elseif job then
+    meet(tree, job, print, state, text)
+  end
+  if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print } end
+end
+
+-- Ends a pending tree for another one that has its key now.
+function give_way(id, successor, now)
+  local record = read_lease(id)
+  record.reply, record.joined = nil, nil -- its adder is told by its next call
+  redis.call('DEL', key('needs', id))
+  end_pending(id)
+  change(id, 'taken', successor)
+  local why = 'job ' .. successor .. ', which has the same key, was added before this one was whole'
+  finish(id, record, 'cancelled', cjson.encode({ type = 'JobCancelled', message = why }), now, 0)
+end
