@@ -9,6 +9,7 @@ the jobs that it needs (see `lib/plant.lua`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
@@ -76,18 +77,29 @@ class Tree(msgspec.Struct, frozen=True):
         _check(self.id, self.queue)
 
 
+_LIKE_AN_ENTRY = re.compile(r"![0-9]+\Z")
+
+
 def _check(job_id: str, queue: str) -> None:
     """Refuse what the server could not keep.
 
-    That is an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`), and a name of a
-    queue or an id that a record has no room for (`format.lua`).
+    That is an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`), or a list from an
+    entry of another job (`entry.lua`); a queue that the book could not tell from the shard (`book.lua`); and a name
+    of a queue or an id that a record has no room for (`format.lua`).
     """
-    if job_id.startswith("#") or len(job_id.encode("utf-8", "surrogatepass")) >= 1 << 16:
+    if (
+        job_id.startswith("#")
+        or _LIKE_AN_ENTRY.search(job_id)
+        or len(job_id.encode("utf-8", "surrogatepass")) >= 1 << 16
+    ):
         raise DefinitionError(
-            f"expected an id of a job of less than 65,536 bytes that does not begin with #, got: {shown(job_id)}"
+            "expected an id of a job of less than 65,536 bytes that does not begin with # and does not end in ! and a "
+            f"number, got: {shown(job_id)}"
         )
-    if not 0 < len(queue.encode("utf-8", "surrogatepass")) < 256:
-        raise DefinitionError(f"expected a queue with a name of 1 to 255 bytes, got: {shown(queue)}")
+    if queue == "*" or not 0 < len(queue.encode("utf-8", "surrogatepass")) < 256:
+        raise DefinitionError(
+            f"expected a queue with a name of 1 to 255 bytes other than *, got: {shown(queue)}"
+        )
 
 
 def chunks_of(tree: Tree, *, reply: bool) -> list[Chunk]:

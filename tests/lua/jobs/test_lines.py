@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from drivers.records import make_suspect
 from drivers.shards import CANCELLED, QUEUE, Shard, add_queue, row, settle, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
+from eventbus.emit.job_tree import Member
 from eventbus.store.queries import Cursor
-from eventbus.store.script_rows import TurnAnswer
+from eventbus.store.script_rows import SUPERSEDE, TurnAnswer
 
 
 async def _dead(shard: Shard, queue: str = QUEUE) -> int:
@@ -72,6 +74,26 @@ async def test_a_call_drops_a_bounded_number_of_tombstones_and_says_that_there_i
     assert [each for ids, _ in counts for each in ids] == ["first", "last"]
     assert 2 <= len(counts) <= 4
     assert await _dead(shard) == 0
+
+
+async def test_one_call_drops_a_bounded_number_of_all_queues(shard: Shard) -> None:
+    names = [f"event.q{n}" for n in range(40)]
+    for name in names:
+        ids = [f"{name}-{n}" for n in range(62)]
+        await shard.add(*(row(each) for each in ids), queues=[add_queue(name)])
+        await shard.cancel(*ids[1:31])
+        await shard.cancel(*ids[31:61])
+    queues, claimed, left = [turn_queue(name) for name in names], 0, 40 * 60
+    while left:
+        answer = await shard.turn(want=200, queues=queues)
+        claimed += len(answer.claims)
+        counts = await shard.command("HVALS", shard.shard_key("dead"))
+        assert 0 < left - sum(map(int, counts)) <= 600
+        left = sum(map(int, counts))
+    while answer.more:
+        answer = await shard.turn(want=200, queues=queues)
+        claimed += len(answer.claims)
+    assert claimed == 80
 
 
 async def test_a_lost_record_is_seen_where_nothing_was_cancelled(shard: Shard) -> None:
@@ -273,3 +295,33 @@ async def test_a_member_that_was_lined_up_and_stopped_in_one_call_waits_nowhere(
     await shard.turn(*ends, queues=[turn_queue(STEPS)], want=0)
     assert await shard.state("f/c") == "cancelled"
     assert await shard.command("EXISTS", shard.key("ready", STEPS), shard.shard_key("dead")) == 0
+
+
+@pytest.mark.parametrize("state", ["delayed", "waiting"])
+async def test_a_member_that_goes_back_in_the_call_that_stops_its_tree_waits_nowhere(
+    shard: Shard, state: str
+) -> None:
+    driver = TreeDriver(shard, repeats=False)
+    await driver.add(make_tree({}))
+    await driver.claim()
+    await driver.spawn("f", Member("f/a", STEPS), Member("f/b", STEPS), waits=False)
+    await driver.claim(want=1)
+    (member,) = (each for each in driver.held if each != "f")
+    claim, token = driver.held.pop(member)
+    back = settle(claim, token, state, '{"type":"E"}', attempts=1 if state == "delayed" else "")
+    await driver.turn(back, settle(*driver.held.pop("f"), "failed", '{"type":"E"}', attempts=1), want=0)
+    assert await driver.states() == {"f": "waiting", "a": "cancelled", "b": "cancelled"}
+    assert await driver.claim() == ["f"]
+    assert await shard.command("EXISTS", shard.key("ready", STEPS), shard.shard_key("dead")) == 0
+
+
+async def test_what_supersedes_at_a_priority_that_cannot_be_written_ends_nothing(
+    shard: Shard, planted: set[str]
+) -> None:
+    await shard.add(row("old", key="k", print="p"))
+    place = shard.key("ready+", QUEUE)
+    planted.add(place)
+    await shard.command("SET", place, "junk")
+    (verdict,) = await shard.add(row("new", key="k", print="p", priority=5, meeting=SUPERSEDE))
+    assert (verdict.word, verdict.text) == ("foreign", place)
+    assert await shard.state("old") == "waiting"

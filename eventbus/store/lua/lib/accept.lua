@@ -46,8 +46,8 @@ local function decide_row(row, fresh)
   for _, target in ipairs(row.queues.targets) do
     local choice, queue = decide(row, target), target.queue
     if choice and choice.superseded then -- else the older job would end for nothing
-      local place = key(row.due and 'delayed' or 'ready', queue)
-      if not try(row.due and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
+      local place = row.due and key('delayed', queue) or row.priority ~= 0 and key('ready+', queue) or key('ready', queue)
+      if not try((row.due or row.priority ~= 0) and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
     elseif choice and not choice.join and not row.due and row.queues.max ~= '' then
       waited[queue] = waited[queue] or lines.count(queue)
       if waited[queue] + (fresh[queue] or 0) >= row.queues.max then full = queue end

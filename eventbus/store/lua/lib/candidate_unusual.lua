@@ -1,7 +1,6 @@
---needs base candidate codec entry fields lines marks record
+--needs base candidate codec entry fields format lines marks record
 --exports read_body choose_unusual name_holder
 -- A candidate that is not plain: a member or a root of a tree, one that was tried before, or none at all. Writes nothing.
-local ENDED = { completed = true, failed = true, cancelled = true }
 
 -- A member without a body of its own is told what its root was given, read once for all of them.
 function read_body(id, record)
@@ -12,22 +11,25 @@ function read_body(id, record)
   return bodies[record.root]
 end
 
--- Whether an entry is a tombstone. What its record does not explain is odd, unless somebody said that tombstones are there.
-local function is_tombstone(id, line, entry, record, why)
-  if record and entry and entry ~= entry_of(id, record) then return true end
-  if why ~= 'missing' and not (record and ENDED[record.state]) then return false end
+-- Whether there are tombstones of a queue that this call has not met yet.
+local function has_dead(line)
   line.dead = line.dead or lines.count_dead(line.queue)
   return line.dropped < line.dead
 end
 
--- Reads one candidate into `plan`; returns its size in bytes.
+local function drop(plan, line)
+  line.dropped, plan.is_unusual = line.dropped + 1, true
+  return 0
+end
+
+-- Reads one candidate into `plan`; returns its size in bytes. An entry that its record does not explain is odd, unless
+-- somebody said that there are tombstones.
 function choose_unusual(plan, line, i)
-  local id = line.ids[i]
-  local record, why = read(id, line.records[i] or nil)
-  if is_tombstone(id, line, line.entries[i], record, why) then
-    line.dropped, plan.is_unusual = line.dropped + 1, true
-    return 0
-  end
+  local id, entry, text = line.ids[i], line.entries[i], line.records[i] or nil
+  if entry and text and plain.has_ended(text) and has_dead(line) then return drop(plan, line) end -- mostly
+  local record, why = read(id, text)
+  local is_other = record and entry and entry ~= entry_of(id, record) -- it was taken out, and waits by another entry
+  if is_other or entry and why == 'missing' and has_dead(line) then return drop(plan, line) end
   local is_sound = record and record.state == 'waiting' and record.queue == line.queue and not record.is_later
   if is_sound and record.root and find_mark(record.root) ~= '' and not record.stop then
     plan.stopped[#plan.stopped + 1], plan.is_unusual, lines.unlisted[id] = id, true, 'nowhere'

@@ -2,8 +2,6 @@
 --exports is_open begin_line read_entries read_records read_on
 -- The entries of queues that may be claimed, and the records of their jobs. Writes nothing.
 -- A line is what one queue gives: its lists and sets one after the other, in the order of claims.
-local AHEAD = 200 -- entries of a line read past what was asked for: so many tombstones one call drops
-
 local PLAIN = { { 'ready' } }
 local RANKED = { { 'ready+', '-inf', '(0' }, { 'ready' }, { 'ready+', '0', '+inf' } }
 local SUSPECTS = { { 'suspects' } }
@@ -13,7 +11,7 @@ function begin_line(queue, of_suspects)
   local parts = of_suspects and SUSPECTS or bit.band(queue.flags, book.PLUS) ~= 0 and RANKED or PLAIN
   return {
     queue = queue.name, index = queue.index, quota = queue.quota, parts = parts, part = 1, counts = { 0, 0, 0 },
-    ids = {}, entries = {}, records = {}, asked = 0, seen = 0, dropped = 0,
+    ids = {}, entries = {}, records = {}, seen = 0, dropped = 0,
   }
 end
 
@@ -57,11 +55,13 @@ function read_records(lines, counts)
   end
 end
 
--- The next entry, with its record: reads on behind tombstones, up to a bound.
-function read_on(line)
+-- The next entry, with its record: reads on behind tombstones, as far as the call may. budget: how many are left for it.
+function read_on(line, budget)
   local i = line.seen + 1
   if line.records[i] ~= nil then return true end
-  if not line.ids[i] and #line.ids < line.asked + AHEAD then read_entries(line, 50) end
-  read_records({ line }, { 50 })
+  local count = math.min(50, budget.left)
+  if not line.ids[i] and count > 0 then read_entries(line, count) end
+  read_records({ line }, { count })
+  budget.left = budget.left - count
   return line.records[i] ~= nil
 end

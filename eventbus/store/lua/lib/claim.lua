@@ -3,40 +3,58 @@
 -- Claiming: choosing and reading come first, then the moves.
 -- A move writes the hold and then cuts the entry; nothing is popped, so nothing can be lost between two commands.
 
--- How many jobs each line gives: equal shares first, then what is left in order.
-local function share(lines, want)
-  local takes, left = {}, want
-  for i in ipairs(lines) do takes[i] = 0 end
-  for round = 1, 2 do
-    local part = round == 1 and math.ceil(want / math.max(#lines, 1)) or want
-    for i, line in ipairs(lines) do
-      local more = math.min(part, line.quota - takes[i], #line.ids - takes[i], left)
-      if more > 0 then
-        takes[i] = takes[i] + more
-        left = left - more
-      end
-    end
-  end
-  return takes
+local AHEAD = 400 -- entries that one call reads past those that it asked for: so many tombstones it drops at most
+
+local function begin_plan()
+  return {
+    ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {},
+    budget = { left = AHEAD },
+  }
 end
 
 -- One entry more than may be taken is asked for, to see whether more is left.
 local function read_line(plan, queue, count, of_suspects)
   local line = begin_line(queue, of_suspects)
-  line.asked = math.min(queue.quota, count) + 1
-  read_entries(line, line.asked)
+  read_entries(line, math.min(queue.quota, count) + 1)
   if line.is_foreign then plan.foreign[#plan.foreign + 1] = line.queue end
   plan.lines[#plan.lines + 1] = line
   return line
 end
 
+-- The lines of all queues, and how many jobs each gives: equal shares first, then what is left in order.
+local function read_lines(plan, queues, want)
+  local lines, takes, left = {}, {}, want
+  local asked = 0
+  for _, queue in ipairs(queues) do
+    if queue.quota > 0 then asked = asked + 1 end
+  end
+  local part = math.ceil(want / math.max(asked, 1))
+  for _, queue in ipairs(queues) do
+    if queue.quota > 0 then
+      local line = read_line(plan, queue, part)
+      lines[#lines + 1] = line
+      takes[#lines] = math.min(part, line.quota, #line.ids, left)
+      left = left - takes[#lines]
+    end
+  end
+  for i, line in ipairs(lines) do
+    local more = math.min(line.quota - takes[i], left)
+    if more > 0 and #line.ids > takes[i] then
+      read_entries(line, takes[i] + more + 1 - #line.ids)
+      more = math.min(more, #line.ids - takes[i])
+      takes[i], left = takes[i] + more, left - more
+    end
+  end
+  return lines, takes
+end
+
 -- Chooses at most `count` jobs of a line; `bytes` of bodies are left for all, but one job may always be taken.
 local function take_from(plan, line, count, bytes, choose_other)
-  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and read_on(line) do
+  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and read_on(line, plan.budget) do
     line.seen = line.seen + 1
     bytes = bytes - (choose(plan, line, line.seen) or choose_other(plan, line, line.seen))
   end
-  local has_more = line.ids[line.seen + 1] or is_open(line) and (read_on(line) or is_open(line))
+  local has_more = line.ids[line.seen + 1] or is_open(line) and (read_on(line, plan.budget) or is_open(line))
   plan.has_more[line.index] = plan.has_more[line.index] or has_more
   return bytes
 end
@@ -60,14 +78,10 @@ end
 -- At most `want` jobs and `bytes` of bodies, but always one job.
 -- suspects: '' for none, `first` or `last`; choose_other: `choose_unusual`.
 function read_claims(queues, want, bytes, suspects, choose_other)
-  local plan = { ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {} }
+  local plan = begin_plan()
   if want <= 0 then return plan end
   if suspects == 'first' and take_suspect(plan, queues, choose_other) then want = 0 end
-  local lines = {}
-  for _, queue in ipairs(queues) do
-    if queue.quota > 0 then lines[#lines + 1] = read_line(plan, queue, want) end
-  end
-  local counts = share(lines, want)
+  local lines, counts = read_lines(plan, queues, want)
   read_records(lines, counts)
   for i, line in ipairs(lines) do bytes = take_from(plan, line, counts[i], bytes, choose_other) end
   if suspects == 'last' then take_suspect(plan, queues, choose_other) end

@@ -61,6 +61,12 @@ function plain.count(text)
   return struct.unpack('>I6B', text, 3)
 end
 
+-- Whether a record is one of a job that has ended.
+function plain.has_ended(text)
+  local first = string.byte(text)
+  return first and first > 32 and first < 36
+end
+
 -- Whether a job that completed then may be forgotten: its record still says so, or cannot be read at all.
 function plain.is_over(text, ended)
   local first = string.byte(text)

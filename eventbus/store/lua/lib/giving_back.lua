@@ -1,4 +1,4 @@
---needs base epilogue putting_off record settle_rows stalls
+--needs base epilogue lines putting_off record settle_rows stalls
 --exports give_back
 -- Giving back what a worker holds and does not know of. It may have run: where the server forgot, in a failover, that
 -- it had ended. So that is a stall.
@@ -16,6 +16,7 @@ function give_back(jobs, worker, now)
     if record and record.state == 'waiting' and not record.is_later then
       record.id, ids[#ids + 1] = id, id
       note_stall(record, jobs[i].hold, worker, message)
+      lines.unlisted[id] = 'nowhere' -- until all are given back: one of them may stop the tree of another
       rows[#rows + 1] = { id = id, state = 'waiting', attempts = '', text = '', delay = 0, hold = jobs[i].hold }
     elseif record and record.state == 'waiting' then
       redis.call('HDEL', held, id)

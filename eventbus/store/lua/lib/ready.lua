@@ -9,6 +9,7 @@ gone = {} -- jobs that a stop took out while this call was about to place them
 -- record: what is read of the job, with its id. It goes to the end of its priority; to the head if it is lifo, or was
 -- given back (`is_back`): then what was given back first stands first. A suspect goes to the end of the suspects.
 function line_up(ready, queue, record, is_back)
+  if gone[record.id] then return end
   local line, kind = ready[queue] or {}, is_back and 'backs' or record.lifo and 'heads' or 'ends'
   ready[queue] = line
   local priority = tonumber(record.priority) or 0

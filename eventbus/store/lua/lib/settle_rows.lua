@@ -1,4 +1,4 @@
---needs base delays fields finish holds putting_off ready record trees verdict
+--needs base delays fields finish holds lines putting_off ready record trees verdict
 --exports complete_rows write_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 
@@ -25,6 +25,7 @@ local function settle_retry(row, now, retried, delayed)
     push(delayed, row.record.queue, now + row.delay, row.id)
   else
     change(row.id, 'token', false, 'attempts', row.attempts)
+    lines.unlisted[row.id] = 'nowhere' -- a row behind may stop its tree
     push(retried, row.record.queue, row.record)
   end
 end
@@ -34,6 +35,7 @@ local function settle_row(row, record, key_ttl, now, lists)
     settle_retry(row, now, lists.retried, lists.delayed)
   elseif row.state == 'waiting' then
     if record.token then change(row.id, 'token', false, 'began', Hold.time(row.hold)) end
+    lines.unlisted[row.id] = 'nowhere'
     record.time, record.place = Hold.time(row.hold), Hold.place(row.hold)
     lists.backs[#lists.backs + 1] = record
   elseif row.state == 'parked' then
