@@ -241,6 +241,12 @@ class Emitter:
             if reply_timeout is not None and not emission.done():
                 emission.bucket = self._tracker.deadlines.add(emission, reply_timeout)
             return await emission
+        except StoreUnavailable as error:
+            if self._is_stopping:  # the stop closed the connection under the look
+                raise ProviderStopped(
+                    "the provider stopped before the outcome came", job_id=job_id
+                ) from error
+            raise
         finally:
             self._tracker.drop(emission)
 

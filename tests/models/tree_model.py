@@ -40,15 +40,15 @@ class TreeModel:
 
     def add(self, chunk: Chunk) -> str:
         head = chunk.head
-        root = self.nodes.get(head.id)
-        is_known = bool(chunk.rows) and chunk.rows[0].id in self.nodes
-        if is_known:
-            return "new"
-        if not head.is_first and (root is None or root.stop or not root.is_pending):
-            return "gone"
+        root, is_known = self.nodes.get(head.id), bool(chunk.rows) and chunk.rows[0].id in self.nodes
+        is_open = root is not None and root.is_pending
+        if is_known or (not head.is_first and not is_open):
+            if is_known and is_open and not head.is_last:
+                self.deadlines[f"unopened:{head.id}"] = self.now + _UNOPENED
+            return "new" if is_known else "gone"
         self._add_members(chunk.rows, chunk.edges, adder=head.id)
         root = self.nodes[head.id]
-        if head.is_first and not head.is_last:
+        if not head.is_last:
             root.is_pending = True
             self.deadlines[f"unopened:{root.id}"] = self.now + _UNOPENED
         if head.is_last:

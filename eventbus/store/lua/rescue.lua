@@ -10,7 +10,7 @@
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard holds expired ready finish record stalls stopping heard epilogue marks
+--include base guard holds expired lines ready finish record stalls stopping heard epilogue marks
 
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
@@ -53,6 +53,7 @@ local ready, answer = {}, { 0 }
 local function rescue(job)
   local text = note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder))
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
+  lines.unlisted[job.id] = 'nowhere'
   local lease = job.lease
   if lease.tree and (marks[job.id] or '') ~= '' then lease.stop = marks[job.id] end -- since it was read
   if lease.cancel and lease.cancel ~= lease.root then

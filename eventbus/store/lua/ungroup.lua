@@ -19,6 +19,11 @@ local cancelled, is_done = 0, true
 
 local workers = count_workers(name, now, '')
 if workers > 0 and not force then return { 'served', workers, 0 } end
+for _, kind in ipairs({ 'ready', 'suspects' }) do
+  if not try('LLEN', key(kind, name)) then
+    return redis.error_reply('FOREIGN the key ' .. key(kind, name) .. ' has a value of another program; nothing was removed. Delete it, and remove the group again')
+  end
+end
 redis.call('SREM', key('groups', queue), group)
 if redis.call('EXISTS', key('groups', queue)) == 0 then redis.call('SREM', root .. ':grouped', queue) end
 

@@ -110,6 +110,21 @@ async def test_calls_under_way_end_with_their_provider_and_the_others_are_answer
     await second.stop()
 
 
+async def test_who_looks_for_a_result_when_the_provider_stops_is_told_of_the_stop(
+    make_provider: MakeProvider, admin: Callable[..., Any]
+) -> None:
+    provider, other = make_provider(), make_provider()
+    await other.start()
+    await provider.start()
+    admin("CLIENT", "PAUSE", 1500, "ALL")
+    waiting = asyncio.create_task(provider.result("0-unknown-1"))
+    await asyncio.sleep(0)
+    await provider.stop()
+    with pytest.raises(ProviderStopped, match="stopped before the outcome came"):
+        await asyncio.wait_for(waiting, 1)
+    await other.stop()
+
+
 async def test_an_emission_that_cannot_be_sent_in_time_fails_alone(
     desk: Desk, make_provider: MakeProvider, admin: Callable[..., Any]
 ) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from drivers.records import make_suspect
-from drivers.shards import CANCELLED, QUEUE, Shard, add_queue, row, settle, turn_queue
+from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
 from eventbus.emit.job_tree import Member
@@ -325,3 +325,18 @@ async def test_what_supersedes_at_a_priority_that_cannot_be_written_ends_nothing
     (verdict,) = await shard.add(row("new", key="k", print="p", priority=5, meeting=SUPERSEDE))
     assert (verdict.word, verdict.text) == ("foreign", place)
     assert await shard.state("old") == "waiting"
+
+
+async def test_a_root_whose_workers_die_too_often_leaves_no_tombstone_when_it_waits_to_undo(
+    shard: Shard,
+) -> None:
+    driver = TreeDriver(shard, repeats=False)
+    await driver.add(make_tree({}, on="wake"))
+    for _ in range(4):
+        assert await driver.claim() == ["f"]
+        shard.now += LEASE
+        await shard.rescue(max_stalls=3)
+    assert await shard.command("EXISTS", shard.shard_key("dead")) == 0
+    (look,) = await shard.survey(ROOTS)
+    assert look.waiting == 1
+    assert await driver.claim() == ["f"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, row, settle, turn_queue
 
+from eventbus.errors import StoreRefused
 from eventbus.store.script_rows import GroupRemoval
 
 GROUP = f"{QUEUE}@audit"
@@ -196,3 +197,16 @@ async def test_a_full_server_lets_a_removal_through(shard: Shard) -> None:
         assert sum(await _remove_all(shard)) == 2
     finally:
         await shard.command("CONFIG", "SET", "maxmemory", "0")
+
+
+@pytest.mark.parametrize("kind", ["ready", "suspects"])
+async def test_a_group_whose_line_has_another_programs_value_is_left_alone(
+    grouped: Shard, planted: set[str], kind: str
+) -> None:
+    place = grouped.key(kind, GROUP)
+    planted.add(place)
+    await grouped.command("SET", place, "junk")
+    with pytest.raises(StoreRefused, match="has a value of another program") as caught:
+        await _remove_all(grouped)
+    assert place in str(caught.value)
+    assert "audit" in await grouped.store.groups.of(QUEUE), "nothing was removed"

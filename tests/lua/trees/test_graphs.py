@@ -7,6 +7,7 @@ import pytest
 from drivers.shards import START, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 
+from eventbus.emit.job_tree import Member, Tree
 from eventbus.store.script_rows import REUSE, SUPERSEDE
 from eventbus.store.tree_store import Chunk, TreeVerdict
 
@@ -179,6 +180,21 @@ async def test_a_member_that_is_cancelled_before_its_tree_is_whole_stops_it(driv
     assert (page.root["stop"], page.root["stopper"]) == ("failed", "f/a")
     assert await driver.states() == {"f": "waiting", "a": "cancelled"}
     await driver.undo()
+
+
+async def test_a_nested_tree_that_is_cancelled_before_its_tree_is_whole_stops_that(
+    driver: TreeDriver,
+) -> None:
+    members = [
+        Member("f/n", STEPS, is_root=True),
+        Member("f/a", STEPS, needs=["f/n"], on="wake"),
+        Member("f/b", STEPS),
+    ]
+    first, _ = pieces_of(Tree("f", ROOTS, "{}", members, ["f/a", "f/b"], on="fail"), 3)
+    await driver.send(first)
+    assert await driver.cancel("f/n") == "asked"
+    assert await driver.claim() == [], "nothing of it runs"
+    assert (await driver.look()).root["state"] == "failed"
 
 
 # keys

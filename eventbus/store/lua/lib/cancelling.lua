@@ -34,14 +34,14 @@ end
 function cancel(id, call, text, now, key_ttl)
   local record = read_lease(id)
   if not record then return 'unknown' end
-  if record.tree and OPEN[record.state] then
-    if stop_tree(id, 'cancelled', call, text, now) then return 'asked' end
-    return record.stopper == call and 'asked' or 'over'
-  end
   if record.root and OPEN[record.state] and (fetch(record.root) or {}).pending then
     change(id, 'cancel', call)
     stop_tree(record.root, 'failed', id, text, now) -- it is not whole yet, and nobody may begin it
-    return 'ended'
+    return record.tree and 'asked' or 'ended'
+  end
+  if record.tree and OPEN[record.state] then
+    if stop_tree(id, 'cancelled', call, text, now) then return 'asked' end
+    return record.stopper == call and 'asked' or 'over'
   end
   if record.state == 'waiting' and not record.token then
     local hold = find_hold(id)

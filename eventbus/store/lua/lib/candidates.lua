@@ -1,5 +1,5 @@
 --needs base book entry
---exports is_open begin_line read_entries read_records read_on
+--exports is_open read_line read_lines read_records read_on
 -- The entries of queues that may be claimed, and the records of their jobs. Writes nothing.
 -- A line is what one queue gives: its lists and sets one after the other, in the order of claims.
 local PLAIN = { { 'ready' } }
@@ -7,7 +7,7 @@ local RANKED = { { 'ready+', '-inf', '(0' }, { 'ready' }, { 'ready+', '0', '+inf
 local SUSPECTS = { { 'suspects' } }
 
 -- queue: with its index among those of the call, and its flags.
-function begin_line(queue, of_suspects)
+local function begin_line(queue, of_suspects)
   local parts = of_suspects and SUSPECTS or bit.band(queue.flags, book.PLUS) ~= 0 and RANKED or PLAIN
   return {
     queue = queue.name, index = queue.index, quota = queue.quota, parts = parts, part = 1, counts = { 0, 0, 0 },
@@ -21,7 +21,7 @@ function is_open(line)
 end
 
 -- Reads up to `count` more entries.
-function read_entries(line, count)
+local function read_entries(line, count)
   while count > 0 and is_open(line) do
     local part, read, found = line.parts[line.part], line.counts[line.part], nil
     if part[2] then
@@ -39,6 +39,42 @@ function read_entries(line, count)
     if more < count then line.part = line.part + 1 end
     count = count - more
   end
+end
+
+-- Begins a line in the plan of a claim. One entry more than may be taken is asked for, to see whether more is left.
+function read_line(plan, queue, count, of_suspects)
+  local line = begin_line(queue, of_suspects)
+  read_entries(line, math.min(queue.quota, count) + 1)
+  if line.is_foreign then plan.foreign[#plan.foreign + 1] = line.queue end
+  plan.lines[#plan.lines + 1] = line
+  return line
+end
+
+-- The lines of all queues, and how many jobs each gives: equal shares first, then what is left in order.
+function read_lines(plan, queues, want)
+  local lines, takes, left = {}, {}, want
+  local asked = 0
+  for _, queue in ipairs(queues) do
+    if queue.quota > 0 then asked = asked + 1 end
+  end
+  local part = math.ceil(want / math.max(asked, 1))
+  for _, queue in ipairs(queues) do
+    if queue.quota > 0 then
+      local line = read_line(plan, queue, part)
+      lines[#lines + 1] = line
+      takes[#lines] = math.min(part, line.quota, #line.ids, left)
+      left = left - takes[#lines]
+    end
+  end
+  for i, line in ipairs(lines) do
+    local more = math.min(line.quota - takes[i], left)
+    if more > 0 and #line.ids > takes[i] then
+      read_entries(line, takes[i] + more + 1 - #line.ids)
+      more = math.min(more, #line.ids - takes[i])
+      takes[i], left = takes[i] + more, left - more
+    end
+  end
+  return lines, takes
 end
 
 -- Reads the records of the next entries of lines, `counts` of each: one command for all.

@@ -12,42 +12,6 @@ local function begin_plan()
   }
 end
 
--- One entry more than may be taken is asked for, to see whether more is left.
-local function read_line(plan, queue, count, of_suspects)
-  local line = begin_line(queue, of_suspects)
-  read_entries(line, math.min(queue.quota, count) + 1)
-  if line.is_foreign then plan.foreign[#plan.foreign + 1] = line.queue end
-  plan.lines[#plan.lines + 1] = line
-  return line
-end
-
--- The lines of all queues, and how many jobs each gives: equal shares first, then what is left in order.
-local function read_lines(plan, queues, want)
-  local lines, takes, left = {}, {}, want
-  local asked = 0
-  for _, queue in ipairs(queues) do
-    if queue.quota > 0 then asked = asked + 1 end
-  end
-  local part = math.ceil(want / math.max(asked, 1))
-  for _, queue in ipairs(queues) do
-    if queue.quota > 0 then
-      local line = read_line(plan, queue, part)
-      lines[#lines + 1] = line
-      takes[#lines] = math.min(part, line.quota, #line.ids, left)
-      left = left - takes[#lines]
-    end
-  end
-  for i, line in ipairs(lines) do
-    local more = math.min(line.quota - takes[i], left)
-    if more > 0 and #line.ids > takes[i] then
-      read_entries(line, takes[i] + more + 1 - #line.ids)
-      more = math.min(more, #line.ids - takes[i])
-      takes[i], left = takes[i] + more, left - more
-    end
-  end
-  return lines, takes
-end
-
 -- Chooses at most `count` jobs of a line; `bytes` of bodies are left for all, but one job may always be taken.
 local function take_from(plan, line, count, bytes, choose_other)
   while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and read_on(line, plan.budget) do
