@@ -344,7 +344,8 @@ class JobModel:
             self._unregister(worker)
             if len(rows) >= limit:
                 break
-        self._give_back([self.jobs[row[0]] for row in rows if row[1] == "rescued"])
+        back = [self.jobs[row[0]] for row in rows if row[1] == "rescued"]
+        self._give_back(sorted(back, key=lambda job: (job.claimed, job.id)))
         left = min(self.leases.values(), default=None)
         return -1 if left is None else max(0, left - self.now), rows
 

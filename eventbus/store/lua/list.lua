@@ -88,4 +88,6 @@ while 2 * seen < #page and seen < SEEN and found < limit do
   add_row(page[2 * seen - 1], page[2 * seen])
 end
 if 2 * seen >= #page then return { '', '', found, rows } end
-return { page[2 * seen - 1], page[2 * seen], found, rows }
+local last = page[2 * seen]
+if state == 'waiting' then last = end_page(last, page[2 * seen + 2]) end
+return { page[2 * seen - 1], last, found, rows }

@@ -28,7 +28,7 @@ for _, hold in ipairs(holds) do
     bad[#bad + 1] = { id = hold.id, queue = queue, why = why, holder = hold.holder }
   elseif record.state == 'waiting' then
     record.id, record.lease, record.holder = hold.id, read_lease(hold.id), hold.holder
-    record.lease.hold = hold.hold
+    record.lease.hold, record.time, record.place = hold.hold, hold.time, hold.place
     stalled[#stalled + 1] = record
   else
     strays[#strays + 1] = hold
@@ -49,7 +49,7 @@ local function describe(holder)
   )
 end
 
-local ready, answer = {}, { 0 }
+local ready, backs, answer = {}, {}, { 0 }
 local function rescue(job)
   local text = note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder))
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
@@ -72,7 +72,7 @@ local function rescue(job)
     end
     settle_stopped_root(job.id, now)
   else
-    line_up(ready, job.queue, job, true)
+    backs[#backs + 1] = job
   end
   return 'rescued'
 end
@@ -88,6 +88,8 @@ for _, job in ipairs(stalled) do
     answer[#answer + 1] = value
   end
 end
+table.sort(backs, is_older) -- of all workers
+for _, job in ipairs(backs) do line_up(ready, job.queue, job, true) end
 for _, worker in ipairs(over) do unregister(worker) end -- its next turn registers it again, if it lives
 end_call(ready, now)
 local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')

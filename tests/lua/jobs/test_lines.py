@@ -155,6 +155,18 @@ async def test_what_is_given_back_stands_first_in_the_order_of_its_claims(shard:
     assert await shard.members("ready") == [*(f"j{n}" for n in range(6)), "newest", "new", "low", "lower"]
 
 
+async def test_what_several_dead_workers_held_stands_in_the_order_of_its_claims(shard: Shard) -> None:
+    await shard.add(*(row(f"j{n}") for n in range(6)))
+    await shard.turn(want=3, worker="z")
+    shard.now += 1
+    await shard.turn(want=3, worker="a")
+    shard.now += 1
+    await shard.renew(worker="z")
+    shard.now += LEASE
+    await shard.rescue()
+    assert await shard.members("ready") == [f"j{n}" for n in range(6)]
+
+
 async def test_the_oldest_is_found_behind_tombstones(shard: Shard) -> None:
     await shard.add(*(row(each) for each in "abc"))
     shard.now += 1000
@@ -213,6 +225,23 @@ async def test_where_the_last_one_was_claimed_the_page_goes_on_at_the_head(shard
     _, cursor = await _page(shard, Cursor(), 5)
     await shard.turn(want=7)  # up to j5
     assert await _rest(shard, cursor) == ["j6", "j7", "j8", "low", "bad"]
+
+
+async def test_where_the_last_one_waits_again_the_page_goes_on_at_the_head(shard: Shard) -> None:
+    await shard.add(*(row(f"j{n:02}") for n in range(30)))
+    seen, cursor = await _page(shard, Cursor(), 10)
+    answer = await shard.turn(want=10)
+    again = [settle(each, answer.token, "delayed", "", attempts=1) for each in answer.claims]
+    await shard.turn(*again, want=0)
+    assert await _rest(shard, cursor) == [*(f"j{n}" for n in range(10, 30)), *seen]
+
+
+async def test_a_page_goes_on_while_jobs_are_put_at_the_head(shard: Shard) -> None:
+    await shard.add(*(row(f"j{n}") for n in range(9)))
+    seen, cursor = await _page(shard, Cursor(), 4)
+    await shard.add(*(row(f"first{n}", lifo=1) for n in range(20)))
+    assert await _rest(shard, cursor) == ["j4", "j5", "j6", "j7", "j8"]
+    assert seen == ["j0", "j1", "j2", "j3"]
 
 
 async def test_where_the_last_one_of_another_priority_is_gone_the_page_goes_on_behind_its_place(

@@ -1,22 +1,30 @@
 --needs base entry
---exports read_waiting is_in_line
+--exports read_waiting is_in_line end_page
 -- Pages of the jobs that wait, in the order of claims; the suspects, which are claimed by themselves, are last. Writes nothing.
--- The score of a job is its part (see PARTS), its place there, and its entry. Both ends of a list move between two
--- pages, so the next page looks for the entry again.
-local NEAR = 1000 -- entries on either side of its place in which the last one is looked for
+-- The score of a job is its part (see PARTS), its place there, and its entry; where a page ends, the next entry stands
+-- behind that. Both ends of a list move between two pages, so the next page looks for these two again.
+-- What must hold: a job that waits all the time and does not change its place is on one page at least. Only in the depth
+-- of a list, where more were claimed between two pages than NEAR, the next page may pass some over.
+local NEAR = 1000 -- entries on either side of its place in which one is looked for
 local LONGEST = 100000 -- entries from the head in which it is looked for then
 local PARTS = { { 'ready+', 'negative' }, { 'ready' }, { 'ready+' }, { 'suspects' } }
 
--- The place behind an entry that was seen at `place`. One that was claimed has none before it, so what follows is the head.
--- In the depth of a longer list the page goes on a little before that place, and may bring jobs again.
-local function find_place(name, entry, place)
+local function find_entry(name, entry, place)
   local first = math.max(0, place - NEAR)
   for i, each in ipairs(try('LRANGE', name, first, place + NEAR) or {}) do
-    if each == entry then return first + i end
+    if each == entry then return first + i - 1 end
   end
-  local found = try('LPOS', name, entry, 'MAXLEN', LONGEST)
-  if found then return found + 1 end
-  return place < LONGEST and 0 or first
+  return try('LPOS', name, entry, 'MAXLEN', LONGEST) or nil
+end
+
+-- Where a page goes on behind `entry`, which was seen at `place`, before `next_entry`. What is gone was claimed, and all
+-- before it; so is what moved away from the head, unless others were put there: then the two still stand together.
+local function find_place(name, entry, next_entry, place)
+  local found = find_entry(name, next_entry or entry, place)
+  if not found then return place < LONGEST and 0 or place - NEAR end
+  if not next_entry then return found <= place and found + 1 or 0 end
+  local is_moved = found > place + 1 and try('LINDEX', name, found - 1) ~= entry
+  return is_moved and 0 or found
 end
 
 -- The rank behind a member of a sorted set; where that is gone, of the first one behind its score.
@@ -36,8 +44,8 @@ local function read_ranked(name, is_negative, entry, place, count)
   return first < last and redis.call('ZRANGE', name, first, last - 1, 'WITHSCORES') or {}
 end
 
-local function read_listed(name, entry, place, count)
-  local first, found = entry and find_place(name, entry, tonumber(place)) or 0, {}
+local function read_listed(name, entry, next_entry, place, count)
+  local first, found = entry and find_place(name, entry, next_entry, tonumber(place)) or 0, {}
   for i, each in ipairs(try('LRANGE', name, first, first + count - 1) or {}) do
     found[2 * i - 1], found[2 * i] = each, whole(first + i - 1)
   end
@@ -46,7 +54,8 @@ end
 
 -- A flat list of job, score: at least `count` where there are so many behind the one that was seen.
 function read_waiting(queue, score, count)
-  local page, seen, place, entry = {}, string.match(score, '^(%d) (%S+) (.*)$')
+  local page, last, next_entry = {}, string.match(score, '^(.*)%z(.*)$')
+  local seen, place, entry = string.match(last or score, '^(%d) (%S+) (.*)$')
   for number = tonumber(seen or 1), #PARTS do
     local part = PARTS[number]
     local name, is_ranked, left = key(part[1], queue), part[1] == 'ready+', count - #page / 2
@@ -55,7 +64,7 @@ function read_waiting(queue, score, count)
     if is_ranked then
       found = read_ranked(name, part[2], entry, place, left)
     else
-      found = read_listed(name, entry, place, left)
+      found = read_listed(name, entry, next_entry, place, left)
     end
     for i = 1, #found, 2 do
       page[#page + 1] = is_ranked and found[i] or id_of(found[i])
@@ -70,4 +79,10 @@ end
 function is_in_line(id, record, score)
   local number, entry = string.match(score, '^(%d) %S+ (.*)$')
   return PARTS[tonumber(number)][1] == 'ready+' or entry == entry_of(id, record)
+end
+
+-- The score at the end of a page, with the entry that follows there.
+function end_page(score, following)
+  local number, entry = string.match(following, '^(%d) %S+ (.*)$')
+  return string.sub(score, 1, 1) == number and score .. '\0' .. entry or score
 end
