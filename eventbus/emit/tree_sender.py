@@ -129,22 +129,32 @@ class TreeSender:
                 self._deliver(pending, verdict)
 
     async def _send_chunks(self, pending: _PendingTree) -> None:
-        """Send a large tree chunk by chunk, only the first one if its key already stands for a tree."""
-        verdict: TreeVerdict | None = None
-        chunk = pending.chunks[0]
+        """Send a large tree chunk by chunk.
+
+        A tree that gave way to another one with its key while it was sent begins again, once: then it meets that one.
+        """
+        sent: list[Chunk] = []
         try:
-            for chunk in pending.chunks:
-                verdict = await self._send_chunk(chunk, pending.deadline)
-                if verdict.word != "new":
-                    break
+            verdict = await self._send_in_turn(pending, sent)
+            if verdict.word == "gone" and pending.chunks[0].head.key:
+                verdict = await self._send_in_turn(pending, sent)
         except BaseException as error:
             # Without its last chunk a tree never opens, so it counts as not sent.
-            self._fail(pending, error, is_last=chunk is pending.chunks[-1])
+            self._fail(pending, error, is_last=sent[-1] is pending.chunks[-1])
             if not isinstance(error, Exception):
                 raise
             return
-        if verdict is not None:
-            self._deliver(pending, verdict)
+        self._deliver(pending, verdict)
+
+    async def _send_in_turn(self, pending: _PendingTree, sent: list[Chunk]) -> TreeVerdict:
+        """Send the chunks one after the other, only the first one if the key already stands for a tree."""
+        verdict = TreeVerdict("new", "", "", "")
+        for chunk in pending.chunks:
+            sent.append(chunk)
+            verdict = await self._send_chunk(chunk, pending.deadline)
+            if verdict.word != "new":
+                break
+        return verdict
 
     async def _send_chunk(self, chunk: Chunk, deadline: float) -> TreeVerdict:
         """Send a chunk until the server knows what becomes of it."""

@@ -85,7 +85,6 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "up": ("what its failure does to those who need it, if not what they say", "plant"),
     "pending": ("1: of a root whose last chunk was not added yet", "graph"),
-    "taken": ("of a root that was not whole: the one that took its key over", "tree_keys"),
     "stop": ("why the tree stops: failed, cancelled or timeout", "record stopping"),
     "stopper": ("who stopped the tree: a member, a call, or `timeout`", "stopping"),
     "gentle": ("1: what runs in the stopped tree may end its attempt", "stopping"),

@@ -65,7 +65,7 @@ for _, tree in ipairs(trees) do
     plant(tree.rows, tree.id, tree.is_first and tree.is_last, lists, now)
     if tree.is_first and not tree.rows[1].is_known then write_root(tree) end
     if tree.is_last then open(tree) else await_next(tree.id, now) end
-    if tree.taken then give_way(tree.taken, tree.id, now) end
+    if tree.taken then give_way(tree.taken, now) end
     if tree.superseded then
       local why = 'superseded by job ' .. tree.id .. ', which has the same key'
       cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)

@@ -46,26 +46,42 @@ async def test_nothing_of_a_graph_runs_whose_caller_died_before_the_last_chunk(
 ) -> None:
     await kill_caller(run, proxy, when, where, "execute", "wide", "{}", KEY)
     async with run_caller(server) as flows:
-        joined = await flows.execute(flow_app.wide, flow_app.Order(), idempotency_key=KEY)
-        assert (await joined.status()).state == "pending"
+        (dead,) = [
+            job for job, each in Audit(server).jobs.items() if job.startswith("wide") and not each.root
+        ]
+        assert (await flows.handle(dead).status()).state == "pending"
         site.begin()
         other = await flows.execute(flow_app.order, flow_app.Order(7))
         assert await other.result() == "order 7"  # so the worker has looked for work
         assert {each.job for each in journal.read()} == {other.id}
-        left = let_minutes_pass(server, f"unopened:{joined.id}")
-        assert 0 < left <= 60, "a minute after its first chunk it goes"
-        error = await heard_of(joined)
-        assert isinstance(error, FlowCancelled)
-        assert "it was not added whole" in str(error)
+        left = let_minutes_pass(server, f"unopened:{dead}")
+        assert 0 < left <= 60, "a minute after its last chunk it goes"
+        error = await heard_of(flows.handle(dead))
+        assert isinstance(error, (FlowCancelled, UnknownJob))
         with pytest.raises(UnknownJob):
-            await flows.handle(joined.id).status()
+            await flows.handle(dead).status()
         await until("its members went by chores", lambda: Audit(server).left_open() == {})
         audit = Audit(server)
         assert (audit.problems, audit.left_open()) == ([], {})
         assert [job for job in audit.jobs if job.startswith("wide")] == []
         again = await flows.execute(flow_app.wide, flow_app.Order(), idempotency_key=KEY)
-        assert again.id != joined.id, "the key is free"
+        assert again.id != dead, "the key is free"
         assert await again.result() is None
+
+
+@pytest.mark.parametrize(("when", "where"), [("after", "plant"), ("before", "open")])
+async def test_the_next_caller_of_a_key_adds_its_flow_where_the_last_one_died_half_way(
+    when: When, where: str, server: Backend, proxy: Proxy, run: Run, site: Site
+) -> None:
+    await kill_caller(run, proxy, when, where, "execute", "wide", "{}", KEY)
+    site.begin()
+    async with run_caller(server) as flows:
+        flow = await flows.execute(flow_app.wide, flow_app.Order(), idempotency_key=KEY)
+        assert await flow.result() is None
+    await until("all of the other one is gone", lambda: Audit(server).left_open() == {})
+    audit = Audit(server)
+    assert audit.problems == []
+    assert {each.root for each in audit.jobs.values()} <= {"", flow.id}
 
 
 async def test_a_graph_runs_whose_caller_died_after_the_last_chunk(

@@ -126,12 +126,12 @@ async def test_a_tree_whose_adder_is_silent_gives_way_to_the_next_one_with_its_k
     shard.now += 2001
     next_one = _keyed("g", 10 if is_whole else 2)
     assert (await driver.send(next_one[0])).word == "new"
-    if not is_whole:  # the late adder of the first one has to ask, too
-        assert await driver.send(last) == TreeVerdict("pending", "f", "", "")
+    assert await driver.states() == {"f": "unknown"}
+    assert (await driver.send(last)).word == "gone"
+    if not is_whole:  # the late adder begins again, and has to ask
+        assert await driver.send(first) == TreeVerdict("pending", "f", "", "")
         assert (await driver.send(next_one[1])).word == "new"
-    assert await driver.send(last) == TreeVerdict("joined", "g", "open", "")
-    states = await driver.states()
-    assert states["f"] == "cancelled"
+    assert await driver.send(first) == TreeVerdict("joined", "g", "open", "")
     assert await shard.replies() == [], "nobody is told of a tree that nobody was promised"
     while await driver.run():
         pass
@@ -147,10 +147,12 @@ async def test_of_two_adders_that_both_stall_one_tree_is_whole_in_the_end(driver
     driver.shard.now += 2001
     await driver.send(two[0])
     driver.shard.now += 2001
-    assert (await driver.send(one[1])).word == "pending"
+    assert (await driver.send(one[1])).word == "gone"
     (three,) = _keyed("h", 10)
     assert (await driver.send(three)).word == "new"
-    for late in (one[1], two[1], one[2]):
+    for late in (two[1], one[2]):
+        assert (await driver.send(late)).word == "gone"
+    for late in (one[0], two[0]):
         assert await driver.send(late) == TreeVerdict("joined", "h", "open", "")
     assert [each for each in (await driver.turn()).claims if not each.id.startswith("h")] == []
 

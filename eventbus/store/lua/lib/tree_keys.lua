@@ -1,11 +1,11 @@
---needs base fields finish pointer record stopping
+--needs base fields finish pointer record stopping trees
 --exports await_next decide_tree give_way
 -- Trees that are added in several calls, and their keys. Until its last chunk a tree is pending: nothing of it runs.
 --
 -- What must hold: nobody is told to wait for a tree that may never be whole. So whose key stands for a pending tree is
 -- told to ask again, until that one is whole, and is joined then. Where its adder was not heard of for a moment, it may
--- have died: the tree gives way to the one that asks. Should its adder live, it is told so by its next call, and joins
--- that one in turn. A tree that gave way and one that nobody asked for are removed; of neither has anything run.
+-- have died: the tree is removed for the one that asks. Should its adder live, its next chunk is `gone`; it begins again,
+-- and meets its key as anybody does. Of a pending tree that is removed nothing has run, and nobody is told of its end.
 -- Crash windows: `adder-dies` (the next one with the key adds its own; without one it goes after a minute),
 -- `adder-stalls` (both send on: the key stands for one of them, and the chunks of the other add nothing).
 local GOES = 60000 -- ms after the last chunk that was heard of
@@ -41,10 +41,6 @@ local function decide_next(tree)
   local record = fetch(tree.id) or {}
   tree.word = (record.stop or not record.pending) and not tree.rows[1].is_known and 'gone' or 'new'
   tree.is_idle = tree.word == 'gone' or not record.pending
-  if not record.taken then return end
-  tree.word, tree.is_idle = 'gone', true
-  local job, print, state, text = follow(key('key', record.queue .. ':' .. tree.key), tree.meeting)
-  if job then meet(tree, job, print, state, text) end
 end
 
 -- What becomes of a tree, or of a chunk of one, that a call brings. Writes nothing.
@@ -66,13 +62,12 @@ function decide_tree(tree, now)
   if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print } end
 end
 
--- Ends a pending tree for another one that has its key now.
-function give_way(id, successor, now)
+-- Removes a pending tree for another one that has its key now.
+function give_way(id, now)
   local record = read_lease(id)
-  record.reply, record.joined = nil, nil -- its adder is told by its next call
+  record.reply, record.joined, record.is_removed = nil, nil, true
   redis.call('DEL', key('needs', id))
   end_pending(id)
-  change(id, 'taken', successor)
-  local why = 'job ' .. successor .. ', which has the same key, was added before this one was whole'
-  finish(id, record, 'cancelled', cjson.encode({ type = 'JobCancelled', message = why }), now, 0)
+  finish(id, record, 'cancelled', '{"type":"JobCancelled"}', now, 0)
+  removed[#removed + 1] = id
 end
