@@ -144,11 +144,15 @@ class Proxy:
         listener = await asyncio.start_unix_server(self._serve, self._place)
         self._listening.set()
         await self._stop.wait()
-        listener.close()
+        for (
+            place
+        ) in listener.sockets:  # no client is accepted any more; the end of the listener would lose one
+            self._loop.remove_reader(place)
         # A client that was accepted a moment ago is a task before it is served.
         while self._serving or len(asyncio.all_tasks()) > 1:
             self._break_all()
             await asyncio.sleep(0)
+        listener.close()
 
     def _break_all(self) -> None:
         for link in self._links:

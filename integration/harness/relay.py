@@ -60,11 +60,17 @@ class Relay:
         listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self._listening.set()
         await self._stop.wait()
-        listener.close()
-        while self._links:  # these tasks belong to the listener, which complains if they are cancelled
+        for (
+            place
+        ) in listener.sockets:  # no client is accepted any more; the end of the listener would lose one
+            self._loop.remove_reader(place)
+        while (
+            self._links or len(asyncio.all_tasks()) > 1
+        ):  # these tasks belong to the listener, which complains if they are cancelled
             for link in self._links:
                 self._ends[link].set()
             await asyncio.sleep(0)
+        listener.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = asyncio.current_task()

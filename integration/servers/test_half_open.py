@@ -77,6 +77,7 @@ async def test_an_emitter_behind_dead_connections_hears_its_results_and_emits_ag
         for each in waiting:
             await each.enqueued()
         await until("all run", lambda: len(journal.read("began")) == 20)
+        await until("it reads its replies, too", lambda: relay.alive == 2)
         assert await asyncio.to_thread(relay.forget) == 2
         gates("open")
         begin = time.monotonic()

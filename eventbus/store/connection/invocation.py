@@ -43,6 +43,7 @@ class Invocation:
         self._arguments = (len(keys), *keys, packed)
         self._prelude = prelude
         self.command: Command = ()
+        self.form: Form = form
         self.put(form)
 
     @classmethod

@@ -16,6 +16,7 @@ from drivers.servers import Server, free_port
 
 from eventbus import EmitError, EventProvider, ProviderStopped, StoreRefused, StoreUnavailable
 from eventbus.emit import uplink as module
+from eventbus.emit.reply_reader import ReplyReader
 from eventbus.emit.uplink import Uplink
 
 MakeProvider = Callable[..., EventProvider]
@@ -253,12 +254,24 @@ def test_an_uplink_of_a_loop_that_was_closed_without_a_stop_is_forgotten(
 
 
 async def test_the_reader_carries_no_facts_of_the_provider_that_came_first(
-    desk: Desk, make_provider: MakeProvider, stack: AsyncExitStack, uplink: Find
+    desk: Desk,
+    make_provider: MakeProvider,
+    stack: AsyncExitStack,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    facts: list[dict[str, Any]] = []
+    run = ReplyReader.run_timeouts
+
+    async def note(self: ReplyReader) -> None:
+        facts.append(structlog.contextvars.get_contextvars())
+        await run(self)
+
+    monkeypatch.setattr(ReplyReader, "run_timeouts", note)
     with structlog.contextvars.bound_contextvars(request="of the first"):
-        provider = await stack.enter_async_context(make_provider())
-    roles: Any = uplink(provider)._roles  # pyright: ignore[reportPrivateUsage]
-    assert not list(roles.get_context())
+        await stack.enter_async_context(make_provider())
+        await until(lambda: facts, "the role runs")
+    assert facts == [{}]
 
 
 @pytest.mark.slow
