@@ -33,6 +33,7 @@ from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.script_rows import JOIN, REUSE, SUPERSEDE, AddRow
+from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, current
 from eventbus.telemetry.spans import baggage_around, send_context
@@ -70,7 +71,8 @@ class Emitter:
     def __init__(self, uplink: Uplink, settings: Settings) -> None:
         """The emitter leaves `uplink` in `aclose`."""
         self._uplink = uplink
-        self.store = store = uplink.store.share(replicated=settings.durability == "replicated")
+        self.store: Store = uplink.store.share(replicated=settings.durability == "replicated")
+        store = self.store
         self._settings = settings
         self._tracker = CompletionTracker(store, uplink, settings=settings)
         self._buffer = SendBuffer(store, self._tracker, uplink.id)

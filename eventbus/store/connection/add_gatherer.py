@@ -74,14 +74,14 @@ class AddPart:
         sink: ReplySink,
     ) -> None:
         """`fields` are the values of `count` rows, one row after the other. `sink` gets the answer to this part."""
-        self.store = store
-        self.emitter = emitter
-        self.queues = queues
-        self.fields = fields
-        self.count = count
-        self.is_plain = is_plain
-        self.call = call
-        self.sink = sink
+        self.store: object = store
+        self.emitter: str = emitter
+        self.queues: Sequence[AddQueue] = queues
+        self.fields: list[Any] = fields
+        self.count: int = count
+        self.is_plain: bool = is_plain
+        self.call: StartedCall = call
+        self.sink: ReplySink = sink
         self.width: int = len(fields) // count
         """How many values a row has."""
         self.size: int = sum(map(len, fields[_BODY :: self.width]))
