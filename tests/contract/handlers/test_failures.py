@@ -304,7 +304,7 @@ async def test_an_emission_not_started_within_its_ttl_expires(
     make_provider: MakeProvider, until: Until
 ) -> None:
     provider = make_provider()
-    fresh = Event("fresh", payload=int, result=int, ttl="50ms")
+    fresh = Event("fresh", payload=int, result=int, ttl="500ms")
     ran: list[int] = []
 
     @provider.on(fresh)
@@ -314,12 +314,12 @@ async def test_an_emission_not_started_within_its_ttl_expires(
 
     async with provider:
         late = provider.emit(fresh, 1)
-        delayed = provider.emit(fresh, 2, delay="200ms")  # its ttl counts from when it is due
+        delayed = provider.emit(fresh, 2, delay="2s")  # its ttl counts from when it is due
         await late.enqueued()
-        over = time.monotonic() + 0.06
+        over = time.monotonic() + 0.6
         await until(lambda: time.monotonic() > over, "the ttl is over")
         async with provider.worker():
-            with pytest.raises(EmissionExpired, match=r"ttl of 0\.05 s") as caught:
+            with pytest.raises(EmissionExpired, match=r"ttl of 0\.5 s") as caught:
                 await late
             assert await delayed == 2
     assert (caught.value.event, caught.value.job_id) == ("fresh", late.job_id)
