@@ -16,9 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import redis
 
-__all__ = ["SCRIPTINGS", "Server", "free_port", "server_version"]
+__all__ = ["SCRIPTINGS", "WAYS", "Server", "free_port", "server_version"]
 
 _WITHIN = 10.0
 
@@ -104,3 +105,8 @@ SCRIPTINGS: tuple[Literal["functions", "eval"], ...] = (
     ("functions", "eval") if server_version() >= (7,) else ("eval",)
 )
 """The ways in which the server of the tests can run scripts. Whatever calls scripts is tested in each."""
+
+WAYS: list[Any] = [
+    pytest.param(way, marks=[pytest.mark.again] if place else []) for place, way in enumerate(SCRIPTINGS)
+]
+"""The same as parameters of a fixture: with the mark `again` for all ways but the first."""

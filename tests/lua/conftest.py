@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from drivers.servers import SCRIPTINGS, Server
+from drivers.servers import WAYS, Server
 from drivers.shards import Shard
 from drivers.tree_driver import TreeDriver
 
@@ -22,7 +22,7 @@ def server_url() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=SCRIPTINGS)
+@pytest.fixture(params=WAYS)
 def scripting(request: pytest.FixtureRequest) -> Any:
     """How the server runs the scripts of a test: each test runs in all ways, for all do the same."""
     return request.param

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from drivers.servers import SCRIPTINGS, Server
+from drivers.servers import WAYS, Server
 from models.bench import Bench
 
 
-@pytest.fixture(params=SCRIPTINGS)
+@pytest.fixture(params=WAYS)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     server = Server()
     server.start()
