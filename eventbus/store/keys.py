@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "queues": (
         "hash",
         "the book; `*`: edition, flags, offset of the shard's time, shards; queue -> flags (`book.lua`)",
-        "open_shard, add, turn, rescue, announce, ungroup",
+        "open_shard, add, turn, rescue, announce, sweep, ungroup",
         "never",
     ),
     "none": ("none", "nothing; each call names it, so that a cluster sees two keys", "nobody", "never"),

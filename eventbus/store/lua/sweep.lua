@@ -1,11 +1,11 @@
--- Removes finished jobs past their retention, a bounded number for each queue, and sees to it that the delayed ones
--- stand in `due`. The first write is one that a full server allows.
+-- Removes finished jobs past their retention, a bounded number for each queue. Sees to it that the delayed ones stand in
+-- `due`, and that the book knows of other priorities and of suspects, should somebody have removed it. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
---include base guard retain completed delays
+--include base book guard retain completed delays waking
 
 local now = read_now(take())
 local limit, count = take(), take()
@@ -14,6 +14,9 @@ redis.call('ZREM', root .. ':due', '')
 for _ = 1, count do
   local queue, keep_completed, age_completed, keep_failed, age_failed = take(), take(), take(), take(), take()
   note_delayed(queue)
+  if redis.call('EXISTS', key('ready+', queue)) == 1 then book.set(queue, book.PLUS) end
+  if redis.call('EXISTS', key('suspects', queue)) == 1 then book.set(queue, book.SUSPECTS) end
+  if book.changed[queue] then wake(queue, now) end
   removed = removed + completed.retain(queue, keep_completed, age_completed, limit, now)
   removed = removed + retain('failed', queue, keep_failed, age_failed, limit, now)
   removed = removed + retain('cancelled', queue, keep_failed, age_failed, limit, now)

@@ -7,11 +7,12 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
+from drivers.records import make_suspect
 from drivers.shards import LEASE, QUEUE, Shard, row, settle
 
 from eventbus.errors import StoreRefused
 from eventbus.store.connection.connector import Connector
-from eventbus.store.script_rows import LeaseRow
+from eventbus.store.script_rows import LeaseRow, SweepQueue
 from eventbus.store.store import Store
 
 
@@ -93,3 +94,16 @@ async def test_keys_of_the_first_edition_are_told_and_left_alone(
     (line,) = [each for each in logs if each["log_level"] == "warning"]
     assert "keys of the first edition" in line["event"]
     assert line["keys"] == f"{shard.store.keys.first_edition}:*"
+
+
+async def test_a_sweep_finds_what_a_removed_book_said_of_a_queue(shard: Shard) -> None:
+    await shard.announce()
+    await shard.add(row("ranked", priority=3), row("suspect"))
+    await shard.command(*make_suspect(shard.key("job", "suspect"), QUEUE))
+    await shard.command("DEL", shard.shard_key("queues"))
+    assert (await shard.turn()).claims == [], "the book that was made anew says nothing of the queue"
+    await shard.sweep(SweepQueue(QUEUE, 10, 1, 10, 1))
+    assert (await shard.turn(want=0)).woken == []
+    answers = [await shard.turn() for _ in range(2)]
+    assert [[each.id for each in answer.claims] for answer in answers] == [["ranked"], ["suspect"]]
+    assert QUEUE in answers[0].woken

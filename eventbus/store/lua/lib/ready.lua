@@ -54,7 +54,7 @@ local function extend(name, entries, is_head, is_reversed)
     if is_head then length = try('LPUSH', name, unpack(list, first, last)) else length = try('RPUSH', name, unpack(list, first, last)) end
     if not length then return nil end
   end
-  return length == count and count > 0
+  return length == count
 end
 
 -- The same for the sorted set of other priorities. One counter serves all queues of the shard: an order only has to rise.
@@ -66,8 +66,8 @@ local function rank(name, jobs)
     if each.is_back then place = -(order + 2 * count + 1 - i) elseif each.is_lifo then place = -place end
     list[2 * i - 1], list[2 * i] = whole(each.priority * SPAN + MIDDLE + place), each.id
   end
-  if count > 0 and not try_many('ZADD', name, list) then return nil end
-  return count > 0 and redis.call('ZCARD', name) == count
+  if not try_many('ZADD', name, list) then return nil end
+  return redis.call('ZCARD', name) == count
 end
 
 -- What is still to be placed as jobs of this kind, each once.
