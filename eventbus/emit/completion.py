@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from eventbus.emit.attendance import Attendance
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.lookup import Lookup
 from eventbus.emit.uplink import Uplink
@@ -47,7 +48,9 @@ class CompletionTracker:
         self._uplink = uplink
         self._waits = uplink.waits
         self._jobs = uplink.waits.jobs  # without a detour, for speed
-        self._lookup = Lookup(store, uplink.id, uplink.waits)
+        self.attendance: Attendance = uplink.attendance
+        """What the server knows of what this process awaits."""
+        self._lookup = Lookup(store, uplink.id, uplink.waits, uplink.attendance)
         self._settings = settings or Settings()
         self._is_stopping = False
         self._failed: weakref.WeakSet[PendingEmission[Any]] = weakref.WeakSet()

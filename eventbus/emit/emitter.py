@@ -97,7 +97,7 @@ class Emitter:
         with contextlib.nullcontext() if self._uplink.is_reading else availability.quiet():
             try:
                 await self.store.start(deadline=deadline, allow_eviction=self._settings.allow_eviction)
-                await self._uplink.reader.open(deadline=deadline)
+                await self._uplink.reader.keeper.open(deadline=deadline)
             except StoreUnavailable as error:
                 availability.note_failure(error)  # so that its return is logged
                 _log.warning("started without a server, trying on", error=str(error))

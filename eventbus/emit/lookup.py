@@ -7,6 +7,7 @@ Not here: when that is done (`reply_reader`; `emitter` for `provider.result`).
 
 from __future__ import annotations
 
+from eventbus.emit.attendance import Attendance
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import UnknownJob
 from eventbus.model import clock
@@ -22,10 +23,11 @@ _LOOK = 1000  # jobs that one call looks up at most
 class Lookup:
     """Looks jobs up over one store, and settles the emissions of a wait list."""
 
-    def __init__(self, store: Store, emitter: str, waits: WaitList) -> None:
+    def __init__(self, store: Store, emitter: str, waits: WaitList, attendance: Attendance) -> None:
         self._store = store
         self._emitter = emitter
         self._waits = waits
+        self._attendance = attendance
 
     async def look_up(self, ids: list[str], *, deadline: float) -> None:
         """Look up jobs and settle the ended ones; the outcomes of open jobs will be sent. Raises StoreError.
@@ -34,7 +36,10 @@ class Lookup:
         """
         for first in range(0, len(ids), _LOOK):
             chunk = ids[first : first + _LOOK]
-            for outcome in await self._store.look(self._emitter, chunk, join=True, deadline=deadline):
+            said = self._attendance.say_always()
+            for outcome in await self._store.look(
+                self._emitter, chunk, join=True, attendance=said, deadline=deadline
+            ):
                 if outcome.state in FINAL_STATES:
                     self._waits.settle(outcome)
                 elif outcome.text == "unlisted":

@@ -70,7 +70,9 @@ class QueuedEmission(msgspec.Struct, gc=False):  # not tracked by the garbage co
 class _Batch:
     """The emissions of one call and its repeats, and the queues to which their rows refer by place."""
 
-    __slots__ = ("deadline", "emissions", "keyed", "places", "queues", "sent", "since", "size")
+    __slots__ = (
+        "deadline", "emissions", "keyed", "number", "places", "queues", "said", "sent", "since", "size",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.emissions: list[QueuedEmission] = []
@@ -81,6 +83,10 @@ class _Batch:
         self.since = 0.0
         """When its first call was sent, in monotonic seconds."""
         self.deadline = 0.0
+        self.number = 0
+        """Its number among the calls of the attendance, which may be repeated until it ends."""
+        self.said = ""
+        """The name that the call under way says."""
         self.sent = 0
         """How many of the emissions, from the first on, are part of the call under way."""
 
@@ -91,6 +97,7 @@ class SendBuffer:
     def __init__(self, store: Store, tracker: CompletionTracker, emitter: str) -> None:
         self._store = store
         self._tracker = tracker
+        self._attendance = tracker.attendance
         self._emitter = emitter
         self._full: deque[_Batch] = deque()
         self._filling = _Batch()
@@ -179,6 +186,7 @@ class SendBuffer:
                 # Before the call: an outcome may overtake the answer, and is held back from here on.
                 self._tracker.expect_answers(batch.keyed)
                 batch.since = clock.monotonic()
+            batch.number = self._attendance.begin_call()
             self._send(batch)
 
     def _next_batch(self) -> _Batch:
@@ -198,8 +206,9 @@ class SendBuffer:
         try:
             batch.deadline = min([queued.deadline for queued in batch.emissions])
             rows = [queued.row for queued in batch.emissions[: batch.sent]]
+            said = batch.said = self._attendance.say()
             answer = asyncio.ensure_future(
-                self._store.add(self._emitter, batch.queues, rows, deadline=batch.deadline)
+                self._store.add(self._emitter, batch.queues, rows, deadline=batch.deadline, attendance=said)
             )
         except Exception as error:  # noqa: BLE001  (a failed call, so that the waiters get the error)
             answer = asyncio.get_running_loop().create_future()
@@ -229,6 +238,7 @@ class SendBuffer:
         batch = self._in_flight.pop(answer)
         error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
         if error is None:
+            self._attendance.confirm(batch.said)
             batch.emissions = self._deliver(batch, answer.result())
         elif isinstance(error, StoreError):
             batch.emissions = self._after_failure(batch, error)
@@ -237,6 +247,7 @@ class SendBuffer:
         if batch.emissions:
             self._send(batch)  # the answers for its keys are still owed
             return
+        self._attendance.end_call(batch.number)
         if batch.keyed:
             self._tracker.expect_answers(-batch.keyed)
         if self.unsent:

@@ -48,6 +48,8 @@ class _PendingTree(msgspec.Struct, gc=False):
     chunks: Sequence[Chunk]
     since: float
     deadline: float
+    number: int
+    """Its number among the calls of the attendance, which may be repeated until it ends."""
 
 
 class TreeSender:
@@ -69,7 +71,7 @@ class TreeSender:
         if self._is_ended:
             raise ProviderStopped(f"cannot add {emission.event}: the provider is stopping")
         now = clock.monotonic()
-        pending = _PendingTree(emission, chunks, now, now + patience)
+        pending = _PendingTree(emission, chunks, now, now + patience, self._tracker.attendance.begin_call())
         if chunks[0].head.key:
             self._tracker.expect_answers(1)
         # Before the call, so that no outcome finds its emission missing.
@@ -115,7 +117,7 @@ class TreeSender:
         chunks = [pending.chunks[0] for pending in batch]
         deadline = min(pending.deadline for pending in batch)
         try:
-            verdicts = await self._store.trees.add(self._emitter, chunks, deadline=deadline)
+            verdicts = await self._add(chunks, deadline)
         except BaseException as error:  # a cancellation too: the emissions must get their end
             for pending in batch:
                 self._fail(pending, error, is_last=True)
@@ -159,10 +161,14 @@ class TreeSender:
     async def _send_chunk(self, chunk: Chunk, deadline: float) -> TreeVerdict:
         """Send a chunk until the server knows what becomes of it."""
         while True:
-            (verdict,) = await self._store.trees.add(self._emitter, [chunk], deadline=deadline)
+            (verdict,) = await self._add([chunk], deadline)
             if verdict.word != "pending":
                 return verdict
             await asyncio.sleep(_PAUSE)
+
+    async def _add(self, chunks: Sequence[Chunk], deadline: float) -> list[TreeVerdict]:
+        said = self._tracker.attendance.say_always()
+        return await self._store.trees.add(self._emitter, chunks, deadline=deadline, attendance=said)
 
     def _deliver(self, pending: _PendingTree, verdict: TreeVerdict) -> None:
         """Notify the emission of a tree of the server's answer."""
@@ -190,6 +196,7 @@ class TreeSender:
         self._end(pending)
 
     def _end(self, pending: _PendingTree) -> None:
-        """Note that no answer for this tree's key is owed any more."""
+        """Note that no answer for this tree is owed any more."""
+        self._tracker.attendance.end_call(pending.number)
         if pending.chunks[0].head.key:
             self._tracker.expect_answers(-1)

@@ -55,6 +55,7 @@ from typing import Any
 
 import anyio
 
+from eventbus.emit.attendance import Attendance
 from eventbus.emit.reply_reader import ReplyReader
 from eventbus.emit.wait_list import WaitList
 from eventbus.errors import StoreError
@@ -83,7 +84,8 @@ class Uplink:
         )
         """The store of the uplink itself. Each provider uses a share of it."""
         self.waits: WaitList = WaitList()
-        self.reader: ReplyReader = ReplyReader(self.store, self.id, self.waits)
+        self.attendance: Attendance = Attendance(self.id, self.waits)
+        self.reader: ReplyReader = ReplyReader(self.store, self.id, self.waits, self.attendance)
         self.users: int = 0
         """How many providers have joined and not left."""
         self._numbers = itertools.count(1)
@@ -145,7 +147,8 @@ class Uplink:
     async def _run_roles(self) -> None:
         """Run all roles until the last provider leaves."""
         async with anyio.create_task_group() as roles:
-            for run in (self.reader.run_reader, self.reader.run_timeouts, self.reader.run_lookups):
+            reader = self.reader
+            for run in (reader.run_reader, reader.run_timeouts, reader.run_lookups, reader.keeper.run):
                 roles.start_soon(_keep_running, run, name=run.__qualname__)
             await self._stop.wait()
             roles.cancel_scope.cancel()

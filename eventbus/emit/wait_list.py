@@ -18,6 +18,7 @@ What must always hold:
 
 Crash windows:
     `reply-before-answer`  an outcome overtakes the answer to the add: it is held back
+    `early-dropped`        it does not fit in what is held back: the answer has it looked up
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from eventbus.store.script_rows import Outcome
 
 __all__ = ["WaitList"]
 
-# Bounds of the outcomes that are held back. One that is dropped is found by a later look.
+# Bounds of the outcomes that are held back. One that is dropped is looked up when an answer asks for it.
 EARLY_LIMIT = 10_000
 EARLY_AGE = 60.0  # seconds
 
@@ -51,8 +52,16 @@ class WaitList:
         self.unread: list[str] = []
         """Jobs that ended with an outcome that has to be read from their records."""
         self.unread_noted: asyncio.Event = asyncio.Event()
+        self.announced: int = 0
+        """How many outcomes had to be read from records so far."""
+        self.looked: int = 0
+        """How many of them, from the first on, were."""
+        self.late: int = 0
+        """How many there were when an answer last asked for one. That job may have ended long before."""
         self._early: dict[str, tuple[float, Outcome]] = {}
         self._owed_answers = 0
+        self._dropped_at = 0.0
+        """When an outcome was last not held back any more that an answer may have asked for."""
 
     def add(self, emission: PendingEmission[Any]) -> None:
         """Wait for the emission's job, beside other emissions that wait for it."""
@@ -75,12 +84,16 @@ class WaitList:
         if state in FINAL_STATES:
             # An empty text: only the key is left of the job, or the outcome is too large for the answer.
             self.settle(Outcome(job_id, state, text or None))
+            self.late = self.late if text else self.announced
             return
         if state == "unlisted":
             self.unlisted.add(job_id)
         when, early = self._early.get(job_id, (0.0, None))
         if early is not None and when >= since:
             self.settle(early)  # the outcome overtook this answer
+        elif self._dropped_at >= since and state == "open":
+            self._ask(job_id)  # perhaps it did, and was dropped
+            self.late = self.announced
 
     def expect_answers(self, count: int) -> None:
         """Count the adds with a key whose answer is owed. A negative `count` says that they were answered."""
@@ -95,8 +108,7 @@ class WaitList:
         """
         if outcome.text is None:
             if outcome.job in self.jobs or self._owed_answers:
-                self.unread.append(outcome.job)
-                self.unread_noted.set()
+                self._ask(outcome.job)
             return
         if self._owed_answers:
             self._hold(outcome)
@@ -130,6 +142,12 @@ class WaitList:
         """Return the jobs that emissions wait for and that are known to be in the server."""
         return [job_id for job_id, waiting in self.jobs.items() if any(one.is_enqueued for one in waiting)]
 
+    def _ask(self, job_id: str) -> None:
+        """Have the outcome of a job read from its record."""
+        self.unread.append(job_id)
+        self.announced += 1
+        self.unread_noted.set()
+
     def _hold(self, outcome: Outcome) -> None:
         """Hold an outcome back for an emission whose add is not answered yet."""
         now = clock.monotonic()
@@ -137,6 +155,7 @@ class WaitList:
         self._early[outcome.job] = (now, outcome)
         for job_id in _too_many(self._early, now):
             del self._early[job_id]
+            self._dropped_at = now
 
 
 def _too_many(early: dict[str, tuple[float, Outcome]], now: float) -> Iterable[str]:

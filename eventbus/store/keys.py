@@ -66,7 +66,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, sweep",
         "never",
     ),
-    "replies": ("stream", "outcomes for one emitter", "turn, rescue", "10 min after its emitter"),
+    "emitters": (
+        "zset",
+        "emitter that awaits outcomes, and the number of its attendance -> the time up to which it has got all of them",
+        "add, graph, look, attend",
+        "with its last emitter",
+    ),
+    "replies": ("stream", "outcomes for one emitter", "turn, rescue, attend", "10 min after its emitter"),
     "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
     "control": ("zset", "messages to one worker", "post, cancel, add", "2 min"),
     "serving": (

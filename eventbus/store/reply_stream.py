@@ -1,16 +1,20 @@
 """The reply stream of one emitter: the emitter alone creates, reads and trims it and keeps it alive.
 
-Workers add outcomes only while the stream exists. Reading goes on from a remembered position.
+Workers add outcomes only while the stream exists. Reading goes on from a remembered position. Besides outcomes the
+stream has marks of the emitter's own: who has read a mark has read all outcomes of calls before the one that made it.
 
 What must always hold:
 - no outcome depends on the stream alone. When a connection is lost, `read` raises; the caller then
-  calls `open`, which creates a missing stream again, and looks up the jobs that it still waits for;
+  calls `attend`, which creates a missing stream again, and looks up the jobs that it still waits for;
+- a mark that `read` returns stands behind no outcome that was lost. So a read that meets an entry which cannot be
+  decoded returns none, and `on_gone` is called before a stream is made anew;
 - a full server refuses none of these calls, because each worker has an emitter, and only workers
   empty a full server.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,11 +32,16 @@ _LIFE = 600  # seconds; the stream of an emitter that died goes by itself
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
+def _ignore() -> None: ...
+
+
 class ReplyStream:
     """One emitter's stream of outcomes, read over its own connection."""
 
-    def __init__(self, store: Store, emitter: str) -> None:
+    def __init__(self, store: Store, emitter: str, *, on_gone: Callable[[], None] = _ignore) -> None:
+        """`on_gone` is called when the stream was not there, before it is made."""
         self._caller = store._caller  # pyright: ignore[reportPrivateUsage]  (one package)
+        self._on_gone = on_gone
         self._emitter = emitter
         self._key = store.keys.replies(emitter)
         self._channel = Channel(
@@ -41,20 +50,40 @@ class ReplyStream:
         self._position = "0"
         self._trimmed = "0"
         self._corrupt = ""
+        self.mark: int = 0
+        """The highest mark that the last read met, 0 for none."""
+        self.is_at_end: bool = False
+        """Whether the last read met nothing."""
 
-    async def open(self, *, deadline: float | None = None) -> bool:
-        """Make sure that the stream exists and lives 10 more minutes. Return whether it was gone.
+    async def attend(
+        self,
+        attendance: str = "",
+        floor: int | str = "",
+        *,
+        mark: int | str = "",
+        deadline: float | None = None,
+        now: int | str = "",
+    ) -> tuple[int, bool]:
+        """Make sure that the stream exists and lives 10 more minutes. Return the server's time, and whether it was gone.
 
-        Reading starts over then.
+        Reading starts over then. `attendance`, `floor` and `mark`: see `attend.lua`. The time is 0 without them,
+        because a plain command is enough then.
         """
-        exists = await self._caller.command("EXPIRE", self._key, _LIFE, deadline=deadline)
+        time, exists = 0, 1
+        head = [now, self._emitter, _LIFE, 0, attendance, floor, mark]
+        if attendance:
+            time, exists = await self._caller.script("attend", head, deadline=deadline)
+        else:
+            exists = await self._caller.command("EXPIRE", self._key, _LIFE, deadline=deadline)
         if not exists:
+            self._on_gone()
             self._position = self._trimmed = "0"  # before the call, because its answer may be lost
-            await self._caller.script("listen", [self._emitter, _LIFE], deadline=deadline)
-        return not exists
+            head[3] = 1
+            time, _ = await self._caller.script("attend", head, deadline=deadline)
+        return time, not exists
 
     async def read(self) -> list[Outcome]:
-        """Wait up to 4 s for outcomes, and return them in their order. Tries once.
+        """Wait up to 4 s for outcomes, and return them in their order. Tries once. Sets `mark`.
 
         Raises StoreUnavailable; the position is kept, so that the next read misses nothing. An entry
         that cannot be decoded is skipped, and the next call raises StoreCorrupt once.
@@ -62,20 +91,27 @@ class ReplyStream:
         if self._corrupt:
             corrupt, self._corrupt = self._corrupt, ""
             raise StoreCorrupt(corrupt)
+        self.mark = 0
         reply = await self._channel.call(
             "XREAD", "COUNT", 500, "BLOCK", _BLOCK_MS, "STREAMS", self._key, self._position
         )
+        self.is_at_end = not reply
         if not reply:
             return []
         entries = reply[0][1]
         self._position = entries[-1][0].decode()
         outcomes: list[Outcome] = []
         for _, fields in entries:
-            if fields and fields[0] == b"d":
-                try:
+            kind = fields[0] if fields else b""
+            try:
+                if kind == b"d":
                     outcomes.extend(_outcomes(fields[1]))
-                except (msgspec.MsgspecError, ValueError) as error:
-                    self._corrupt = f"an entry of the reply stream {self._key} cannot be read: {error}"
+                elif kind == b"mark":
+                    self.mark = max(self.mark, int(fields[1]))
+            except (msgspec.MsgspecError, ValueError) as error:
+                self._corrupt = f"an entry of the reply stream {self._key} cannot be read: {error}"
+        if self._corrupt:
+            self.mark = 0
         return outcomes
 
     async def trim(self) -> None:
@@ -88,11 +124,16 @@ class ReplyStream:
         """End a blocked `read` at once with an entry that carries nothing."""
         await self._caller.script("nudge", [self._emitter], deadline=deadline)
 
-    async def aclose(self, *, delete: bool, deadline: float | None = None) -> None:
-        """Close the connection, and delete the stream if `delete`; by default within a second."""
+    async def aclose(self, *, delete: bool, attendance: str = "", deadline: float | None = None) -> None:
+        """Close the connection, and delete the stream if `delete`; by default within a second.
+
+        `attendance` ends with that, if there is one.
+        """
         await self._channel.aclose()
         if delete:
             deadline = clock.monotonic() + 1 if deadline is None else deadline
+            if attendance:
+                await self.attend(attendance, "left", deadline=deadline)
             await self._caller.command("DEL", self._key, deadline=deadline)
 
 

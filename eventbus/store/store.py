@@ -197,9 +197,12 @@ class Store:
         rows: Sequence[AddRow],
         *,
         deadline: float,
+        attendance: str = "",
         now: int | str = "",
     ) -> Awaitable[AddAnswer]:
         """Add emissions. The answer has a verdict for each row that did not simply become a new job.
+
+        `attendance`: under which the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
 
         If a connection is open, the call is written before this returns, without a task; among several shares,
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
@@ -208,7 +211,7 @@ class Store:
         plain = _plain_fields(rows)
         fields = list[Any](chain.from_iterable(rows)) if plain is None else plain
         counts = (0, len(rows)) if plain is None else (len(rows), 0)
-        head = (now, emitter, len(queues), *counts)
+        head = (now, emitter, attendance, len(queues), *counts)
         make = partial(_join_arguments, head, queues, fields)
         options: dict[str, Any] = {"deadline": deadline, "read": partial(_read_added, len(queues))}
         if self._adder is not None:
@@ -217,9 +220,11 @@ class Store:
             return self._caller.start("add", make(), **options)
         call = self._caller.join("add", make, **options)
         sink, is_plain = self._share.own(call), plain is not None
-        self._gatherer.put(
-            AddPart(self, emitter, queues, fields, count=len(rows), is_plain=is_plain, call=call, sink=sink)
+        part = AddPart(
+            self, emitter, queues, fields, count=len(rows), is_plain=is_plain, call=call, sink=sink
         )
+        part.attendance = attendance
+        self._gatherer.put(part)
         return call.result
 
     async def turn(
@@ -312,18 +317,20 @@ class Store:
         *,
         join: bool,
         max_bytes: int | None = None,
+        attendance: str = "",
         deadline: float | None = None,
+        now: int | str = "",
     ) -> list[Outcome]:
         """Look jobs up, and return their outcomes in the order of `ids`.
 
-        With `join`, `emitter` becomes a waiter of each job that is open. A job without a record has the
+        With `join`, `emitter` becomes a waiter of each job that is open, and awaits it as `attendance`. A job without a record has the
         state `unknown`. Once `max_bytes` of outcomes are read, the state of the remaining jobs is `later`;
         the first job is always read.
         """
         found: dict[str, Outcome] = {}
         left = list(ids)
         while left:
-            arguments: list[Any] = [emitter, max_bytes or _LOOK_BYTES, len(left)]
+            arguments: list[Any] = [now, emitter, attendance, max_bytes or _LOOK_BYTES, len(left)]
             arguments.extend(chain.from_iterable((job_id, int(join)) for job_id in left))
             flat = await self._caller.script("look", arguments, deadline=deadline)
             later: list[str] = []

@@ -70,10 +70,19 @@ class TreeStore:
         self._keys = keys
 
     async def add(
-        self, emitter: str, chunks: Sequence[Chunk], *, deadline: float, now: int | str = ""
+        self,
+        emitter: str,
+        chunks: Sequence[Chunk],
+        *,
+        deadline: float,
+        attendance: str = "",
+        now: int | str = "",
     ) -> list[TreeVerdict]:
-        """Add trees or chunks of them, and return a verdict for each chunk, in order."""
-        arguments: list[Any] = [now, emitter, len(chunks)]
+        """Add trees or chunks of them, and return a verdict for each chunk, in order.
+
+        `attendance`: see `Store.add`.
+        """
+        arguments: list[Any] = [now, emitter, attendance, len(chunks)]
         for chunk in chunks:
             arguments.extend(chunk.head)
             arguments.extend(chain.from_iterable(chunk.rows))

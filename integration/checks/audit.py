@@ -19,7 +19,15 @@ from eventbus.store.records import decode
 
 __all__ = ["Audit", "JobRecord", "reconcile"]
 
-_STAYS = ("never", "with its last job", "with its last root", "when empty", "when it is open", "by retention")
+_STAYS = (
+    "never",
+    "with its last job",
+    "with its last root",
+    "with its last emitter",
+    "when empty",
+    "when it is open",
+    "by retention",
+)
 _FINAL = ("completed", "failed", "cancelled")
 _LINES = ("ready", "ready+", "suspects")
 _CHUNK = 1000

@@ -77,9 +77,15 @@ class Shard:
     # operations
 
     async def add(
-        self, *rows: AddRow, queues: Sequence[AddQueue] = (add_queue(),), emitter: str = "em"
+        self,
+        *rows: AddRow,
+        queues: Sequence[AddQueue] = (add_queue(),),
+        emitter: str = "em",
+        attendance: str = "",
     ) -> list[AddVerdict]:
-        answer = await self.store.add(emitter, queues, rows, deadline=_FAR, now=self.now)
+        answer = await self.store.add(
+            emitter, queues, rows, deadline=_FAR, attendance=attendance, now=self.now
+        )
         self.widths = answer.widths
         return answer.verdicts
 

@@ -68,6 +68,7 @@ class _Recorder:
         return {
             "turn": [0, 0, [], [], [], [], []],
             "rescue": [0],
+            "attend": [0, 0],
             "look": ["state", "text"],
             "ungroup": ["done", 0, 0],
             "graph": [0, "new", "id", "", ""],
@@ -111,7 +112,7 @@ def _expected(name: str, **counts: int) -> list[Any]:
 
 async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     queues, adds = _sample(script_rows.AddQueue, 2), _sample(script_rows.AddRow, 3)
-    await store.add("emitter", queues, adds, deadline=0.0, now="now")
+    await store.add("emitter", queues, adds, deadline=0.0, attendance="attendance", now="now")
     fields = load_script("add").fields
     assert (
         recorder.arguments
@@ -125,10 +126,10 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
     adds = [row("a"), row("b", reply=0)]
     await store.add("emitter", [add_queue()], adds, deadline=0.0, now="now")
     plain = [value for each in adds for value in (each.id, each.queue, each.body, each.reply)]
-    assert recorder.arguments == ["now", "emitter", 1, 2, 0, *add_queue(), *plain]
+    assert recorder.arguments == ["now", "emitter", "", 1, 2, 0, *add_queue(), *plain]
     for other in (row("c", key="k"), row("c", due=1), row("c", priority=1), row("c", lifo=1)):
         await store.add("emitter", [add_queue()], [*adds, other], deadline=0.0, now="now")
-        assert recorder.arguments[3:5] == [0, 3]
+        assert recorder.arguments[4:6] == [0, 3]
 
 
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
@@ -178,11 +179,12 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     stream = ReplyStream(store, "emitter")
     await stream.nudge(deadline=0.0)
     assert recorder.arguments == _expected("nudge")
-    await stream.open()
-    assert recorder.arguments == _expected("listen", life=600)
-    await store.look("emitter", ["id"], join=True)
-    assert load_script("look").fields == {"head": ["emitter", "bytes", "jobs"], "jobs": ["id", "join"]}
-    assert [recorder.arguments[0], *recorder.arguments[2:]] == ["emitter", 1, "id", 1]
+    await stream.attend(**{name: _any(name) for name in ("attendance", "floor", "mark", "now")})
+    assert recorder.arguments == _expected("attend", life=600, makes=1)
+    await store.look("emitter", ["id"], join=True, attendance="attendance", now="now")
+    head = ["now", "emitter", "attendance", "bytes", "jobs"]
+    assert load_script("look").fields == {"head": head, "jobs": ["id", "join"]}
+    assert [*recorder.arguments[:3], *recorder.arguments[4:]] == ["now", "emitter", "attendance", 1, "id", 1]
 
 
 async def test_the_scripts_of_trees_get_what_their_headers_say(
@@ -193,7 +195,11 @@ async def test_the_scripts_of_trees_get_what_their_headers_say(
     members, edges = _sample(script_rows.MemberRow, 2), _sample(script_rows.EdgeRow, 3)
     fields = load_script("graph").fields
     verdicts = await store.trees.add(
-        "emitter", [Chunk(_sample(script_rows.TreeHead, 1)[0], members, edges)], deadline=0.0, now="now"
+        "emitter",
+        [Chunk(_sample(script_rows.TreeHead, 1)[0], members, edges)],
+        deadline=0.0,
+        attendance="attendance",
+        now="now",
     )
     assert verdicts == [TreeVerdict("new", "id", "", "")]
     assert recorder.arguments == [

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from models.answers import Answers
+from models.floors import WINDOW, Floors
 from models.job_model import JobModel, worker_of
 from models.job_model_values import Job, Turn
 from models.snapshots import ENDED, SUSPECT, Finals, Snapshot, told_to
@@ -18,7 +19,6 @@ from eventbus.store.script_rows import ClaimRow, TurnAnswer
 
 __all__ = ["JobChecker", "Wakes"]
 
-_WINDOW = 120_000
 _INLINE = 8192
 _LIVE = 60_000
 
@@ -33,6 +33,7 @@ class JobChecker:
         self._dead: dict[str, str] = {}
         """queue -> its tombstones after the last call."""
         self.answers = Answers()
+        self.floors = Floors()
 
     # claims
 
@@ -118,6 +119,7 @@ class JobChecker:
         self._check_pointers(now)
         self._check_told(now)
         assert now.zset("workers") == self.model.leases, "when the leases of workers end"
+        assert now.zset("emitters") == self.floors.scores, "up to when emitters have got all outcomes"
         messages = {worker: set(each) for worker, each in now.values["control"].items()}
         assert messages == self.model.messages, "what workers are to hear"
 
@@ -142,7 +144,8 @@ class JobChecker:
         """Retention may only remove ended jobs outside the window, over the count or age, oldest first."""
         for job in gone:
             assert job.state in ENDED, f"lost: {job}"
-            assert job.ended < self.model.now - _WINDOW, f"forgotten while it may be asked for: {job}"
+            limit = self.floors.limit(job.state, self.model.now)
+            assert job.ended < limit, f"forgotten while it may be asked for: {job}"
             count, age = self._limits(job)
             line = self._line(job.queue, job.state)
             newer = len(line) - 1 - line.index(job)
@@ -154,12 +157,13 @@ class JobChecker:
     def check_swept(self) -> None:
         """After a sweep without a limit, no job may be left that retention should have removed."""
         for job in self.model.jobs.values():
-            if job.state in ENDED and job.ended < self.model.now - _WINDOW:
+            if job.state in ENDED and job.ended < self.floors.limit(job.state, self.model.now):
                 count, age = self._limits(job)
+                age = age if job.state == "completed" else max(age, WINDOW)
                 line = self._line(job.queue, job.state)
                 newer = len(line) - 1 - line.index(job)
                 assert newer < count, f"kept beyond the count: {job}"
-                assert job.ended >= self.model.now - max(age, _WINDOW), f"kept beyond the age: {job}"
+                assert job.ended >= self.model.now - age, f"kept beyond the age: {job}"
 
     def _limits(self, job: Job) -> tuple[int, int]:
         kept = self.model.queues[job.queue.partition("@")[0]].kept

@@ -212,7 +212,13 @@ class Snapshot:
         if goes in ("with the record", "when empty", "when it is open"):
             assert name in self.jobs, f"{kind}:{name} has no record"
             assert life == -1, f"{kind}:{name} goes before its record"
-        elif goes in ("never", "with its last job", "with its last root", "by retention"):
+        elif goes in (
+            "never",
+            "with its last job",
+            "with its last root",
+            "with its last emitter",
+            "by retention",
+        ):
             assert life == -1, f"{kind}:{name} expires"
         elif kind == "held":
             assert (life == -1) == ("#" in self.values["held"][name]), f"the life of the holds of {name}"

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from models.bench import Bench
+from models.floors import EMITTERS, FloorRules
 from models.job_checker import JobChecker, Wakes
 from models.job_model import LEASE, JobModel
 from models.job_model_values import Queue, Turn
@@ -38,15 +39,14 @@ from eventbus.store.script_rows import (
     SweepQueue,
 )
 
-_FAR = 10.0**12
-_DAY = 86_400_000
+_FAR, _DAY = 10.0**12, 86_400_000
 _KEPT = {
     "a": SweepQueue("a", 2, 3_600_000, 1, 3_600_000),
     "b": SweepQueue("b", 1000, 200_000, 1000, 60_000),
 }
 _SERVED = {"both": ["a", "b", "b@g"], "one": ["a"]}
 _RESCUE = {"lease_ms": LEASE, "key_ttl_ms": _DAY}
-_WORKERS, _EMITTERS = ["w", "w+", "x"], ["em", "el", "gone"]
+_WORKERS = ["w", "w+", "x"]
 _PASSED = [1, 700, LEASE // 2 + 1, LEASE, 40_000, 130_000, 700_000]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
@@ -56,7 +56,7 @@ _SETTINGS = settings(
 )
 
 
-class Life(RuleBasedStateMachine):
+class Life(FloorRules, RuleBasedStateMachine):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -64,12 +64,12 @@ class Life(RuleBasedStateMachine):
         self.bench = bench
         self.store = bench.store
         bench.client.flushall()
-        for emitter in _EMITTERS[:2]:
+        for emitter in EMITTERS[:2]:
             name = self.store.keys.replies(emitter)
             bench.client.xadd(name, {"open": ""})
             bench.client.expire(name, 600)
         queues = [Queue("a", _KEPT["a"], 600_000), Queue("b", _KEPT["b"], 0)]
-        self.model = JobModel(START, queues, emitters=_EMITTERS[:2])
+        self.model = JobModel(START, queues, emitters=EMITTERS[:2])
         self.checker = JobChecker(self.model)
         self.wakes = Wakes()
         self.snapshot = Snapshot(bench.client)
@@ -89,11 +89,11 @@ class Life(RuleBasedStateMachine):
 
     # emitters
 
-    @initialize(emitter=st.sampled_from(_EMITTERS), rows=ROWS)
+    @initialize(emitter=st.sampled_from(EMITTERS), rows=ROWS)
     def add_first(self, emitter: str, rows: list[AddRow]) -> None:
         self.add(emitter, rows)
 
-    @rule(emitter=st.sampled_from(_EMITTERS), rows=ROWS | PLAIN, is_limited=st.booleans())
+    @rule(emitter=st.sampled_from(EMITTERS), rows=ROWS | PLAIN, is_limited=st.booleans())
     def add(self, emitter: str, rows: list[AddRow], is_limited: bool = False) -> None:
         named = [row._replace(id=f"j{self.count + n}") for n, row in enumerate(rows)]
         self.count += len(named)
@@ -115,7 +115,8 @@ class Life(RuleBasedStateMachine):
         names = ["a", "b"] if any(row.queue == 2 for row in rows) else ["a"]
         self.model.queues["a"].max_waiting = 2 if is_limited else ""
         queues = [AddQueue(name, 1, self.model.queues[name].max_waiting) for name in names]
-        added = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, now=self.model.now)
+        said = self.checker.floors.say(emitter, now := self.model.now, always=is_limited)
+        added = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, attendance=said, now=now)
         told = [each._replace(state="") if each.word == "full" else each for each in added.verdicts]
         assert told == self.model.add(emitter, names, rows)
         self.check()
@@ -125,10 +126,10 @@ class Life(RuleBasedStateMachine):
         known = ["none", *list(self.model.jobs)[-8:], *running]
         return draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
 
-    @rule(data=st.data(), emitter=st.sampled_from(_EMITTERS), join=st.booleans())
+    @rule(data=st.data(), emitter=st.sampled_from(EMITTERS), join=st.booleans())
     def look(self, data: st.DataObject, emitter: str, join: bool) -> None:
         ids = self._some_jobs(data.draw)
-        answer = self.bench.run(self.store.look, emitter, ids, join=join)
+        answer = self.look_up(emitter, ids, join=join)
         assert [tuple(each) for each in answer] == self.model.look(emitter, ids, join=join)
         self.check()
 
@@ -318,6 +319,7 @@ class Life(RuleBasedStateMachine):
         rows = [*_KEPT.values(), _KEPT["b"]._replace(queue="b@g")]
         before = len(self.model.jobs)
         removed = self.bench.run(self.store.sweep, rows, limit=limit, now=self.model.now)
+        self.checker.floors.sweep(self.model.now)
         self.check(may_forget=True)
         assert removed == before - len(self.model.jobs)
         if limit > 1:

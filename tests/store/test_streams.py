@@ -24,7 +24,7 @@ def shard(store: Store) -> Shard:
 @pytest.fixture
 async def stream(store: Store) -> AsyncIterator[ReplyStream]:
     stream = ReplyStream(store, "em")
-    await stream.open()
+    await stream.attend()
     yield stream
     await stream.aclose(delete=True)
 
@@ -104,7 +104,7 @@ async def test_opening_again_keeps_place_and_content(shard: Shard, stream: Reply
     await stream.read()
     await _end(shard, "b")
     await shard.command("EXPIRE", shard.key("replies", "em"), 5)
-    await stream.open()
+    await stream.attend()
     assert 590_000 < await shard.ttl("replies", "em") <= 600_000
     assert [each.job for each in await stream.read()] == ["b"]
 
@@ -116,7 +116,7 @@ async def test_a_stream_that_was_lost_is_made_anew_and_read_from_its_beginning(
     await stream.read()
     await shard.command("DEL", shard.key("replies", "em"))
     await _end(shard, "lost")
-    await stream.open()
+    await stream.attend()
     # A server that came back with less may also number its entries anew.
     key = shard.key("replies", "em")
     await shard.command("DEL", key)
@@ -128,7 +128,7 @@ async def test_a_stream_that_was_lost_is_made_anew_and_read_from_its_beginning(
 async def test_closing_removes_the_stream_when_asked_to(shard: Shard, store: Store) -> None:
     for delete, left in ((False, 1), (True, 0)):
         stream = ReplyStream(store, "short")
-        await stream.open()
+        await stream.attend()
         await stream.aclose(delete=delete)
         assert await shard.command("EXISTS", shard.key("replies", "short")) == left
 

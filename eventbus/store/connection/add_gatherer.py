@@ -59,7 +59,9 @@ _QUEUE, _BODY = 1, 2  # places among the values of a row
 class AddPart:
     """What one store adds in one call."""
 
-    __slots__ = ("call", "count", "emitter", "fields", "is_plain", "queues", "sink", "size", "store", "width")
+    __slots__ = (
+        "attendance", "call", "count", "emitter", "fields", "is_plain", "queues", "sink", "size", "store", "width",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,6 +78,8 @@ class AddPart:
         """`fields` are the values of `count` rows, one row after the other. `sink` gets the answer to this part."""
         self.store: object = store
         self.emitter: str = emitter
+        self.attendance: str = ""
+        """Under which the emitter awaits what it adds, `''` if the call need not say it."""
         self.queues: Sequence[AddQueue] = queues
         self.fields: list[Any] = fields
         self.count: int = count
@@ -190,7 +194,8 @@ class _GatheredCall:
         """Return the arguments of the call: as those of one store, with the places of the queues in this call."""
         queues = [queue for _, queue in self._queues.values()]
         counts = (self._rows, 0) if self._is_plain else (0, self._rows)
-        arguments: list[Any] = ["", self._emitter, len(queues), *counts, *chain.from_iterable(queues)]
+        said = max(part.attendance for part in self.parts)  # the emitter's; one is enough for the call
+        arguments: list[Any] = ["", self._emitter, said, len(queues), *counts, *chain.from_iterable(queues)]
         for part in self.parts:
             fields = part.fields.copy()  # the part keeps its own, in case it has to go on alone
             places = self._places(part)

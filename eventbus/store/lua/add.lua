@@ -4,7 +4,8 @@
 -- A call has rows of one kind: `plain` ones ask for nothing but perhaps a reply.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
--- head: now emitter queues plain rows
+-- head: now emitter attendance queues plain rows
+--   attendance: see `attend.lua`; '' where the emitter said it lately
 -- queues: queue has_default max_waiting
 -- plain: id queue body reply
 -- rows: id queue body key print delay due priority lifo reply meeting
@@ -17,10 +18,10 @@
 --     later (not looked at, for the rows before it make as many jobs as a call may)
 --   state of a job that was joined: completed | failed | cancelled | open (its end will be told) | unlisted (open, but
 --     so many wait for it that the emitter has to ask)
---include base guard plain
+--include base guard plain floors
 
 local now = read_now(take())
-local emitter, queue_count, plain_count, row_count = take(), take(), take(), take()
+local emitter, attendance, queue_count, plain_count, row_count = take(), take(), take(), take(), take()
 local answer = { now }
 
 local queues, names, are_simple = {}, {}, true -- simple: for the default group alone, and without a limit
@@ -43,6 +44,7 @@ end
 
 for i = 1, queue_count do answer[i + 1] = #queues[i].targets end
 
+floors.hold(attendance, now)
 if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now, answer) then return answer end
 --include pointer enqueue presence accept joining
 

@@ -3,7 +3,7 @@
 -- The first write is one that a full server refuses.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
--- head: now emitter trees
+-- head: now emitter attendance trees
 -- trees: id is_first is_last key print meeting reply rows edges
 --   is_first: the first of its rows is the root
 -- rows: id root queue body priority delay on up tree timeout
@@ -16,10 +16,10 @@
 --   word: new | joined | other (joined, with another payload) | gone (no root to go on with) |
 --     pending (another tree has its key, which is not whole yet: to be asked again)
 --   state: open | unlisted (see `add.lua`) | completed | failed | cancelled, of what was joined, with its outcome
---include base guard fields joining ready trees stopping cancelling leaves rows plant pointer tree_keys epilogue waking
+--include base guard floors fields joining ready trees stopping cancelling leaves rows plant pointer tree_keys epilogue waking
 
 local now = read_now(take())
-local emitter, tree_count = take(), take()
+local emitter, attendance, tree_count = take(), take(), take()
 local answer, trees = { now }, {}
 
 for i = 1, tree_count do
@@ -31,6 +31,7 @@ for i = 1, tree_count do
   trees[i] = tree
 end
 
+floors.hold(attendance, now)
 local ready = {}
 local lists = { ready = ready, leaves = {}, due = {} }
 local function join(tree)

@@ -2,15 +2,16 @@
 -- Bounded in bytes: rows past the bound answer `later`. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: emitter bytes jobs
+-- head: now emitter attendance bytes jobs
+--   attendance: see `attend.lua`; only who joins has one
 -- jobs: id join
 -- answer: for each job: state text
 --   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
 --   state: a job state (`waiting` also where it runs, for a job that is joined) | unknown (no record) | later
---include base guard fields holds joining
+--include base guard floors fields holds joining
 
 local MOST = 20000 -- holds that one call asks for, of all workers together
-local emitter, bytes, count = take(), take(), take()
+local now, emitter, attendance, bytes, count = take(), take(), take(), take(), take()
 local rows, joins, waiting, places = {}, {}, {}, {}
 local left = math.max(1, math.floor(MOST / math.max(1, redis.call('ZCARD', root .. ':workers'))))
 
@@ -44,7 +45,10 @@ load_holds(waiting)
 for _, id in ipairs(waiting) do
   if find_hold(id) then rows[places[id]] = 'active' end
 end
-if next(joins) then begin_writing() end
+if next(joins) then
+  begin_writing()
+  floors.hold(attendance, read_now(now))
+end
 for place, id in pairs(joins) do
   if not join_job(id, emitter) then rows[place] = 'unlisted' end
 end

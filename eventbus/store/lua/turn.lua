@@ -90,13 +90,13 @@ if not is_plain then
   wake_filled(filled, now)
   due_at = next_due()
 end
-flush_ends()
+local lengths = flush_ends()
 -- Where few ended, one turn of eight asks; the time decides which, for calls that settle may all have even numbers.
 for i, queue in ipairs(queues) do
   local most = math.max(queue.completed or 0, queue.failed or 0, queue.cancelled or 0)
   if most >= 8 or most > 0 and (now + i) % 8 == 0 then
     load_retention()
-    retain_ended(queue, (now + i) % 8 == 0, now)
+    completed.retain_ended(queue, (now + i) % 8 == 0, now, lengths)
   end
 end
 

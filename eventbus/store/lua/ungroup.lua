@@ -8,7 +8,7 @@
 --   call, text: as for `cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard entry retain completed record holds cancelling presence lines epilogue
+--include base guard entry floors retain completed record holds cancelling presence lines epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
 local now = read_now(take())
@@ -72,7 +72,7 @@ end_call(ready, now)
 
 -- No worker sweeps this queue any more: what ended in it gets an expiry in the place of its entry.
 local function expire(id, ended, age)
-  local rest = whole(math.max(ended + math.min(age, LONGEST) - now, WINDOW))
+  local rest = whole(math.max(ended + math.min(age, LONGEST) - now, floors.WINDOW))
   for _, each in ipairs(record_keys({ id })) do redis.call('PEXPIRE', each, rest) end
 end
 

@@ -53,7 +53,7 @@ class Load:
     def __enter__(self) -> Self:
         caller = self._caller()
         caller.call("open_shard", [EDITION, self._keys.first_edition])
-        caller.call("listen", [self.emitter, 600])
+        caller.call("attend", ["", self.emitter, 600, 1, "", "", ""])
         self._adding = [self._threads.submit(each.run, self._is_enough) for each in self._adders]
         self._working = [self._threads.submit(each.run, self._is_ending) for each in self._workers]
         return self

@@ -29,14 +29,14 @@ class Server:
         self.script: list[str] = []
         self.sizes: list[int] = []
 
-    async def add(self, emitter: str, queues: Any, rows: Any, *, deadline: float) -> Any:
+    async def add(self, emitter: str, queues: Any, rows: Any, **options: Any) -> Any:
         self.sizes.append(len(rows))
         word = self.script.pop(0) if self.script else ""
         if word == "refused":
             raise StoreRefused("maxmemory is reached", code="OOM")
         if word == "away":
             raise StoreUnavailable("no server at nowhere:1", sent=False)
-        answer = await self._add(emitter, queues, rows, deadline=deadline)
+        answer = await self._add(emitter, queues, rows, **options)
         if word == "held":
             await asyncio.Event().wait()
         if word == "lost":

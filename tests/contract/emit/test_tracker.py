@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from eventbus import EventProvider, ProviderStopped
-from eventbus.emit import reply_reader
+from eventbus.emit import stream_keeper
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.wait_list import EARLY_AGE, EARLY_LIMIT, WaitList
 from eventbus.model import clock
@@ -216,7 +216,7 @@ async def test_outcomes_come_within_seconds_after_the_reply_stream_was_lost(
 async def test_a_busy_stream_is_kept_alive(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply_reader, "_ASK_EACH", 0.05)
+    monkeypatch.setattr(stream_keeper, "_EACH", 0.05)
     provider = make_provider()
 
     @provider.on("ask")

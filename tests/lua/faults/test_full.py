@@ -115,11 +115,11 @@ async def test_an_emitter_opens_its_stream_reads_and_stops(shard: Shard) -> None
     await shard.add(row("a"))
     await _fill(shard)
     stream = ReplyStream(shard.store, "em")
-    await stream.open()
+    await stream.attend()
     assert 590_000 < await shard.ttl("replies", "em") <= 600_000
     await shard.run("completed")
     assert [each.job for each in await stream.read()] == ["a"]
-    await stream.open()
+    await stream.attend()
     await stream.nudge(deadline=time.monotonic() + 5)
     assert await stream.read() == []
     await stream.trim()

@@ -64,6 +64,7 @@ async def test_pages_go_on_where_they_ended_while_both_ends_of_the_list_move(sha
 
 async def test_retention_takes_the_oldest_by_count_and_by_age(shard: Shard) -> None:
     await _complete(shard, "a", "b", "c", "d")
+    await shard.command("ZADD", shard.shard_key("emitters"), START, "em:1")  # somebody awaits them all
     shard.now = START + 3000 + _WINDOW  # the end of c is as old as the window
     assert await shard.sweep(SweepQueue(QUEUE, 0, 10**9, 0, 0), limit=1) == 1
     assert await shard.sweep(SweepQueue(QUEUE, 0, 10**9, 0, 0)) == 1

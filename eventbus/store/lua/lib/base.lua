@@ -79,12 +79,14 @@ function try(...)
   return nil
 end
 
--- `call_many` on a key where somebody else's type may stand. Returns whether it was ours.
+-- `call_many` on a key where somebody else's type may stand. Returns the last answer, false where it was not ours.
 function try_many(command, name, list)
+  local answer = true
   for first = 1, #list, 1000 do
-    if not try(command, name, unpack(list, first, math.min(first + 999, #list))) then return false end
+    answer = try(command, name, unpack(list, first, math.min(first + 999, #list)))
+    if not answer then return false end
   end
-  return true
+  return answer
 end
 
 -- Appends one or two values to the list under `name`, made when missing.

@@ -1,4 +1,4 @@
---needs base format retain
+--needs base floors format retain
 --exports completed
 -- `completed:<queue>`: the jobs of a queue that completed, oldest first, as a list. An entry is when the job ended, 13
 -- digits, and the job. `cuts` counts what was ever cut from the head of each list, so that an entry keeps its number
@@ -16,15 +16,15 @@ function completed.read(queue, first, last)
 end
 
 -- How many of the oldest entries may go: by count, and by age.
-local function count_old(queue, count, age, limit, now)
-  local over = math.min(redis.call('LLEN', key('completed', queue)) - count, limit)
-  local entries, old = completed.read(queue, 0, limit - 1), 0
+local function count_old(entries, over, age, now)
+  local old = 0
   for i, each in ipairs(entries) do
-    local may_go = i <= over or (each.ended or 0) < now - math.max(age, WINDOW)
-    if not may_go or (each.ended or 0) >= now - WINDOW then break end
+    local ended = each.ended or 0
+    if i > over and ended >= now - age then break end
+    if ended >= now - floors.WINDOW and ended >= floors.read(now) then break end -- somebody may ask for it
     old = i
   end
-  return entries, old
+  return old
 end
 
 -- The first entries, without those of jobs that run again or did so since.
@@ -37,12 +37,14 @@ local function list_confirmed(entries, count)
   return ids
 end
 
--- Removes at most `limit` jobs past `count` or `age` (ms); returns how many.
-function completed.retain(queue, count, age, limit, now)
-  local first = completed.read(queue, 0, 0)[1]
-  if not first or (first.ended or 0) >= now - WINDOW then return 0 end
-  local entries, old = count_old(queue, count, age, limit, now)
-  if old == 0 then return 0 end
+-- Removes at most `limit` jobs past `count` or `age` (ms); returns how many. `length`: of the list, where it is known.
+-- The first entry mostly says that nothing may go.
+function completed.retain(queue, count, age, limit, now, length)
+  local first = completed.read(queue, 0, 0)
+  length = first[1] and (length or redis.call('LLEN', key('completed', queue)))
+  if not first[1] or count_old(first, length - count, age, now) == 0 then return 0 end
+  local entries = completed.read(queue, 0, limit - 1)
+  local old = count_old(entries, math.min(length - count, limit), age, now)
   redis.call('LTRIM', key('completed', queue), old, -1)
   try('HINCRBY', root .. ':cuts', queue, old)
   local ids = list_confirmed(entries, old)
@@ -53,4 +55,25 @@ end
 function completed.unlist(queue, id, ended)
   local name = key('completed', queue)
   if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, string.format('%013.0f', ended) .. id) end
+end
+
+local ENDED = { 'completed', 'failed', 'cancelled' }
+
+-- Removes what may go of the states in which jobs of the queue have just ended. Few ends do not ask
+-- each time, but in one turn of eight (`is_asked`), and for all eight: what ends may not outrun what goes. `lengths`: of
+-- the lists to which the turn has added.
+function completed.retain_ended(queue, is_asked, now, lengths)
+  for _, state in ipairs(ENDED) do
+    local count, is_completed = queue[state], state == 'completed'
+    if count and (is_asked or count >= 8) then
+      local keep = is_completed and queue.keep_completed or queue.keep_failed
+      local age = is_completed and queue.age_completed or queue.age_failed
+      local limit = (count >= 8 and 2 or 16) * count + 16
+      if is_completed then
+        completed.retain(queue.name, keep, age, limit, now, lengths[queue.name])
+      else
+        retain(state, queue.name, keep, age, limit, now)
+      end
+    end
+  end
 end

@@ -41,11 +41,14 @@ local function expire_unlisted(id)
   for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, id), KEPT) end
 end
 
--- The last write of a call: what ended is listed, and each emitter gets one entry.
+-- The last write of a call: what ended is listed, and each emitter gets one entry. Returns how long the lists of
+-- completed jobs are now.
 -- NOMKSTREAM: the stream of an emitter that is gone does not come back.
 function flush_ends()
+  local lengths = {}
   for queue, list in pairs(done) do
-    if not try_many('RPUSH', key('completed', queue), list) then
+    lengths[queue] = try_many('RPUSH', key('completed', queue), list)
+    if not lengths[queue] then
       for _, entry in ipairs(list) do expire_unlisted(string.sub(entry, 14)) end
     end
   end
@@ -57,4 +60,5 @@ function flush_ends()
   for emitter, rows in pairs(replies) do
     try('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))
   end
+  return lengths
 end

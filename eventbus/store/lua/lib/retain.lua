@@ -1,7 +1,7 @@
---needs base chore_list completed format
---exports WINDOW record_keys forget forget_ties retain retain_ended
--- Removing finished jobs: bounded work in each call, oldest first.
-WINDOW = 120000 -- an outcome younger than this may still be asked for by its emitter
+--needs base chore_list floors format
+--exports record_keys forget forget_ties retain
+-- Removing finished jobs: bounded work in each call, oldest first. Those that failed or were cancelled stay for WINDOW
+-- at least, also where nobody awaits them: who repeats a cancel is to hear what became of it.
 
 local to_forget = 200 -- members of trees that one call removes; the rest is a chore
 local forget_members
@@ -78,36 +78,16 @@ end
 function retain(state, queue, count, age, limit, now)
   local name = key(state, queue)
   local first = (try('ZRANGE', name, 0, 0, 'WITHSCORES') or {})[2]
-  if not first or tonumber(first) >= now - WINDOW then return 0 end
+  if not first or tonumber(first) >= now - floors.WINDOW then return 0 end
   local over = math.min(redis.call('ZCARD', name) - count, limit)
-  local too_old = '(' .. whole(now - math.max(age, WINDOW))
+  local too_old = '(' .. whole(now - math.max(age, floors.WINDOW))
   local gone = redis.call('ZRANGEBYSCORE', name, '-inf', too_old, 'LIMIT', 0, limit)
   if over > #gone then
-    gone = redis.call('ZRANGEBYSCORE', name, '-inf', '(' .. whole(now - WINDOW), 'LIMIT', 0, over)
+    gone = redis.call('ZRANGEBYSCORE', name, '-inf', '(' .. whole(now - floors.WINDOW), 'LIMIT', 0, over)
   end
   if #gone > 0 then
     call_many('ZREM', name, gone)
     forget(gone)
   end
   return #gone
-end
-
-local ENDED = { 'completed', 'failed', 'cancelled' }
-
--- Removes what may go of the states in which jobs of the queue have just ended. Few ends do not ask
--- each time, but in one turn of eight (`is_asked`), and for all eight: what ends may not outrun what goes.
-function retain_ended(queue, is_asked, now)
-  for _, state in ipairs(ENDED) do
-    local count, is_completed = queue[state], state == 'completed'
-    if count and (is_asked or count >= 8) then
-      local keep = is_completed and queue.keep_completed or queue.keep_failed
-      local age = is_completed and queue.age_completed or queue.age_failed
-      local limit = (count >= 8 and 2 or 16) * count + 16
-      if is_completed then
-        completed.retain(queue.name, keep, age, limit, now)
-      else
-        retain(state, queue.name, keep, age, limit, now)
-      end
-    end
-  end
 end
