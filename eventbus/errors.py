@@ -19,7 +19,7 @@
         ├── HandlerError            its handler raised
         ├── EmissionExpired         not started within its `ttl`
         ├── JobCancelled            cancelled on request
-        └── StalledError            its workers died more often than `max_stalls`
+        └── StalledError            its workers died more often than `max_stalls`, and it may be the cause
 
 `Unrecoverable` is not in the tree: handlers raise it, the package never does.
 A class exists only where a caller would act differently on it. It carries its
@@ -287,7 +287,11 @@ class JobCancelled(JobError):
 
 
 class StalledError(JobError):
-    """The job's workers died or lost their leases more than `max_stalls` times. `stalls` is the count."""
+    """The job's workers died or lost their leases, and the job was blamed more than `max_stalls` times.
+
+    Nothing else could be blamed the last time, unless it was blamed more than four times as often. `stalls` counts all
+    stalls, also those that it was not blamed for.
+    """
 
     def __init__(self, message: str, *, event: str = "", job_id: str = "", stalls: int = 0) -> None:
         super().__init__(message, event=event, job_id=job_id)

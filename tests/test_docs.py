@@ -248,7 +248,7 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     for module in (
         *("connection/retrying", "connection/replication", "connection/invocation", "connection/functions"),
         *("group_store", "presence_store"),
-        *("queries", "reply_stream", "store", "tree_store", "wake_reader"),
+        *("queries", "reply_stream", "store", "tree_store", "connection/wake_reader"),
     ):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))
     ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")

@@ -13,12 +13,13 @@ import asyncio
 
 import anyio
 
-from eventbus.engine.claimer import Claimer
+from eventbus.engine.claiming.claimer import Claimer
+from eventbus.engine.claiming.handed_jobs import ECHO
 from eventbus.errors import StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.store import Store
-from eventbus.store.wake_reader import WakeReader
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["WakeListener"]
@@ -26,6 +27,7 @@ __all__ = ["WakeListener"]
 _log = get_logger("eventbus.worker")
 
 _CANCEL = "cancel:"
+_JOB = "job:"
 _PAUSE = 0.25  # seconds between two polls for messages while a stopping worker's handlers finish
 
 LONGEST = 4.0
@@ -79,7 +81,7 @@ class WakeListener:
     async def _hear_all(self, reader: WakeReader) -> None:
         try:
             while (message := await reader.poll()) is not None:
-                self._hear(*message)
+                self._hear(reader, *message)
         except StoreError:
             pass  # the answer to the next renewal names the cancelled jobs too
 
@@ -91,7 +93,7 @@ class WakeListener:
         try:
             message = await (reader.wait(LONGEST) if is_quiet else reader.poll())
             while message is not None and not is_quiet:
-                self._hear(*message)
+                self._hear(reader, *message)
                 message = await reader.poll()  # take them all now: many jobs may be cancelled at once
         except StoreError as error:
             if isinstance(error, StoreRefused) and error.code not in TRANSIENT:
@@ -103,16 +105,37 @@ class WakeListener:
             return
         self.answered = clock.monotonic()
         if message is not None:
-            self._hear(*message)
+            self._hear(reader, *message)
         # A worker that always finds work in some queues must ask the others too.
         if (message is None and is_quiet) or self.answered >= self._next_look:
             self._look_everywhere()
 
-    def _hear(self, source: str, message: str) -> None:
+    def _hear(self, reader: WakeReader, source: str, message: str) -> None:
         if source == "wake":
             self._claimer.notice(message)
         elif message.startswith(_CANCEL):
             self._claimer.executor.cancel([message.removeprefix(_CANCEL)])
+        elif message.startswith(_JOB):
+            self._take(reader, message.removeprefix(_JOB))
+        elif message == ECHO:
+            self._claimer.handed.heard.set()
+
+    def _take(self, reader: WakeReader, message: str) -> None:
+        """Confirm a job that was handed to this worker, and start it: at once, unless it may have been given back."""
+        claimer = self._claimer
+        job = claimer.handed.read(message)
+        if job is None:
+            _log.error("message dropped that brings no job", message=message[:100])
+        elif claimer.handed.is_late(job):
+            reader.confirm(
+                self._worker, job.id, lambda is_ours: claimer.start_handed(job) if is_ours else None
+            )
+        else:
+            claimer.start_handed(job)
+            leases = [(job.id, job.token)]
+            reader.confirm(
+                self._worker, job.id, lambda is_ours: None if is_ours else claimer.executor.lose(leases)
+            )
 
     def _look_everywhere(self) -> None:
         self._next_look = clock.monotonic() + LONGEST

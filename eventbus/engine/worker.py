@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from eventbus.engine.claimer import Claimer
+from eventbus.engine.claiming.claimer import Claimer
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Drain, Wait
 from eventbus.engine.executor import MAX_ABANDONED
@@ -87,7 +87,7 @@ class Worker:
             store,
             self.claimer.executor,
             worker=self.id,
-            unsettled=self.claimer.unsettled,
+            unsettled=self.claimer.settles.unsettled,
             read_calls=self.claimer.read_calls,
             lease=options.lease,
             hang_after=options.hang_after,
@@ -135,7 +135,7 @@ class Worker:
             ended=self._ended.is_set(),
             leases_kept=self.leases.is_kept,
             abandoned=self.claimer.executor.abandoned,
-            refused=self.claimer.refused,
+            refused=self.claimer.settles.refused,
             hang_after=self._options.hang_after,
             max_abandoned=MAX_ABANDONED,
         )
@@ -202,17 +202,17 @@ class Worker:
         settling = asyncio.create_task(self._settle_and_hand_over())
         at_once = asyncio.create_task(self._stop_now.wait())
         try:
-            left = max(0.0, end_of_grace - clock.monotonic()) if self.claimer.unsettled else 0.0
+            left = max(0.0, end_of_grace - clock.monotonic()) if self.claimer.settles.unsettled else 0.0
             await asyncio.wait([settling, at_once], timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait([settling], timeout=_SETTLE_WITHIN)
         finally:
             at_once.cancel()
             await _end(settling)
         error = "no answer in time" if settling.cancelled() else settling.exception()
-        if error is not None and self.claimer.unsettled:
+        if error is not None and self.claimer.settles.unsettled:
             _log.error(
                 "not everything was settled before the end; rescue will see to it",
-                jobs=len(self.claimer.unsettled),
+                jobs=len(self.claimer.settles.unsettled),
                 error=str(error),
             )
 

@@ -85,7 +85,7 @@ class Settings:
     hang_after: float = 300.0
     """How long the event loop may be blocked before the worker gives its jobs up; at least 3 leases."""
     max_stalls: int = 3
-    """How often a job may stall; one more stall fails it."""
+    """How often a job may be blamed for the end of its worker; once more fails it, if nothing else can be blamed."""
     durability: Literal["default", "replicated"] = "default"
     """With `replicated`, an emission counts as enqueued only when a replica has it too."""
     scripting: Literal["auto", "functions", "eval"] = "auto"

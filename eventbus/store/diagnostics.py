@@ -85,6 +85,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "zrem": ("key", "a"),
     "zremrangebyscore": ("key", "0", "0"),
     "zpopmin": ("key",),
+    "zpopmax": ("key",),
     "bzpopmin": ("key", "0.01"),
     "xadd": ("key", "NOMKSTREAM", "*", "a", "b"),
     "xread": ("STREAMS", "key", "0"),

@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "due": (
         "zset",
-        "`q:queue` -> when its first delayed job is due, or before; `kind:tree` -> timeouts, chores; ms",
+        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `kind:tree` -> timeouts, chores; ms",
         "add, graph, checkpoint, turn, rescue, cancel, sweep",
         "never",
     ),
@@ -74,7 +74,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "replies": ("stream", "outcomes for one emitter", "turn, rescue, attend", "10 min after its emitter"),
     "wake": ("zset", "queue -> when it got work, for one pool", "add, turn, rescue", "2 min after its pool"),
-    "control": ("zset", "messages to one worker", "post, cancel, add", "2 min"),
+    "idle": (
+        "zset",
+        "worker of one pool that has nothing to do -> until when that counts, ms",
+        "turn, settle_one, announce, add, leave",
+        "1 min after its last worker",
+    ),
+    "control": ("zset", "messages to one worker, and jobs handed to it", "post, cancel, add", "2 min"),
     "serving": (
         "zset",
         "worker -> its last announcement, ms, of one pool",
@@ -89,8 +95,8 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "held": (
         "hash",
-        "job -> its hold by one worker: when it was claimed, mark, place in that call, token; `#`: registration; `#lane`: its last call",
-        "turn, renew, checkpoint, cancel, rescue, deregister",
+        "job -> its hold by one worker: when it was claimed, mark, place in that call, token; `#`: registration; `#lane`: its last call; `#:blame`: how many jobs its end is blamed on, while it is rescued",
+        "turn, add, settle_one, renew, checkpoint, cancel, rescue, deregister",
         "10 min after its worker",
     ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
@@ -110,7 +116,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "suspects": (
         "list",
-        "waiting jobs that stalled twice or more, as in `ready`",
+        "waiting jobs that are blamed for three stalls or more, as in `ready`",
         "rescue, turn, cancel",
         "with its last job",
     ),

@@ -65,7 +65,8 @@ class LeaseStore:
         """Renew the leases of all that the worker holds; `leases` names all that it knows of.
 
         `calls` are the numbers of the last turns, one for each lane, whose claims are among `leases`. What those
-        turns claimed and `leases` does not name is given back, as a stall. Tries once; the caller may repeat the call. `lag_ms`
+        turns claimed and `leases` does not name is given back, as a stall; what was handed over to the worker, if that was
+        longer ago than a lease. Tries once; the caller may repeat the call. `lag_ms`
         is how far behind the worker's event loop is.
         """
         packed = pack(["", worker, lag_ms, lease_ms, *calls, len(leases), *chain.from_iterable(leases)])

@@ -68,13 +68,20 @@ MORE: dict[str, tuple[str, str]] = {
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
     "attempts": ("attempts that ended, from 255 on", "fields"),
-    "stalls": ("stalls", "stalls verdict"),
+    "stalls": ("stalls", "blame verdict"),
+    "spared": ("stalls that it was not blamed for", "blame"),
+    "crowd": ("its cap, from the third blame on: how many suspects may be watched together with it", "blame"),
+    "fatal": ("how long it had run at most when it was blamed last, ms", "blame"),
+    "room": (
+        "of a suspect with a cap of 1: until when, ms, and the worker that makes room for it",
+        "suspects",
+    ),
     "cancel": ("who cancelled it: a call, or the root of its tree", "cancelling stopping"),
     "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
     "entry": ("how often it was taken out of a list: part of its entry", "promote restart stopping"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",
-        "checkpoint settle_rows stalls",
+        "blame checkpoint settle_rows",
     ),
     "waited": ("the token by which it began to wait for children, until it is claimed again", "checkpoint"),
     # members and roots of trees

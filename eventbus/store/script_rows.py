@@ -6,7 +6,8 @@ that order (a test compares them). `''` stands for an absent value; times and de
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 __all__ = [
     "JOIN",
@@ -36,6 +37,7 @@ __all__ = [
     "TreeMember",
     "TurnAnswer",
     "TurnQueue",
+    "WatchRow",
 ]
 
 JOIN = 0
@@ -105,6 +107,10 @@ class AddAnswer(NamedTuple):
     verdicts: list[AddVerdict]
 
 
+Idle: TypeAlias = Literal[0, 1, 2, 3]
+"""Whether a worker is idle: 0 no, 1 yes unless its turn claims something, 2 as an earlier turn said, 3 no more."""
+
+
 class TurnQueue(NamedTuple):
     """A queue of one turn: how many jobs may be claimed from it, and how long its ended jobs are kept."""
 
@@ -142,6 +148,14 @@ class ClaimRow(NamedTuple):
     """Why the tree of this root stops: `failed`, `cancelled` or `timeout`; `''` for every other job."""
 
 
+class WatchRow(NamedTuple):
+    """A claimed suspect: at most `cap` may be watched together; it ran `fatal` ms at most when it was blamed last."""
+
+    id: str
+    cap: int
+    fatal: int
+
+
 class TurnAnswer(NamedTuple):
     """The answer to one turn.
 
@@ -159,6 +173,10 @@ class TurnAnswer(NamedTuple):
     claims: list[ClaimRow]
     foreign: list[str]
     """Queues whose waiting jobs cannot be read, because another program's value stands in their place."""
+    watches: Sequence[WatchRow] = ()
+    """Those of the claims that are suspects."""
+    lonely: Sequence[int] = ()
+    """The places of queues whose next suspect needs a worker for itself."""
 
 
 class LeaseRow(NamedTuple):

@@ -10,6 +10,7 @@ StoreUnavailable past its deadline, and StoreRefused for a refusal that repeatin
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from functools import partial
 from itertools import chain
@@ -24,19 +25,20 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.group_store import GroupStore
 from eventbus.store.keys import Keys
 from eventbus.store.lease_store import LeaseStore
+from eventbus.store.packing import join_arguments, plain_fields, read_added, read_turn
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.queries import QueryStore
 from eventbus.store.script_rows import (
     AddAnswer,
     AddQueue,
     AddRow,
-    AddVerdict,
     AnnounceQueue,
     CancelRow,
-    ClaimRow,
+    Idle,
     NoteRow,
     Outcome,
     SettleRow,
@@ -46,7 +48,6 @@ from eventbus.store.script_rows import (
     TurnQueue,
 )
 from eventbus.store.tree_store import TreeStore
-from eventbus.store.wake_reader import WakeReader
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["OLDEST", "SHARD", "Store", "parse_info"]
@@ -182,6 +183,7 @@ class Store:
             name=f"{self.name}-wake",
             wake=self.keys.wake(pool),
             control=self.keys.control(worker),
+            due=self.keys.shard_key("due"),
         )
 
     def open_leases(self, *, timeout: float) -> LeaseStore:
@@ -208,12 +210,12 @@ class Store:
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
         """
         # A call has rows of one kind only (see `add.lua`); the short kind spares 7 of 11 fields a row.
-        plain = _plain_fields(rows)
+        plain = plain_fields(rows)
         fields = list[Any](chain.from_iterable(rows)) if plain is None else plain
         counts = (0, len(rows)) if plain is None else (len(rows), 0)
         head = (now, emitter, attendance, len(queues), *counts)
-        make = partial(_join_arguments, head, queues, fields)
-        options: dict[str, Any] = {"deadline": deadline, "read": partial(_read_added, len(queues))}
+        make = partial(join_arguments, head, queues, fields)
+        options: dict[str, Any] = {"deadline": deadline, "read": partial(read_added, len(queues))}
         if self._adder is not None:
             return self._adder.start("add", make(), **options)
         if self._share is None or not self._gatherer.is_needed or now != "" or self._share.is_closed:
@@ -234,8 +236,11 @@ class Store:
         call: int,
         lease_ms: int,
         pool: str,
+        idle: Idle = 0,
         want: int,
-        suspects: bool,
+        suspects: int = 0,
+        watched: int = 0,
+        is_alone: bool = False,
         max_bytes: int,
         queues: Sequence[TurnQueue],
         settles: Sequence[SettleRow],
@@ -245,17 +250,47 @@ class Store:
         """Settle, promote and claim in one call. `call` must rise by one from turn to turn of the lane.
 
         `lane` is the worker's id, with a `+` for its second lane. A repeated turn is recognized by `call`, and
-        answered as before. `suspects` says whether a job that
-        stalled twice may be claimed, which then comes alone. Claiming stops once bodies reach `max_bytes`.
+        answered as before. `idle` says whether the worker may be handed a lone job from now on. At most `suspects` suspects are claimed, beside the `watched` ones of the worker; `is_alone` says
+        that it made room for one that must be alone. Claiming stops once bodies reach `max_bytes`.
         """
-        head = (now, lane, call, lease_ms, pool, want, int(suspects), max_bytes, len(queues), len(settles))
-        arguments: list[Any] = [*head]
+        room = (suspects, watched, int(is_alone))
+        arguments: list[Any] = [
+            now,
+            lane,
+            call,
+            lease_ms,
+            pool,
+            idle,
+            want,
+            *room,
+            max_bytes,
+            len(queues),
+            len(settles),
+        ]
         arguments.extend(chain.from_iterable(queues))
         arguments.extend(chain.from_iterable(settles))
         answer = await self._caller.script("turn", arguments, deadline=deadline)
-        flat = answer[5]
-        claims = [ClaimRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
-        return TurnAnswer(*answer[:5], token=f"{lane}:{call}", claims=claims, foreign=answer[6])
+        return read_turn(answer, token=f"{lane}:{call}")
+
+    def settle_one(
+        self,
+        *,
+        worker: str,
+        job: str,
+        text: str,
+        pool: str,
+        keep: int,
+        age: int,
+        deadline: float,
+        now: int | str = "",
+    ) -> asyncio.Future[str]:
+        """Settle a job that was handed over and completed. Return `done`, `lost`, or `long`: a turn must settle it.
+
+        `pool` is not empty if the worker is idle now. `keep` and `age` (ms) are those of completed jobs of its queue. If
+        a connection is open, the call is written before this returns, without a task.
+        """
+        arguments: list[Any] = [now, worker, job, text, pool, keep, age]
+        return self._caller.start("settle_one", arguments, deadline=deadline, read=str)
 
     async def rescue(
         self, *, lease_ms: int, limit: int, max_stalls: int, key_ttl_ms: int, now: int | str = ""
@@ -350,26 +385,6 @@ class Store:
     async def poke(self, worker: str, message: str) -> None:
         """Send a control message to one worker, which ends its blocked read."""
         await self._caller.script("post", ["control", worker, 1, message])
-
-
-def _join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], fields: list[Any]) -> list[Any]:
-    return [*head, *chain.from_iterable(queues), *fields]
-
-
-def _read_added(queues: int, flat: list[Any]) -> AddAnswer:
-    """Read the answer of `add.lua`: the server's time, the widths of the queues, then five values for each verdict."""
-    first = 1 + queues
-    return AddAnswer(flat[1:first], [AddVerdict(*flat[i : i + 5]) for i in range(first, len(flat), 5)])
-
-
-def _plain_fields(rows: Sequence[AddRow]) -> list[Any] | None:
-    """Return the fields of all rows in short form, or None if a row asks for more than a reply."""
-    fields: list[Any] = []
-    for row in rows:
-        if row.key or row.delay != "" or row.due != "" or row.priority or row.lifo:
-            return None
-        fields += (row.id, row.queue, row.body, row.reply)  # a `PlainRow`, but without its object, for speed
-    return fields
 
 
 def parse_info(text: str) -> dict[str, str]:

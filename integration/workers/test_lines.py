@@ -21,6 +21,7 @@ from eventbus.store.store import Store
 Run = Callable[..., Program]
 
 COUNT = 100_000
+KEPT = 10_000  # completed jobs, by default
 QUEUE = "event.price"
 HOUR = 3_600_000
 
@@ -57,14 +58,15 @@ def check_answered(emit: Program, count: int) -> None:
 
 
 def check_ended(backend: Backend, journal: Journal, count: int) -> Audit:
-    """Each job has ended once, each was run, and nothing else is left."""
+    """Each job was run and has ended, and nothing is left but what retention keeps."""
     audit = Audit(backend)
     assert audit.problems == []
     assert audit.left_open() == {}
     assert audit.members("completed", QUEUE) == set(audit.jobs)
-    assert len(audit.jobs) == count
+    assert min(count, KEPT) <= len(audit.jobs) <= KEPT + 2000  # the last ones were read after the last turn
     assert {record.state for record in audit.jobs.values()} == {"completed"}
-    assert set(journal.runs()) == set(audit.jobs)
+    assert set(audit.jobs) <= set(journal.runs())
+    assert len(journal.runs()) == count
     return audit
 
 
@@ -73,7 +75,7 @@ async def sweep(backend: Backend) -> None:
     store = Store(Connector(backend.url), prefix="eb", name="sweep")
     await store.start(deadline=time.monotonic() + 10)
     later = round(time.time() * 1000) + 150_000
-    while await store.sweep([SweepQueue(QUEUE, 10_000, HOUR, 10_000, HOUR)], limit=1000, now=later):
+    while await store.sweep([SweepQueue(QUEUE, KEPT, HOUR, KEPT, HOUR)], limit=1000, now=later):
         pass
     await store.aclose()
 
@@ -96,6 +98,8 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
     assert set(audit.names) <= {
         "job",
         "completed",
+        "cuts",
+        "idle",
         "queues",
         "clock",
         "order",
@@ -110,7 +114,7 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
     await sweep(server)
     kept = Audit(server)
     assert kept.problems == []
-    assert (len(kept.jobs), len(kept.members("completed", QUEUE))) == (10_000, 10_000)
+    assert (len(kept.jobs), len(kept.members("completed", QUEUE))) == (KEPT, KEPT)
 
 
 @pytest.mark.timeout(150)

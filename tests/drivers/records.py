@@ -37,7 +37,7 @@ def change_record(job: str, **fields: Any) -> list[Any]:
 
 
 _SUSPECT = link(
-    "--include base codec fields book\nlocal id, queue = take(), take()\nchange(id, 'stalls', 2)\n"
+    "--include base codec fields book\nlocal id, queue = take(), take()\nchange(id, 'stalls', 3, 'crowd', 1, 'fatal', 0)\n"
     "redis.call('LREM', key('ready', queue), 1, id)\nredis.call('RPUSH', key('suspects', queue), id)\n"
     "book.set(queue, book.SUSPECTS)\nreturn 1\n",
     read_part,
@@ -45,7 +45,7 @@ _SUSPECT = link(
 
 
 def make_suspect(job: str, queue: str) -> list[Any]:
-    """Return the command that makes a waiting job of `queue` look as if it had stalled twice."""
+    """Return the command that makes a waiting job of `queue` look as if it alone was blamed for three stalls."""
     root, _, name = job.partition("}:job:")
     return ["EVAL", _SUSPECT, 1, f"{root}}}:queues", pack([name, queue])]
 

@@ -19,6 +19,7 @@ from eventbus.store.script_rows import (
     AnnounceQueue,
     CancelRow,
     ClaimRow,
+    Idle,
     LeaseRow,
     NoteRow,
     QueueLook,
@@ -97,8 +98,11 @@ class Shard:
         queues: Sequence[TurnQueue] = (turn_queue(),),
         max_bytes: int = 1 << 20,
         call: int | None = None,
-        suspects: bool = True,
+        suspects: int = 1000,
+        watched: int = 0,
+        is_alone: bool = False,
         pool: str = "pool",
+        idle: Idle = 0,
     ) -> TurnAnswer:
         """The worker's next turn, or its turn number `call`."""
         self._calls[worker] = self._calls[worker] + 1 if call is None else call
@@ -107,11 +111,26 @@ class Shard:
             call=self._calls[worker],
             lease_ms=LEASE,
             pool=pool,
+            idle=idle,
             want=want,
             suspects=suspects,
+            watched=watched,
+            is_alone=is_alone,
             max_bytes=max_bytes,
             queues=queues,
             settles=settles,
+            now=self.now,
+        )
+
+    async def settle_one(self, job: str, *, worker: str = "w", text: str = "1", pool: str = "pool") -> str:
+        return await self.store.settle_one(
+            worker=worker,
+            job=job,
+            text=text,
+            pool=pool,
+            keep=10_000,
+            age=3_600_000,
+            deadline=_FAR,
             now=self.now,
         )
 

@@ -97,12 +97,12 @@ class TreeDriver:
     async def turn(
         self, *settles: Any, worker: str = "w", want: int = 1000, queues: Any = _QUEUES
     ) -> TurnAnswer:
+        """The worker's next turn; it has room for a suspect that must be alone."""
         shard = self.shard
-        answer = await shard.turn(*settles, worker=worker, want=want, queues=queues)
+        given: dict[str, Any] = {"worker": worker, "want": want, "queues": queues, "is_alone": True}
+        answer = await shard.turn(*settles, **given)
         if self.repeats:
-            again = await shard.turn(
-                *settles, worker=worker, want=want, queues=queues, call=shard.calls(worker)
-            )
+            again = await shard.turn(*settles, **given, call=shard.calls(worker))
             assert (again.claims, again.lost) == (answer.claims, answer.lost)
         for claim in answer.claims:
             self.held[claim.id] = (claim, answer.token)

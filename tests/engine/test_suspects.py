@@ -1,4 +1,4 @@
-"""Jobs that stalled twice may kill their process: a worker runs one such job at a time, whatever else it runs."""
+"""Jobs that may kill their process, and must be alone: a worker runs one of them at a time, and starts nothing beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
 
-async def test_suspects_run_one_after_the_other_beside_other_jobs(
+async def test_suspects_run_one_after_the_other_and_nothing_starts_beside_them(
     make_provider: MakeProvider, admin: Callable[..., Any], prefix: str, until: Until
 ) -> None:
     provider = make_provider(concurrency=100)
@@ -22,6 +22,8 @@ async def test_suspects_run_one_after_the_other_beside_other_jobs(
     running: set[str] = set()
     together: list[set[str]] = []
     others: list[str] = []
+    beside: set[str] = set()
+    """Suspects beside which another job started."""
 
     @provider.on("work")
     async def work(n: int, ctx: EventContext) -> int:
@@ -31,6 +33,7 @@ async def test_suspects_run_one_after_the_other_beside_other_jobs(
             await asyncio.sleep(0.005)  # the handler's work, longer than a claim takes
         else:
             others.append(ctx.job_id)
+            beside.update(suspects & running)
         running.discard(ctx.job_id)
         return n
 
@@ -44,6 +47,7 @@ async def test_suspects_run_one_after_the_other_beside_other_jobs(
             assert [await each for each in emissions] == list(range(60))
     assert max(len(each) for each in together) == 1
     assert len(others) == 30
+    assert beside == set()
 
 
 async def test_a_suspect_is_found_among_more_queues_than_one_call_asks(

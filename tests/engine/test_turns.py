@@ -90,15 +90,24 @@ async def test_a_job_that_waits_to_be_settled_keeps_its_lease(
     other.on("ask")(ask)
     async with provider, other:
         store: Any = provider._life.store
-        turn, held, renewals = store.turn, asyncio.Event(), list[Any]()
+        turn, settle_one, held, renewals = store.turn, store.settle_one, asyncio.Event(), list[Any]()
 
-        async def settle_late(**call: Any) -> Any:
-            if call["settles"] and not held.is_set():
+        async def hold() -> None:
+            if not held.is_set():
                 held.set()
                 await until(lambda: len(renewals) >= 12, "three leases have passed")
+
+        async def settle_late(**call: Any) -> Any:
+            if call["settles"]:
+                await hold()
             return await turn(**call)
 
+        async def settle_one_late(**call: Any) -> Any:
+            await hold()
+            return await settle_one(**call)
+
         store.turn = settle_late
+        store.settle_one = lambda **call: asyncio.ensure_future(settle_one_late(**call))
         async with provider.worker() as worker:
             leases: Any = worker._worker.leases._leases
             renew = leases.renew

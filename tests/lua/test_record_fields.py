@@ -88,7 +88,7 @@ def test_no_script_reads_or_removes_a_field_that_the_tables_do_not_name() -> Non
         removed = _literals(_arguments(text[match.end() :])[1:])
         assert removed <= known
         read |= removed
-    made_here = {"id", "hold", "lease", "holder", "is_removed", "time", "place"}
+    made_here = {"id", "blame", "hold", "lease", "holder", "is_removed", "time", "place"}
     """What scripts note beside the fields while they work."""
     assert read - known - made_here == set()
     shown = " ".join(text.partition("local FIELDS = ")[2].partition("}")[0] for _, text in _texts())
@@ -101,7 +101,7 @@ def test_the_bytes_are_known_to_two_files_alone() -> None:
         if name in _BYTES:
             continue
         assert not re.search(r"job_root[^\n]*SETRANGE|'SETRANGE'", text), f"{name} writes bytes of a record"
-        assert "struct.unpack" not in text or name == "holds", f"{name} reads bytes"
+        assert "struct.unpack" not in text or name == "hold", f"{name} reads bytes"
 
 
 def test_states_and_flags_are_those_of_the_scripts() -> None:

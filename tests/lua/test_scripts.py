@@ -134,13 +134,13 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
-        "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "want": "want",
-        "suspects": True, "max_bytes": "bytes", "now": "now", "queues": _sample(script_rows.TurnQueue, 2),
+        "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "idle": "offer", "want": "want",
+        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes", "now": "now", "queues": _sample(script_rows.TurnQueue, 2),
         "settles": _sample(script_rows.SettleRow, 3),
     }  # fmt: skip
     await store.turn(**given)
     fields = load_script("turn").fields
-    head = _expected("turn", queues=2, settles=3, suspects=1)
+    head = _expected("turn", queues=2, settles=3, alone=1)
     assert recorder.arguments == head + fields["queues"] * 2 + fields["settles"] * 3
 
 

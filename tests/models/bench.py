@@ -49,6 +49,8 @@ class Bench:
             pool=turn.pool,
             want=turn.want,
             suspects=turn.suspects,
+            watched=turn.watched,
+            is_alone=turn.is_alone,
             max_bytes=turn.max_bytes,
             queues=rows,
             settles=turn.settles,

@@ -13,7 +13,8 @@ from models.answers import Answers
 from models.floors import WINDOW, Floors
 from models.job_model import JobModel, worker_of
 from models.job_model_values import Job, Turn
-from models.snapshots import ENDED, SUSPECT, Finals, Snapshot, told_to
+from models.snapshots import ENDED, Finals, Snapshot, told_to
+from models.stall_model import check_suspects
 
 from eventbus.store.script_rows import ClaimRow, TurnAnswer
 
@@ -47,26 +48,32 @@ class JobChecker:
         for claim, job in zip(answer.claims, chosen, strict=True):
             told = (claim.body, claim.attempts, claim.stalls, claim.created, claim.due, claim.stop)
             assert told == (job.body, job.attempts, job.stalls, job.created, job.due, "")
-        suspects = [job for job in chosen if job.stalls >= SUSPECT]
-        assert not suspects or (turn.suspects and len(chosen) == 1), "a suspect is claimed alone, if at all"
         assert len(chosen) <= turn.want, "no more than was wanted"
-        left = False
+        left: dict[str, list[Job]] = {}
         for index, (name, quota) in enumerate(turn.queues, start=1):
             there = self.model.waiting(name)
             mine = [jobs[claim.id] for claim in answer.claims if claim.queue == index]
-            may = [job for job in there if (job.stalls >= SUSPECT) == bool(suspects)]
-            assert mine == may[: len(mine)], f"{name} is claimed in order"
+            for is_suspect in (False, True):
+                taken = [job for job in mine if job.is_suspect == is_suspect]
+                line = [job for job in there if job.is_suspect == is_suspect]
+                assert taken == line[: len(taken)], f"{name} is claimed in order"
             assert len(mine) <= quota, f"{name} gives no more than its quota"
-            left = left or (quota > 0 and any(job.stalls >= SUSPECT for job in there))
-            if turn.suspects or not suspects:
-                for_it = [job for job in there if turn.suspects or job.stalls < SUSPECT]
-                has_more = turn.want > 0 and quota > 0 and len(mine) < len(for_it)
-                is_said = index in answer.more
-                assert is_said >= has_more, f"{name} has more"
-                assert has_more or not is_said or self._dead.get(name), f"{name} has no more"
-        if turn.suspects and turn.want > 0 and left:
-            assert suspects or (chosen and turn.call % 8), "suspects come last, and now and then first"
+            rest = [job for job in there if job not in mine]
+            is_asked = turn.want > 0 and quota > 0
+            if is_asked:
+                left[name] = [job for job in rest if job.is_suspect]
+            is_said = index in answer.more
+            has_more = is_asked and any(not job.is_suspect for job in rest)
+            assert is_said or not has_more or self._is_alone(chosen), f"{name} has more"
+            assert (is_asked and rest) or not is_said or self._dead.get(name), f"{name} has no more"
+        check_suspects(turn, answer, chosen, left, self.model.now)
+        if turn.call % 8 and not turn.is_alone:
+            last = [job.is_suspect for job in chosen]
+            assert last == sorted(last), "suspects come last"
         self._check_share(turn, answer, chosen)
+
+    def _is_alone(self, chosen: list[Job]) -> bool:
+        return any(job.is_suspect and job.crowd == 1 for job in chosen)
 
     def check_next_due(self, answer: TurnAnswer, *, is_repeat: bool) -> None:
         """It may be early, if an earlier job was taken out: the turn at that time looks again. Never late."""
@@ -80,20 +87,26 @@ class JobChecker:
     def _check_share(self, turn: Turn, answer: TurnAnswer, chosen: list[Job]) -> None:
         """Unless a suspect is in the way, no job may be left that could have been claimed."""
         waiting = {name: self.model.waiting(name) for name, quota in turn.queues if quota > 0}
-        there = {name: [job for job in jobs if job.stalls < SUSPECT] for name, jobs in waiting.items()}
-        if any(job.stalls >= SUSPECT for job in chosen):
+        there = {name: [job for job in jobs if not job.is_suspect] for name, jobs in waiting.items()}
+        if self._is_alone(chosen):
             return
+        suspects = Counter(job.queue for job in chosen if job.is_suspect)
+        want = turn.want - suspects.total()
         if chosen and sum(len(job.body) for job in chosen) >= turn.max_bytes:
             return
         took = Counter(turn.queues[claim.queue - 1][0] for claim in answer.claims)
         for name, quota in turn.queues:
-            part = turn.want if len(chosen) < turn.want else turn.want // max(len(there), 1)
-            assert took[name] >= min(part, quota, len(there.get(name, []))), f"{name} gives its share"
+            part = want if len(chosen) < turn.want else want // max(len(there), 1)
+            should = min(part, quota - suspects[name], len(there.get(name, [])))
+            assert took[name] - suspects[name] >= should, f"{name} gives its share"
 
     def check_repeat(self, first: TurnAnswer, again: TurnAnswer) -> None:
         """A repeated call gets the same answer, except for claims that were lost meanwhile."""
         held: list[ClaimRow] = [each for each in first.claims if self.model.holds(each.id, first.token)]
         assert again.claims == held, "a repeat brings what is still held"
+        names = {row.id for row in held}
+        watches = [row for row in first.watches if row.id in names]
+        assert sorted(again.watches) == sorted(watches), "and tells what is to be watched"
         assert (again.lost, again.woken) == (first.lost, first.woken)
 
     # what lies in the server
@@ -126,8 +139,9 @@ class JobChecker:
     def _check_record(self, job: Job, now: Snapshot) -> None:
         record = now.jobs[job.id]
         assert (record["state"], record["queue"]) == (job.state, job.queue), job
-        counts = (int(record.get("attempts", 0)), int(record.get("stalls", 0)))
-        assert counts == (job.attempts, job.stalls), job
+        counts = [int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "crowd", "fatal")]
+        assert counts == [job.attempts, job.stalls, job.spared, job.crowd, job.fatal], job
+        assert record.get("room", "") == job.room, job
         assert now.values["progress"].get(job.id, "") == job.progress
         if job.state == "active":
             assert (now.held[job.id], record["token"]) == (worker_of(job), job.token), job
@@ -240,8 +254,8 @@ class Wakes:
         """A worker polled these queues. That uses up its wakes, unless suspects wait that it may not claim."""
         known = self.known.setdefault(turn.pool, set())
         for name, quota in turn.queues:
-            has_suspects = any(job.stalls >= SUSPECT for job in model.waiting(name))
-            if turn.want > 0 and quota > 0 and (turn.suspects or not has_suspects):
+            has_suspects = any(job.is_suspect for job in model.waiting(name))
+            if turn.want > 0 and quota > 0 and not has_suspects:
                 known.discard(name)
         known.update(answer.woken)
 

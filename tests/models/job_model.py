@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
-from models.snapshots import ENDED, SUSPECT, UNIT
+from models.snapshots import ENDED, UNIT
+from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
 
 from eventbus.store.script_rows import AddRow, AddVerdict, SettleRow, TurnAnswer
 
@@ -47,6 +48,7 @@ class JobModel:
         """worker -> when its leases end."""
         self.registered: set[str] = set()
         """The workers that took a turn and were not rescued since."""
+        self._blames = Blames()
 
     # looks
 
@@ -57,7 +59,7 @@ class JobModel:
     def waiting(self, queue: str) -> list[Job]:
         """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
         found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
-        return sorted(found, key=lambda job: (job.stalls >= SUSPECT, job.place))
+        return sorted(found, key=lambda job: (job.is_suspect, job.place))
 
     def next_due(self) -> int:
         return min((each.due for each in self.jobs.values() if each.state == "delayed"), default=-1)
@@ -147,13 +149,12 @@ class JobModel:
         """Put it behind the jobs of its priority, or in front of them; a suspect behind all suspects."""
         self._placed += 1
         job.state = "waiting"
-        is_free = job.stalls < SUSPECT
-        is_first = (is_back or job.is_lifo) and is_free
-        job.place = (job.priority if is_free else 0, -self._placed if is_first else self._placed)
+        is_first = (is_back or job.is_lifo) and not job.is_suspect
+        job.place = (0 if job.is_suspect else job.priority, -self._placed if is_first else self._placed)
 
     def _give_back(self, jobs: Sequence[Job]) -> None:
         """Put jobs before those of their priorities, the first one first; suspects behind all suspects."""
-        suspects = [job for job in jobs if job.stalls >= SUSPECT]
+        suspects = [job for job in jobs if job.is_suspect]
         for job in [*(job for job in reversed(jobs) if job not in suspects), *suspects]:
             self._place(job, is_back=True)
 
@@ -250,6 +251,7 @@ class JobModel:
         for place, claim in enumerate(answer.claims):
             job = self.jobs[claim.id]
             job.state, job.token, job.claimed = "active", answer.token, (self.now, place)
+        note_rooms(turn, answer, self.jobs, self.waiting, self.now + LEASE)
         self.memories[turn.worker] = Memory(turn, answer)
 
     def _register(self, worker: str) -> None:
@@ -304,7 +306,7 @@ class JobModel:
             lane, _, call = job.token.partition(":")
             if job not in held and int(call) <= calls[lane.endswith("+")]:
                 returned.append(job)
-                job.stalls += 1
+                note_stall(job, None)
                 if job.cancelled_by:
                     self._finish(job, "cancelled", None, _DAY)
                 else:
@@ -335,9 +337,9 @@ class JobModel:
         for end, worker in over:
             held = self.held_by(worker)
             lag, _ = self.lags.get(worker, (0, 0))
+            blame = self._blames.find(worker, end, LEASE, held)
             for job in held[-(limit - len(rows)) :]:
-                job.token, job.stalls = "", job.stalls + 1
-                verdict = self._judge(job, max_stalls, key_ttl)
+                verdict = self._judge(job, blame, max_stalls, key_ttl)
                 rows.append((job.id, verdict, worker, self.now - end + LEASE, lag))
             if self.held_by(worker):
                 break  # the next call goes on
@@ -349,13 +351,11 @@ class JobModel:
         left = min(self.leases.values(), default=None)
         return -1 if left is None else max(0, left - self.now), rows
 
-    def _judge(self, job: Job, max_stalls: int, key_ttl: int) -> str:
-        if job.cancelled_by:
-            self._finish(job, "cancelled", None, key_ttl)
-            return "cancelled"
-        if job.stalls > max_stalls:
-            self._finish(job, "failed", None, key_ttl)
-            return "failed"
+    def _judge(self, job: Job, blame: Blame, max_stalls: int, key_ttl: int) -> str:
+        is_blamed = note_stall(job, blame)
+        if job.cancelled_by or (is_blamed and is_spent(job, blame, max_stalls)):
+            self._finish(job, "cancelled" if job.cancelled_by else "failed", None, key_ttl)
+            return job.state
         job.state = "waiting"
         return "rescued"
 

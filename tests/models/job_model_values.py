@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from models.snapshots import ENDED
+from models.stalled import Stalled
 
 from eventbus.store.script_rows import SettleRow, SweepQueue, TurnAnswer
 
@@ -23,7 +24,7 @@ class Queue:
 
 
 @dataclass
-class Job:
+class Job(Stalled):
     """One job.
 
     `place` orders waiting jobs: by priority, then by a number, which rises, or falls for those that go to the head.
@@ -41,10 +42,8 @@ class Job:
     place: tuple[int, int] = (0, 0)
     state: str = "waiting"
     attempts: int = 0
-    stalls: int = 0
-    token: str = ""
-    claimed: tuple[int, int] = (0, 0)
-    """When it was claimed, and its place among the claims of that call."""
+    room: str = ""
+    """Until when, and the worker that makes room for it."""
     parked: int = 0
     ended: int = 0
     text: str | None = ""
@@ -76,7 +75,9 @@ class Turn:
     call: int
     pool: str
     want: int
-    suspects: bool
+    suspects: int
+    watched: int
+    is_alone: bool
     max_bytes: int
     queues: list[tuple[str, int]]
     settles: list[SettleRow]

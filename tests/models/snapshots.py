@@ -15,8 +15,8 @@ from eventbus.store.records import CORE, FLAGS, MORE, decode
 __all__ = ["ENDED", "SUSPECT", "UNIT", "Finals", "Snapshot", "pass_time", "told_to"]
 
 ENDED = ("completed", "failed", "cancelled")
-SUSPECT = 2
-"""A job that stalled this often is claimed alone."""
+SUSPECT = 3
+"""A job that is blamed for so many stalls waits with the suspects."""
 UNIT = 30_000
 """Expiry times pass in whole units of model time, in ms; a test takes much less real time than one unit."""
 
@@ -258,7 +258,7 @@ def _place_of(record: dict[str, str]) -> str:
     if state == "active":
         return state
     if state == "waiting":
-        is_suspect = int(record.get("stalls", 0)) >= SUSPECT
+        is_suspect = int(record.get("stalls", 0)) - int(record.get("spared", 0)) >= SUSPECT
         state = "suspects" if is_suspect else "ready+" if int(record.get("priority", 0)) else "ready"
     return f"{state}:{record['queue']}"
 

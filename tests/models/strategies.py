@@ -7,7 +7,7 @@ from models.job_model import LEASE
 
 from eventbus.store.script_rows import AddRow
 
-__all__ = ["DELAYS", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
+__all__ = ["DELAYS", "MANY", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
 
 START = 1_800_000_000_000
 _BODIES = st.sampled_from(['{"d":1}', "x" * 100])
@@ -16,20 +16,21 @@ DELAYS = st.sampled_from([0, 500, 30_000])
 TEXTS = st.sampled_from(["1", '"' + "x" * 100 + '"', '"' + "x" * 9000 + '"'])
 """Outcomes that fit into a field of the record, that need a key of their own, and that no reply can carry."""
 
-PLAIN = st.lists(
-    st.builds(
-        AddRow,
-        id=st.just(""),
-        queue=st.sampled_from([1, 1, 1, 1, 2]),
-        body=_BODIES,
-        **dict.fromkeys(("key", "print", "delay", "due"), st.just("")),
-        **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),
-        reply=st.sampled_from([1, 1, 0]),
-    ),
-    min_size=1,
-    max_size=4,
+_ROW = st.builds(
+    AddRow,
+    id=st.just(""),
+    queue=st.sampled_from([1, 1, 1, 1, 2]),
+    body=_BODIES,
+    **dict.fromkeys(("key", "print", "delay", "due"), st.just("")),
+    **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),
+    reply=st.sampled_from([1, 1, 0]),
 )
+
+PLAIN = st.lists(_ROW, min_size=1, max_size=4)
 """Emissions without options: they take a shorter path."""
+
+MANY = st.lists(_ROW, min_size=9, max_size=9)
+"""So many that suspects among them have caps over 1."""
 
 ROWS = st.lists(
     st.builds(

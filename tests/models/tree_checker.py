@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drivers.tree_driver import ROOTS
 from models.answers import Answers
-from models.snapshots import SUSPECT, Finals, Snapshot
+from models.snapshots import Finals, Snapshot
 from models.tree_model import TreeModel
 from models.tree_model_values import Node, is_of
 
@@ -45,7 +45,7 @@ class TreeChecker:
         claims = [each.id for each in answer.claims]
         assert len(set(claims)) == len(claims) <= want
         assert waiting.issuperset(claims), "claimed what may not run"
-        is_free = all(nodes[each].stalls < SUSPECT for each in waiting)
+        is_free = not any(nodes[each].is_suspect for each in waiting)
         assert not is_free or len(claims) == min(want, len(waiting)), "left what may run"
         for claim in answer.claims:
             node = nodes[claim.id]
@@ -101,8 +101,8 @@ class TreeChecker:
         assert (record["state"], record.get("token", "")) == (node.state, node.token), node
         assert record.get("waited", "") == node.waited, node
         assert record.get("stop", "") == node.stop, node
-        counts = (int(record.get("attempts", 0)), int(record.get("stalls", 0)))
-        assert counts == (node.attempts, node.stalls), node
+        counts = [int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "crowd", "fatal")]
+        assert counts == [node.attempts, node.stalls, node.spared, node.crowd, node.fatal], node
         assert set(now.values["needs"].get(node.id, [])) == node.needs, node
         assert now.values["done"].get(node.id, []) == node.done, node
         assert now.values["members"].get(node.id, []) == node.members, node

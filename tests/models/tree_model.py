@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from models.snapshots import ENDED
+from models.stall_model import is_spent, note_stall, take_stalled
 from models.tree_model_values import LEASE, Node
 
 from eventbus.store.script_rows import EdgeRow, MemberRow, SettleRow, TurnAnswer
@@ -240,7 +241,8 @@ class TreeModel:
         self.deadlines.pop(f"unopened:{top.id}", None)
         if top.state != "active":
             self._withdraw(top.id)
-            top.state, top.attempts, top.stalls = "waiting-children", 0, 0
+            top.state = "waiting-children"
+            top.forget_counts()
         top.needs = {""}
         self._sweep(top)
         return True
@@ -351,7 +353,8 @@ class TreeModel:
         return state
 
     def _go_on(self, node: Node) -> None:
-        node.state, node.token, node.attempts, node.stalls = "waiting-children", "", 0, 0
+        node.state, node.token = "waiting-children", ""
+        node.forget_counts()
         if not node.needs:
             self._release(node.id)
 
@@ -365,16 +368,13 @@ class TreeModel:
     def rescue(self, max_stalls: int) -> list[tuple[str, str]]:
         """Return each stalled job with its verdict."""
         verdicts: list[tuple[str, str]] = []
-        for _, worker in sorted((end, worker) for worker, end in self.leases.items() if end <= self.now):
-            del self.leases[worker]
-            held = [each for each in self.nodes.values() if each.is_held_by(worker)]
-            for node in sorted(held, key=lambda each: (each.claimed, each.id)):
-                node.token, node.stalls = "", node.stalls + 1
-                verdicts.append((node.id, self._judge(node, max_stalls)))
+        for node, blame in take_stalled(self.leases, self.now, LEASE, self.nodes.values()):
+            is_over = note_stall(node, blame) and is_spent(node, blame, max_stalls)
+            verdicts.append((node.id, self._judge(node, is_over=is_over)))
         self._flush()
         return verdicts
 
-    def _judge(self, node: Node, max_stalls: int) -> str:
+    def _judge(self, node: Node, *, is_over: bool) -> str:
         if node.is_cancelled:
             self._finish(node, "cancelled")
             return "cancelled"
@@ -383,10 +383,10 @@ class TreeModel:
             return "failed"
         if node.is_root and node.stop and not node.is_acked and not node.knows:
             self._go_on(node)
-        elif node.stalls > max_stalls and node.stop == "cancelled":
+        elif is_over and node.stop == "cancelled":
             self._finish(node, "cancelled")
             return "cancelled"
-        elif node.stalls > max_stalls:
+        elif is_over:
             if not (node.is_root and node.on == "wake" and self._stop(node, "failed")):
                 self._finish(node, "failed")
                 return "failed"

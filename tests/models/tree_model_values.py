@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from models.snapshots import ENDED
+from models.stalled import Stalled
 
 __all__ = ["LEASE", "Node", "is_of"]
 
@@ -12,7 +13,7 @@ LEASE = 10_000
 
 
 @dataclass
-class Node:
+class Node(Stalled):
     """One job of a tree. `due` only matters while the job is delayed."""
 
     id: str
@@ -30,15 +31,10 @@ class Node:
     done: list[str] = field(default_factory=list[str])
     noted: list[str] = field(default_factory=list[str])
     """The members that it added and has not opened yet."""
-    token: str = ""
-    """Who holds it."""
     waited: str = ""
     """The token by which it began to wait for children, until it is claimed again."""
-    claimed: tuple[int, int] = (0, 0)
-    """When it was claimed, and its place among the claims of that call."""
     due: int = 0
     attempts: int = 0
-    stalls: int = 0
     stop: str = ""
     is_gentle: bool = False
     """Whether running members may finish their attempt although the tree stops."""
@@ -48,6 +44,10 @@ class Node:
     """Whether this job alone was cancelled, and not its tree."""
     is_pending: bool = False
     broken: str = ""
+
+    def forget_counts(self) -> None:
+        """Undoing has counts of its own."""
+        self.attempts = self.stalls = self.spared = self.crowd = self.fatal = 0
 
     @property
     def is_open(self) -> bool:

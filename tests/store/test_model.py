@@ -1,7 +1,6 @@
 """The store compared with the job model: random calls, and all promises checked after each.
 
-Every call goes through `Store` to the scripts, with times of the test's own. Small by default and
-the same each time; a long search: `pytest tests/store/test_model.py --hypothesis-profile=long`.
+Calls go through `Store`, with times of the test's own. Small and the same each time; a long search: `pytest tests/store/test_model.py --hypothesis-profile=long`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from models.job_checker import JobChecker, Wakes
 from models.job_model import LEASE, JobModel
 from models.job_model_values import Queue, Turn
 from models.snapshots import ENDED, UNIT, Snapshot, pass_time
-from models.strategies import DELAYS, PLAIN, ROWS, START, STATES, TEXTS
+from models.strategies import DELAYS, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
 from eventbus.store.script_rows import (
@@ -93,7 +92,7 @@ class Life(FloorRules, RuleBasedStateMachine):
     def add_first(self, emitter: str, rows: list[AddRow]) -> None:
         self.add(emitter, rows)
 
-    @rule(emitter=st.sampled_from(EMITTERS), rows=ROWS | PLAIN, is_limited=st.booleans())
+    @rule(emitter=st.sampled_from(EMITTERS), rows=ROWS | PLAIN | MANY, is_limited=st.booleans())
     def add(self, emitter: str, rows: list[AddRow], is_limited: bool = False) -> None:
         named = [row._replace(id=f"j{self.count + n}") for n, row in enumerate(rows)]
         self.count += len(named)
@@ -152,7 +151,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         data=st.data(),
         worker=st.sampled_from(_WORKERS),
         want=st.sampled_from([0, 1, 2, 50]),
-        suspects=st.booleans(),
+        room=st.sampled_from([(0, 0, False), (2, 1, False), (1000, 0, False), (1000, 0, True)]),
         quotas=st.tuples(*[st.sampled_from([0, 1, 3, 50])] * 3),
         max_bytes=st.sampled_from([1, 150, 1 << 20]),
         skips=st.sampled_from([0, 0, 0, 1]),
@@ -162,7 +161,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         data: st.DataObject,
         worker: str,
         want: int,
-        suspects: bool,
+        room: tuple[int, int, bool],
         quotas: tuple[int, ...],
         max_bytes: int,
         skips: int,
@@ -170,7 +169,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         """The worker's next turn; `skips` the number of one that it does not know the end of."""
         self.calls[worker] += skips
         settles = self._draw_settles(data.draw) if self.leases else []
-        self._next_turn(worker, settles, want, suspects, quotas, max_bytes)
+        self._next_turn(worker, settles, want, room, quotas, max_bytes)
 
     @rule(worker=st.sampled_from(_WORKERS), quota=st.sampled_from([1000, 1000, 2, 1]))
     def claim_all(self, worker: str, quota: int = 1000) -> None:
@@ -195,7 +194,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         worker: str,
         settles: Sequence[SettleRow] = (),
         want: int = 1000,
-        suspects: bool = True,
+        room: tuple[int, int, bool] = (1000, 0, True),
         quotas: Sequence[int] = (1000, 1000, 1000),
         max_bytes: int = 1 << 20,
     ) -> None:
@@ -206,7 +205,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         others = {self.model.jobs[row.id].queue for row in settles if row.id in self.model.jobs}
         queues += [(name, 0) for name in sorted(others.difference(_SERVED[pool]))]
         call = self.calls[worker]
-        self.turns[worker] = Turn(worker, call, pool, want, suspects, max_bytes, queues, list(settles))
+        self.turns[worker] = Turn(worker, call, pool, want, *room, max_bytes, queues, list(settles))
         self._turn(self.turns[worker])
 
     @precondition(lambda self: self.turns)
@@ -364,11 +363,12 @@ class Life(FloorRules, RuleBasedStateMachine):
             self._rescue(100, 3)
 
     @precondition(lambda self: self.model.jobs)
-    @rule(worker=st.sampled_from(["w", "w+"]), repeats=st.booleans())
-    def oversleep(self, worker: str, repeats: bool) -> None:
-        """A worker sleeps past its leases, and another one takes its jobs."""
-        self._next_turn(worker)
-        self.lose_leases()
+    @rule(worker=st.sampled_from(["w", "w+"]), repeats=st.booleans(), deaths=st.sampled_from([1, 1, 3, 6]))
+    def oversleep(self, worker: str, repeats: bool, deaths: int = 1) -> None:
+        """A worker sleeps past its leases, once or again and again, and another one takes its jobs."""
+        for _ in range(deaths):
+            self._next_turn(worker)
+            self.lose_leases()
         self._next_turn("x")
         if repeats:
             self._turn(self.turns[worker])

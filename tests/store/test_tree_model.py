@@ -215,8 +215,8 @@ class Trees(RuleBasedStateMachine):
 
     def _call(self, worker: str, call: int, want: int, settles: Sequence[SettleRow]) -> TurnAnswer:
         return self.bench.run(
-            self.store.turn, lane=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=True,
-            max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.model.now,
+            self.store.turn, lane=worker, call=call, lease_ms=LEASE, pool="p", want=want, suspects=1000,
+            is_alone=True, max_bytes=1 << 20, queues=_QUEUES, settles=settles, now=self.model.now,
         )  # fmt: skip
 
     def _turn(self, worker: str, settles: list[SettleRow], want: int) -> None:

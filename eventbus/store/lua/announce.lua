@@ -7,7 +7,7 @@
 --   former: the pool that it was in before it served more queues, or ''
 -- queues: queue base group
 -- answer: how many jobs were taken back
---include base guard format ready record groups presence putting_off
+--include base guard format ready record groups idle presence putting_off
 
 local SILENCE = 120000
 local now = read_now(take())
@@ -34,7 +34,8 @@ redis.call('ZREMRANGEBYSCORE', serving, '-inf', whole(now - SILENCE)) -- a full 
 redis.call('ZREMRANGEBYSCORE', serving, whole(now + SILENCE), '+inf') -- the clock was ahead then
 redis.call('ZADD', serving, now, worker)
 redis.call('PEXPIRE', serving, SILENCE)
-if former ~= '' then leave_pool(worker, former, names, now) end
+idle.keep(worker, pool, now)
+if former ~= '' then presence.leave(worker, former, names, now) end
 for _, queue in ipairs(queues) do
   local pools = key('pools', queue.name)
   if try('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) then

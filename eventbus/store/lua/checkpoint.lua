@@ -10,7 +10,7 @@
 -- rows: id root queue body priority delay on up tree timeout
 -- edges: row job needs
 -- answer: ok | waiting | stopping (its tree stops, so nothing was added) | lost (the lease)
---include base guard fields format holds ready record trees telling leaves rows plant epilogue marks waking
+--include base guard fields format hold holds ready record trees telling leaves rows plant epilogue marks waking
 
 local now = read_now(take())
 local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
@@ -44,7 +44,7 @@ requeue(lists.leaves, ready)
 if opens then open_leaves(id, ready, now) end
 if waits then
   change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold))
-  redis.call('HDEL', key('held', worker_of(token)), id)
+  redis.call('HDEL', key('held', Hold.worker_of(token)), id)
   if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 tell_broken(now)

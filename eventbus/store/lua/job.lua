@@ -4,7 +4,7 @@
 -- head: id
 -- answer: the fields as name, value pairs (none: unknown), body, result or error, progress,
 --   the log's entries, when its lease ends (ms, or '')
---include base fields holds
+--include base fields hold holds
 
 local id = take()
 local _, why, _, known = fetch(id)
@@ -15,7 +15,7 @@ known.claimed = claimed_of(known)
 local hold = known.state == 'waiting' and find_hold(id)
 if hold then
   known.state, known.token, known.claimed = 'active', Hold.token(hold), Hold.time(hold)
-  lease_end = try('ZSCORE', root .. ':workers', worker_of(known.token)) or ''
+  lease_end = try('ZSCORE', root .. ':workers', Hold.worker_of(known.token)) or ''
 end
 
 local text = text_of(id, known)

@@ -1,14 +1,25 @@
--- A worker serves its queues no more: emits wake its pool only for others. Repeat-safe; a full server allows it.
+-- A worker serves its queues no more: emits wake its pool only for others, and hand nothing over to it. Jobs that were
+-- handed over, and that it has not confirmed, are given back. Repeat-safe; a full server allows it.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now worker pool queues
 -- queues: queue
 -- answer: how many live workers its pool has left
---include base guard presence
+--include base guard handing hold holds presence
 
 local now = read_now(take())
 local worker, pool, count = take(), take(), take()
 local queues = {}
 for i = 1, count do queues[i] = take() end
-leave_pool(worker, pool, queues, now)
-return #live_workers(pool, now)
+presence.leave(worker, pool, queues, now)
+local handed = {}
+for _, each in ipairs(list_held(worker)) do
+  if handing.is_open(worker, each) then handed[#handed + 1] = each.id end
+end
+if handed[1] then
+  --include giving_back epilogue
+  local ready = {}
+  take_back(worker, handed, ready, now)
+  end_call(ready, now)
+end
+return #presence.list(pool, now)

@@ -10,7 +10,7 @@
 --   limit: of jobs on the page | has_rows: without them it only counts
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
---include base completed entry fields holds waiting_page
+--include base completed entry fields hold holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
@@ -38,7 +38,7 @@ local function read_held()
   table.sort(workers)
   for _, worker in ipairs(workers) do
     for _, each in ipairs((not last or worker >= last) and list_held(worker) or {}) do
-      if worker ~= last or is_older(seen, each) then
+      if worker ~= last or Hold.is_older(seen, each) then
         page[#page + 1], page[#page + 2] = each.id, worker .. ' ' .. whole(each.time) .. ' ' .. each.place
       end
     end

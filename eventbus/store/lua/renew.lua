@@ -2,6 +2,7 @@
 -- Jobs that it holds and does not name are given back, for nobody runs them: the answer to their claim was given up, or
 -- the server has forgotten in a failover that they had ended.
 -- It names what it has by now of the calls up to `first` and `second`; what later calls claimed is on its way to it.
+-- What was handed over to it has a lease to be named.
 -- The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
@@ -10,7 +11,7 @@
 -- first, second: the last call of each lane whose answer the worker has, 0 for none
 -- jobs: id token
 -- answer: ids that are not held by that token any more, ids that were cancelled, ids that were given back
---include base guard heard holds
+--include base guard heard hold holds
 
 local now = read_now(take())
 local worker, lag, lease, first, second, count = take(), take(), take(), take(), take(), take()
@@ -30,18 +31,19 @@ for _ = 1, count do
   end
 end
 
--- Whether the worker has heard of the call that claimed by this token.
-local function was_answered(token)
-  local lane, call = string.match(token, '^[^+:]+(%+?):(%d+)$')
+-- Whether the worker has heard of the call that claimed the job, or of the job if it was handed over.
+local function was_heard(job)
+  if Hold.is_handed(job.hold) then return job.time <= now - lease end
+  local lane, call = string.match(Hold.token(job.hold), '^[^+:]+(%+?):(%d+)$')
   return not lane or tonumber(call) <= (lane == '' and first or second)
 end
 
 for _, each in ipairs(list) do
-  if not named[each.id] and was_answered(Hold.token(each.hold)) then unknown[#unknown + 1] = each end
+  if not named[each.id] and was_heard(each) then unknown[#unknown + 1] = each end
 end
 
 begin_writing()
-note_heard(now, lease)
+heard.note(now, lease)
 redis.call('HSET', key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
 redis.call('PEXPIRE', key('worker', worker), math.max(600000, 2 * lease))
 if redis.call('HGET', held, '#') then redis.call('ZADD', root .. ':workers', now + lease, worker) end

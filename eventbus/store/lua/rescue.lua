@@ -1,8 +1,8 @@
 -- Takes what workers hold whose leases ran out: back to ready, failed past the stall limit, or cancelled if that was
 -- asked. All that one worker holds is taken, in bounded calls: what a call leaves is the next one's, or is still the
 -- worker's own if it lives and renews.
--- A stall is no attempt, and its job goes to the head of its queue. But one that stalled twice may have killed its
--- process, and those beside it: it waits with the suspects, and is claimed alone.
+-- What was handed over and not confirmed is given back, which is no stall. A stall is no attempt, and its job goes to the head of its queue. But one that is blamed for three of them may have
+-- killed its process: it waits with the suspects (`blame.lua`).
 -- Any worker may do this, also several at once. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
@@ -10,7 +10,7 @@
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard holds expired lines ready finish record stalls stopping heard epilogue marks
+--include base guard handing hold holds blame expired lines ready finish record stopping heard epilogue marks
 
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
@@ -18,7 +18,7 @@ local lease, limit, max_stalls, key_ttl = take(), take(), take(), take()
 local workers = root .. ':workers'
 local found = redis.call('ZRANGEBYSCORE', workers, '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, WORKERS)
 local holds, over = read_expired(found, limit, lease, now)
-local stalled, bad, strays = {}, {}, {}
+local stalled, bad, strays, open = {}, {}, {}, {}
 for _, hold in ipairs(holds) do
   local record, why, queue = read(hold.id)
   if record and record.state ~= 'waiting' and not is_placed(hold.id, record) then
@@ -26,9 +26,12 @@ for _, hold in ipairs(holds) do
   end
   if not record then
     bad[#bad + 1] = { id = hold.id, queue = queue, why = why, holder = hold.holder }
+  elseif record.state == 'waiting' and handing.is_open(hold.holder.worker, hold) then
+    open[#open + 1] = hold
   elseif record.state == 'waiting' then
     record.id, record.lease, record.holder = hold.id, read_lease(hold.id), hold.holder
     record.lease.hold, record.time, record.place = hold.hold, hold.time, hold.place
+    record.blame = blame.of(hold.holder, hold, record)
     stalled[#stalled + 1] = record
   else
     strays[#strays + 1] = hold
@@ -36,22 +39,25 @@ for _, hold in ipairs(holds) do
 end
 
 begin_writing()
-note_heard(now, lease)
-cut_leases(now, lease)
-local grace = left_of_grace(now, lease)
+heard.note(now, lease)
+heard.cut_leases(now, lease)
+local grace = heard.left_of_grace(now, lease)
 if grace > 0 then return { grace } end
 
-local function describe(holder)
+blame.keep(holds)
+
+local function describe(holder, mine)
+  local whom = mine and (mine.count == 1 and 'this job alone' or mine.count .. ' jobs of that worker, this one among them,')
   return string.format(
     'the lease ran out # times; the last one was held by worker %s, which renewed it %.0f ms before, '
-      .. 'its event loop %.0f ms behind when last heard',
-    holder.worker, holder.age, holder.lag
+      .. 'its event loop %.0f ms behind when last heard; %s may be the cause',
+    holder.worker, holder.age, holder.lag, whom or 'other jobs of that worker'
   )
 end
 
 local ready, backs, answer = {}, {}, { 0 }
 local function rescue(job)
-  local text = note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder))
+  local text = blame.note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder, job.blame), job.blame)
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
   lines.unlisted[job.id] = 'nowhere'
   local lease = job.lease
@@ -62,11 +68,11 @@ local function rescue(job)
     return finish(job.id, lease, 'failed', text, now, key_ttl) -- not run again; whether it took effect is not known
   elseif lease.tree and lease.stop and not lease.acked and not lease.knows then
     settle_stopped_root(job.id, now)
-  elseif job.stalls > max_stalls and lease.tree and lease.stop == 'cancelled' then
+  elseif blame.is_spent(job, job.blame, max_stalls) and lease.tree and lease.stop == 'cancelled' then
     local text = try('GET', key('result', job.id)) or '' -- who cancelled it was told that it ends so
     if #text > 2 then text = string.sub(text, 1, -2) .. ',"stalls":' .. job.stalls .. '}' end
     return finish(job.id, lease, 'cancelled', text, now, key_ttl)
-  elseif job.stalls > max_stalls then
+  elseif blame.is_spent(job, job.blame, max_stalls) then
     if not (lease.tree and lease.on == 'wake' and stop_tree(job.id, 'failed', job.id, text, now)) then
       return finish(job.id, lease, 'failed', text, now, key_ttl)
     end
@@ -88,8 +94,12 @@ for _, job in ipairs(stalled) do
     answer[#answer + 1] = value
   end
 end
-table.sort(backs, is_older) -- of all workers
+table.sort(backs, Hold.is_older) -- of all workers
 for _, job in ipairs(backs) do line_up(ready, job.queue, job, true) end
+if open[1] then
+  --include giving_back
+  for _, hold in ipairs(open) do take_back(hold.holder.worker, { hold.id }, ready, now) end
+end
 for _, worker in ipairs(over) do unregister(worker) end -- its next turn registers it again, if it lives
 end_call(ready, now)
 local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')

@@ -40,7 +40,7 @@ end
 
 for _ = 1, count do
   local queue = take()
-  local workers, announced = count_workers(queue, now, asker)
+  local workers, announced = presence.count(queue, now, asker)
   local oldest = oldest_of(queue)
   say(workers)
   say(announced and whole(announced) or '')

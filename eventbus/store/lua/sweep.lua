@@ -15,7 +15,7 @@ redis.call('ZREM', root .. ':due', '')
 floors.sweep(now)
 for _ = 1, count do
   local queue, keep_completed, age_completed, keep_failed, age_failed = take(), take(), take(), take(), take()
-  note_delayed(queue)
+  delays.note(queue)
   if redis.call('EXISTS', key('ready+', queue)) == 1 then book.set(queue, book.PLUS) end
   if redis.call('EXISTS', key('suspects', queue)) == 1 then book.set(queue, book.SUSPECTS) end
   if book.changed[queue] then wake(queue, now) end

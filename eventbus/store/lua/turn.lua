@@ -6,24 +6,29 @@
 -- a promotion made ready can be claimed in the same call. If they fail, the settles stay, and are none again.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: now lane call lease pool want suspects bytes queues settles
+-- head: now lane call lease pool offer want most watched alone bytes queues settles
 -- queues: queue quota keep_completed age_completed keep_failed age_failed key_ttl
 -- settles: id token state attempts text delay
 --   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked
--- suspects: whether a job that stalled twice may be claimed: then it is claimed alone
+-- most: how many suspects may be claimed; watched: how many the worker has; alone: 1 if it made room for one (`suspects.lua`)
+-- offer: whether lone jobs may be handed to the worker (`idle.lua`)
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
---   queues that cannot be read, because somebody else's value stands in their place
+--   queues that cannot be read, because somebody else's value stands in their place; if it met suspects, also:
+--   id, cap, fatal of those that it claims; indexes of queues whose next suspect needs a worker for itself
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base book outcomes holds settle due candidate claim
+--include base book outcomes hold holds settle due candidate claim
 --defer load_retention: retain completed
---defer load_trees: ready waking settle_rows chores telling stopping candidate_unusual claim_odd putting_off answer_again
+--defer load_idle: idle
+--defer load_trees: ready waking settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
 
 local now = read_now(take())
-local lane, call, lease, pool = take(), take(), take(), take()
-local want, suspects, bytes, queue_count, settle_count = take(), take() == 1, take(), take(), take()
-local token, worker = lane .. ':' .. call, worker_of(lane)
-local held, wakes = key('held', worker), key('wake', pool)
+local lane, call, lease, pool, offer = take(), take(), take(), take(), take()
+local want, most, watched, alone, bytes, queue_count, settle_count = take(), take(), take(), take(), take(), take(), take()
+local token, worker = lane .. ':' .. call, Hold.worker_of(lane)
+local room = { worker = worker, now = now, left = most, watched = watched, is_alone = alone == 1 }
+room.is_first = room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
+local held = key('held', worker)
 
 local queues, names, by_name = {}, {}, {}
 for i = 1, queue_count do
@@ -70,9 +75,9 @@ if not is_plain then
   for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
 end
 
-local order = suspects and (call % 8 == 0 and 'first' or 'last') or ''
-local plan = read_claims(queues, want, bytes, order, function(...)
+local plan = read_claims(queues, want, bytes, room, function(is_of_suspects, ...)
   load_trees()
+  if is_of_suspects then return suspects.take(...) end
   return choose_unusual(...)
 end)
 write_claims(plan, held, token, now, name_holder)
@@ -82,6 +87,7 @@ if plan.is_unusual then
   is_plain = false
   load_trees()
   set_odd_apart(plan, now)
+  suspects.keep_room(plan, room, lease)
 end
 if not is_plain then
   local ready = {}
@@ -90,7 +96,7 @@ if not is_plain then
   wake_filled(filled, now)
   due_at = next_due()
 end
-local lengths = flush_ends()
+local lengths = outcomes.flush()
 -- Where few ended, one turn of eight asks; the time decides which, for calls that settle may all have even numbers.
 for i, queue in ipairs(queues) do
   local most = math.max(queue.completed or 0, queue.failed or 0, queue.cancelled or 0)
@@ -100,13 +106,11 @@ for i, queue in ipairs(queues) do
   end
 end
 
-local woken = {}
-if want > 0 then
-  local popped = try('ZPOPMIN', wakes, 32) or {}
-  for i = 1, #popped, 2 do woken[#woken + 1] = popped[i] end
+local woken = exchange_wakes(pool, want, plan.more, queues, now)
+if offer > 0 then
+  load_idle()
+  idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1])
 end
-for _, index in ipairs(plan.more) do try('ZADD', wakes, now, queues[index].name) end
-if #plan.more > 0 then redis.call('PEXPIRE', wakes, 120000) end
-
 redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken }))
-return { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }
+local answer = { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }
+return (plan.watched[1] or plan.lonely[1]) and suspects.tell(answer, plan) or answer

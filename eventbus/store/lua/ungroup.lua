@@ -17,7 +17,7 @@ local age_completed, age_failed, key_ttl, call, text = take(), take(), take(), t
 local name = queue .. '@' .. group
 local cancelled, is_done = 0, true
 
-local workers = count_workers(name, now, '')
+local workers = presence.count(name, now, '')
 if workers > 0 and not force then return { 'served', workers, 0 } end
 for _, kind in ipairs({ 'ready', 'suspects' }) do
   if not try('LLEN', key(kind, name)) then

@@ -48,7 +48,7 @@ async def test_a_worker_that_wakes_after_its_server_keeps_its_leases_by_the_grac
     release = None
     if not has_grace:
         file = "store/lua/lib/heard.lua"
-        release = changed_release(tmp_path / "changed", file, "now - heard > lease / 2", "false")
+        release = changed_release(tmp_path / "changed", file, "now - last > lease / 2", "false")
     holder = start_worker(server, lease=LEASE, release=release)
     async with EventProvider(server.url) as provider:
         emissions = provider.emit_many("hold", [{"gate": "open"}] * JOBS)

@@ -77,7 +77,21 @@ class Worker:
             self._history.note("settling", each.id, token=each.token, state=each.state)
         kept = (_FOR_EVER, _FOR_EVER, _FOR_EVER, _FOR_EVER)
         queues = [TurnQueue(queue, _WANT, *kept, 600_000) for queue in self._queues]
-        head = ["", self._name, self._number, _LEASE_MS, _POOL, _WANT, 1, 1 << 20, len(queues), len(settles)]
+        head = [
+            "",
+            self._name,
+            self._number,
+            _LEASE_MS,
+            _POOL,
+            0,
+            _WANT,
+            1,
+            0,
+            0,
+            1 << 20,
+            len(queues),
+            len(settles),
+        ]
         arguments = [*head, *chain.from_iterable(queues), *chain.from_iterable(settles)]
         answer = self._call(arguments)
         port = self.caller.answered_by

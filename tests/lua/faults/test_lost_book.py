@@ -104,6 +104,6 @@ async def test_a_sweep_finds_what_a_removed_book_said_of_a_queue(shard: Shard) -
     assert (await shard.turn()).claims == [], "the book that was made anew says nothing of the queue"
     await shard.sweep(SweepQueue(QUEUE, 10, 1, 10, 1))
     assert (await shard.turn(want=0)).woken == []
-    answers = [await shard.turn() for _ in range(2)]
+    answers = [await shard.turn(is_alone=is_alone) for is_alone in (False, True)]
     assert [[each.id for each in answer.claims] for answer in answers] == [["ranked"], ["suspect"]]
     assert QUEUE in answers[0].woken

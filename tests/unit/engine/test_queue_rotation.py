@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from eventbus.engine.queue_rotation import QueueRotation
+from eventbus.engine.claiming.queue_rotation import QueueRotation
 
 
 @pytest.fixture

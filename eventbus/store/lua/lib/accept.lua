@@ -75,7 +75,7 @@ end
 
 -- Who is told that a queue is full is told whether anybody works on it.
 local function describe_full(queue, now)
-  if served[queue] == nil then served[queue] = count_workers(queue, now, '') > 0 end
+  if served[queue] == nil then served[queue] = presence.count(queue, now, '') > 0 end
   return served[queue] and 'served' or 'unserved'
 end
 

@@ -1,4 +1,4 @@
---needs base candidate candidate_unusual due holds record
+--needs base candidate candidate_unusual due hold lines record suspects
 --exports answer_again
 -- What a turn that is sent again hears: what it claimed then and its worker still holds, read anew from the records.
 
@@ -21,13 +21,18 @@ local function read_claimed(held, token)
 end
 
 function answer_again(queues, held, token, now, lost, woken)
-  local rows, claimed = {}, read_claimed(held, token)
+  local rows, watched, claimed = {}, {}, read_claimed(held, token)
   for index, queue in ipairs(queues) do
     local records = claimed[queue.name] or {}
-    table.sort(records, is_older)
+    table.sort(records, Hold.is_older)
     for _, each in ipairs(records) do
       add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
+      if lines.is_suspect(each) then
+        local n = #watched
+        watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0
+      end
     end
   end
-  return { now, next_due(), lost, woken, {}, rows, {} }
+  local answer = { now, next_due(), lost, woken, {}, rows, {} }
+  return watched[1] and suspects.tell(answer, { watched = watched, lonely = {} }) or answer
 end

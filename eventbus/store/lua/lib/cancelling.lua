@@ -1,4 +1,4 @@
---needs base fields finish holds marks record stopping trees
+--needs base fields finish hold holds marks record stopping trees
 --exports cancel
 -- Cancelling: a job that nobody runs ends at once; a running one is marked, and its worker told.
 --

@@ -22,7 +22,7 @@ local function drop(plan, line)
   return 0
 end
 
--- Reads one candidate into `plan`; returns its size in bytes. An entry that its record does not explain is odd, unless
+-- Reads one candidate into `plan`; returns its size in bytes, nil where its line does not admit it (`suspects.lua`). An entry that its record does not explain is odd, unless
 -- somebody said that there are tombstones.
 function choose_unusual(plan, line, i)
   local id, entry, text = line.ids[i], line.entries[i], line.records[i] or nil
@@ -40,6 +40,7 @@ function choose_unusual(plan, line, i)
     plan.odd[#plan.odd + 1], plan.is_unusual = { id = id, queue = line.queue }, true
     return 0
   end
+  if line.admit and not line.admit(id, record) then return nil end
   add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
   plan.ids[#plan.ids + 1] = id
   if record.root or record.tree or record.waited then plan.named[id] = record end

@@ -1,7 +1,8 @@
 --needs base book entry
---exports is_open read_line read_lines read_records read_on
+--exports candidates
 -- The entries of queues that may be claimed, and the records of their jobs. Writes nothing.
 -- A line is what one queue gives: its lists and sets one after the other, in the order of claims.
+candidates = {}
 local PLAIN = { { 'ready' } }
 local RANKED = { { 'ready+', '-inf', '(0' }, { 'ready' }, { 'ready+', '0', '+inf' } }
 local SUSPECTS = { { 'suspects' } }
@@ -10,19 +11,19 @@ local SUSPECTS = { { 'suspects' } }
 local function begin_line(queue, of_suspects)
   local parts = of_suspects and SUSPECTS or bit.band(queue.flags, book.PLUS) ~= 0 and RANKED or PLAIN
   return {
-    queue = queue.name, index = queue.index, quota = queue.quota, parts = parts, part = 1, counts = { 0, 0, 0 },
+    queue = queue.name, index = queue.index, quota = queue.quota - (queue.taken or 0), parts = parts, part = 1, counts = { 0, 0, 0 },
     ids = {}, entries = {}, records = {}, seen = 0, dropped = 0,
   }
 end
 
 -- Whether there may be more entries than were read.
-function is_open(line)
+function candidates.is_open(line)
   return line.parts[line.part] ~= nil
 end
 
 -- Reads up to `count` more entries.
 local function read_entries(line, count)
-  while count > 0 and is_open(line) do
+  while count > 0 and candidates.is_open(line) do
     local part, read, found = line.parts[line.part], line.counts[line.part], nil
     if part[2] then
       found = try('ZRANGEBYSCORE', key(part[1], line.queue), part[2], part[3], 'LIMIT', read, count)
@@ -42,7 +43,7 @@ local function read_entries(line, count)
 end
 
 -- Begins a line in the plan of a claim. One entry more than may be taken is asked for, to see whether more is left.
-function read_line(plan, queue, count, of_suspects)
+function candidates.read_line(plan, queue, count, of_suspects)
   local line = begin_line(queue, of_suspects)
   read_entries(line, math.min(queue.quota, count) + 1)
   if line.is_foreign then plan.foreign[#plan.foreign + 1] = line.queue end
@@ -51,7 +52,7 @@ function read_line(plan, queue, count, of_suspects)
 end
 
 -- The lines of all queues, and how many jobs each gives: equal shares first, then what is left in order.
-function read_lines(plan, queues, want)
+function candidates.read_lines(plan, queues, want)
   local lines, takes, left = {}, {}, want
   local asked = 0
   for _, queue in ipairs(queues) do
@@ -60,7 +61,7 @@ function read_lines(plan, queues, want)
   local part = math.ceil(want / math.max(asked, 1))
   for _, queue in ipairs(queues) do
     if queue.quota > 0 then
-      local line = read_line(plan, queue, part)
+      local line = candidates.read_line(plan, queue, part)
       lines[#lines + 1] = line
       takes[#lines] = math.min(part, line.quota, #line.ids, left)
       left = left - takes[#lines]
@@ -78,7 +79,7 @@ function read_lines(plan, queues, want)
 end
 
 -- Reads the records of the next entries of lines, `counts` of each: one command for all.
-function read_records(lines, counts)
+function candidates.read_records(lines, counts)
   local names, places = {}, {}
   for i, line in ipairs(lines) do
     for j = #line.records + 1, math.min(#line.ids, #line.records + counts[i]) do
@@ -92,12 +93,12 @@ function read_records(lines, counts)
 end
 
 -- The next entry, with its record: reads on behind tombstones, as far as the call may. budget: how many are left for it.
-function read_on(line, budget)
+function candidates.read_on(line, budget)
   local i = line.seen + 1
   if line.records[i] ~= nil then return true end
   local count = math.min(50, budget.left)
   if not line.ids[i] and count > 0 then read_entries(line, count) end
-  read_records({ line }, { count })
+  candidates.read_records({ line }, { count })
   budget.left = budget.left - count
   return line.records[i] ~= nil
 end

@@ -1,4 +1,4 @@
---needs base fields finish leaves promote record retain stopping telling trees
+--needs base fields finish giving_back leaves promote record retain stopping telling trees
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -8,6 +8,12 @@ local do_chore = {}
 
 function do_chore.q(queue, now, ready)
   promote(queue, now, ready)
+end
+
+-- A job that was handed over, and that its worker did not confirm in time: `<worker>/<job>`.
+function do_chore.hand(name, now, ready)
+  local worker, id = string.match(name, '^([^/]*)/(.*)$')
+  if worker then take_back(worker, { id }, ready, now) end
 end
 
 function do_chore.stop(id, now)

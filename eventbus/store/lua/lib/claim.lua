@@ -1,5 +1,5 @@
---needs base book candidate candidates holds
---exports read_claims remove_claimed write_claims
+--needs base book candidate candidates hold
+--exports read_claims remove_claimed write_claims exchange_wakes
 -- Claiming: choosing and reading come first, then the moves.
 -- A move writes the hold and then cuts the entry; nothing is popped, so nothing can be lost between two commands.
 
@@ -8,47 +8,47 @@ local AHEAD = 400 -- entries that one call reads past those that it asked for: s
 local function begin_plan()
   return {
     ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {},
+    watched = {}, lonely = {},
     budget = { left = AHEAD },
   }
 end
 
 -- Chooses at most `count` jobs of a line; `bytes` of bodies are left for all, but one job may always be taken.
 local function take_from(plan, line, count, bytes, choose_other)
-  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and read_on(line, plan.budget) do
+  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and candidates.read_on(line, plan.budget) do
     line.seen = line.seen + 1
-    bytes = bytes - (choose(plan, line, line.seen) or choose_other(plan, line, line.seen))
+    bytes = bytes - (choose(plan, line, line.seen) or choose_other(false, plan, line, line.seen))
   end
-  local has_more = line.ids[line.seen + 1] or is_open(line) and (read_on(line, plan.budget) or is_open(line))
+  local has_more = line.ids[line.seen + 1] or candidates.is_open(line) and (candidates.read_on(line, plan.budget) or candidates.is_open(line))
   plan.has_more[line.index] = plan.has_more[line.index] or has_more
   return bytes
 end
 
--- A job that stalled twice may kill whatever process runs it. So a worker runs one such job at a time, and its claim
--- brings nothing else: then the stalls of those beside it do not add up to their failure. Suspects come last; but
--- one call of eight asks for them first, so that a long line does not keep them for ever.
-local function take_suspect(plan, queues, choose_other)
-  for _, queue in ipairs(queues) do
+-- Suspects come last; but one call of eight asks for them first, so that a long line does not keep them for ever. Where
+-- nothing is left for them, somebody asks again. In most calls no queue has any.
+-- room: as `suspects.lua` has it.
+local function ask_suspects(plan, queues, want, bytes, room, choose_other)
+  for _, queue in ipairs(room.left > 0 and queues or {}) do
     if queue.quota > 0 and bit.band(queue.flags, book.SUSPECTS) ~= 0 then
-      if plan.ids[1] then
-        plan.has_more[queue.index] = true
-      else
-        take_from(plan, read_line(plan, queue, 1, true), 1, 1, choose_other)
-      end
+      return choose_other(true, plan, queues, want, bytes, room)
     end
   end
-  return plan.ids[1] ~= nil
+  return bytes
 end
 
 -- At most `want` jobs and `bytes` of bodies, but always one job.
--- suspects: '' for none, `first` or `last`; choose_other: `choose_unusual`.
-function read_claims(queues, want, bytes, suspects, choose_other)
+-- choose_other: `suspects.take` if its first argument is true, else `choose_unusual`.
+function read_claims(queues, want, bytes, room, choose_other)
   local plan = begin_plan()
   if want <= 0 then return plan end
-  if suspects == 'first' and take_suspect(plan, queues, choose_other) then want = 0 end
-  local lines, counts = read_lines(plan, queues, want)
-  read_records(lines, counts)
-  for i, line in ipairs(lines) do bytes = take_from(plan, line, counts[i], bytes, choose_other) end
-  if suspects == 'last' then take_suspect(plan, queues, choose_other) end
+  if room.is_first then bytes = ask_suspects(plan, queues, want, bytes, room, choose_other) end
+  local lines, counts = candidates.read_lines(plan, queues, plan.is_alone and 0 or want - #plan.ids)
+  candidates.read_records(lines, counts)
+  for i, line in ipairs(lines) do
+    bytes = take_from(plan, line, counts[i], bytes, choose_other)
+    queues[line.index].taken = line.seen - line.dropped
+  end
+  if not room.is_first then ask_suspects(plan, queues, want - #plan.ids, bytes, room, choose_other) end
   for _, queue in ipairs(queues) do
     if plan.has_more[queue.index] then plan.more[#plan.more + 1] = queue.index end
   end
@@ -85,4 +85,14 @@ function write_claims(plan, held, token, now, name_holder)
     fields[2 * i - 1], fields[2 * i] = id, Hold.make(token, now, i)
   end
   call_many('HSET', held, fields)
+end
+
+-- Takes the wakes of the pool, for a worker that wants jobs, and puts back those of queues in which it left some.
+function exchange_wakes(pool, want, more, queues, now)
+  local wakes, woken = key('wake', pool), {}
+  local popped = want > 0 and try('ZPOPMIN', wakes, 32) or {}
+  for i = 1, #popped, 2 do woken[#woken + 1] = popped[i] end
+  for _, index in ipairs(more) do try('ZADD', wakes, now, queues[index].name) end
+  if #more > 0 then redis.call('PEXPIRE', wakes, 120000) end
+  return woken
 end

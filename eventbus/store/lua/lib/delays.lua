@@ -1,24 +1,26 @@
 --needs base fields ready
---exports note_delayed forget_delayed place_delayed delay_again
+--exports delays
 -- Delayed jobs: each queue has a set of its own, so that they are counted and looked at by queue.
 -- What must hold: a queue with delayed jobs stands in `due`, not later than its first one. Its entry may be early: the
 -- turn that finds nothing due there moves it.
 local AGAIN = 60000 -- when a job is tried again whose queue cannot be written
 
+delays = {}
+
 -- Notes in `due` when the first delayed job of the queue is due, if it has any.
-function note_delayed(queue)
+function delays.note(queue)
   local first = (try('ZRANGE', key('delayed', queue), 0, 0, 'WITHSCORES') or {})[2]
   if first then redis.call('ZADD', root .. ':due', 'LT', first, 'q:' .. queue) end
 end
 
 -- A queue whose last delayed job was taken out stands in `due` no more.
-function forget_delayed(queue)
+function delays.forget(queue)
   if redis.call('EXISTS', key('delayed', queue)) == 0 then redis.call('ZREM', root .. ':due', 'q:' .. queue) end
 end
 
 -- lists: queue -> flat list of due, job.
 -- refuse: called with job, now, queue, key where somebody else's value stands in the place of the set.
-function place_delayed(lists, now, refuse)
+function delays.place(lists, now, refuse)
   for queue, all in pairs(lists) do
     local list, earliest = without_gone(all), math.huge
     for i = 1, #list, 2 do earliest = math.min(earliest, tonumber(list[i])) end
@@ -31,7 +33,7 @@ function place_delayed(lists, now, refuse)
 end
 
 -- Delays a job whose queue cannot be written: it comes back each minute until it can, and is seen meanwhile.
-function delay_again(id, now, queue, refuse)
+function delays.again(id, now, queue, refuse)
   change(id, 'state', 'delayed', 'token', false, 'due', whole(now + AGAIN))
-  place_delayed({ [queue] = { now + AGAIN, id } }, now, refuse)
+  delays.place({ [queue] = { now + AGAIN, id } }, now, refuse)
 end

@@ -64,10 +64,10 @@ function enqueue(jobs, emitter, now, answer)
   local refused, refuse = begin_refusing()
   local function refuse_or_delay(id, _, queue, place)
     if not string.find(id, '@', 1, true) then return refuse(id, now, queue, place) end
-    delay_again(id, now, queue, fail_apart)
+    delays.again(id, now, queue, fail_apart)
   end
   place_ready(ready, now, refuse_or_delay)
-  place_delayed(delayed, now, refuse_or_delay)
+  delays.place(delayed, now, refuse_or_delay)
   for _, job in ipairs(next(refused) and jobs or {}) do
     if refused[job.id] then
       if job.pointer then redis.call('DEL', job.pointer) end

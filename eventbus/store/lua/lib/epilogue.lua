@@ -5,6 +5,6 @@
 function end_call(ready, now)
   flush_tells(ready, now)
   place_ready(ready, now, put_off)
-  flush_ends()
+  outcomes.flush()
   wake_chores(now)
 end

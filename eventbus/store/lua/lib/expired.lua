@@ -1,11 +1,17 @@
---needs base holds
+--needs base blame holds
 --exports read_expired
 -- Reading what workers hold whose leases ran out, before a rescue writes anything.
+
+local BEAT = 0.3 -- of a lease: a worker renews as often (`lease_keeper.py`)
 
 -- Who held the jobs, when it renewed their leases for the last time, and how its event loop was then.
 local function read_holder(worker, lease_end, lease, now)
   local v = try('HMGET', key('worker', worker), 'lag', 'lease') or {}
-  return { worker = worker, lag = tonumber(v[1]) or 0, age = now - lease_end + (tonumber(v[2]) or lease) }
+  local own = tonumber(v[2]) or lease
+  return {
+    worker = worker, lag = tonumber(v[1]) or 0, age = now - lease_end + own,
+    ends = lease_end, heard = lease_end - own, beat = math.ceil(BEAT * own),
+  }
 end
 
 -- found: flat list of worker, end of its leases. Returns at most `limit` holds, each with its holder, the longest held
@@ -17,6 +23,7 @@ function read_expired(found, limit, lease, now)
     local worker, left = found[i], limit - #holds
     if left <= 0 then break end
     local holder, own = read_holder(worker, tonumber(found[i + 1]), lease, now), list_held(worker)
+    holder.blame, holder.is_cut = blame.read(holder, own), #own > left
     for j = math.max(1, #own - left + 1), #own do
       own[j].holder = holder
       holds[#holds + 1] = own[j]

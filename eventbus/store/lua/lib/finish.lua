@@ -13,7 +13,7 @@ function tell_waiters(id, record, state, text)
   local last = record.is_removed and #waiters or math.min(#waiters, to_hear)
   to_hear = math.max(0, to_hear - last)
   for i = 1, last do
-    if waiters[i] ~= record.reply then reply(waiters[i], id, state, text) end
+    if waiters[i] ~= record.reply then outcomes.reply(waiters[i], id, state, text) end
   end
   if last == #waiters then return end
   if last > 0 then call_many('SREM', name, { unpack(waiters, 1, last) }) end
@@ -22,7 +22,7 @@ end
 
 -- Tells the job's emitter and everybody who joined it later, each emitter once.
 function tell(id, record, state, text)
-  if record.reply then reply(record.reply, id, state, text) end
+  if record.reply then outcomes.reply(record.reply, id, state, text) end
   if record.joined then tell_waiters(id, record, state, text) end
 end
 
@@ -52,7 +52,7 @@ function finish(id, record, state, text, now, key_ttl)
     local is_unlisted = state == 'completed' and not try('RPUSH', key('done', record.root), id)
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up, is_unlisted = is_unlisted }
   elseif not record.is_removed then
-    list_end(state, record.queue, id, now)
+    outcomes.list(state, record.queue, id, now)
   end
   if record.tree then end_root(id, record) end
   if record.key then end_key(id, record, state, text, key_ttl) end

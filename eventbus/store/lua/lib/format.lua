@@ -67,6 +67,10 @@ function plain.has_ended(text)
   return first and first > 32 and first < 36
 end
 
+function plain.was_completed_by(text, worker)
+  return string.byte(text) == 33 and string.sub(text, 20, 20 + #worker) == string.char(#worker) .. worker
+end
+
 -- Whether a job that completed then may be forgotten: its record still says so, or cannot be read at all.
 function plain.is_over(text, ended)
   local first = string.byte(text)

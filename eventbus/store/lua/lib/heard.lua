@@ -1,5 +1,5 @@
 --needs base
---exports note_heard left_of_grace cut_leases
+--exports heard
 -- When the server was last heard by any worker, and what its clock may have done meanwhile.
 --
 -- After a gap longer than half of the lease (server paused, restarted, failed over, its clock set
@@ -15,9 +15,11 @@
 --                 have made it; it is cut to one lease from now, in which a live holder renews it
 --   both in turn  as each by itself: nothing here remembers the time between them
 
-function note_heard(now, lease)
-  local heard = tonumber(redis.call('HGET', root .. ':clock', 'heard') or now)
-  if now - heard > lease / 2 then
+heard = {}
+
+function heard.note(now, lease)
+  local last = tonumber(redis.call('HGET', root .. ':clock', 'heard') or now)
+  if now - last > lease / 2 then
     redis.call('HSET', root .. ':clock', 'heard', now, 'grace', now + lease, 'lease', lease)
   else
     redis.call('HSET', root .. ':clock', 'heard', now)
@@ -25,7 +27,7 @@ function note_heard(now, lease)
 end
 
 -- The ms until jobs may be rescued. `lease` is the caller's; the grace may be another worker's.
-function left_of_grace(now, lease)
+function heard.left_of_grace(now, lease)
   local v = redis.call('HMGET', root .. ':clock', 'grace', 'lease')
   local left = (tonumber(v[1]) or 0) - now
   if left <= (tonumber(v[2]) or lease) then return math.max(0, left) end
@@ -41,7 +43,7 @@ local function read_span(worker, lease)
   return tonumber(try('HGET', key('worker', worker), 'lease')) or math.max(lease, UNHEARD)
 end
 
-function cut_leases(now, lease)
+function heard.cut_leases(now, lease)
   local workers = root .. ':workers'
   local last = redis.call('ZREVRANGE', workers, 0, 0, 'WITHSCORES')[2]
   if not last or tonumber(last) <= now + lease then return end -- mostly

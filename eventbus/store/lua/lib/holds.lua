@@ -1,11 +1,10 @@
---needs base
---exports Hold register unregister worker_of read_hold find_hold load_holds is_older list_held ask_holder
+--needs base hold
+--exports register unregister read_hold find_hold load_holds list_held ask_holder
 -- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
--- is settled. Its record does not change by that, except that members and roots of trees name their holder (`token`).
---   hold: 6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 2 bytes, its
---     place among the claims of that call; the token
---   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job
---   Fields that are no jobs: `#`, the worker's registration, and `#` with a lane's name, the last call of the lane.
+-- is settled (`hold.lua` has the bytes). Its record does not change by that, except that members and roots of trees name
+-- their holder (`token`).
+--   Fields that are no jobs: `#`, the worker's registration; `#` with a lane's name, the last call of the lane; and
+--     `#:blame`, while it is rescued in more than one call (`blame.lua`).
 -- `workers` says when the leases of a worker end: those of all that it holds, at once. A claim begins a whole lease for
 -- all of them, for who takes turns is alive; a renewal does the same for a worker whose turns are rare.
 --
@@ -31,37 +30,13 @@ end
 
 -- For a worker that holds nothing any more.
 function unregister(worker)
-  if try('HDEL', key('held', worker), '#') then redis.call('PEXPIRE', key('held', worker), REMEMBERED) end
+  if try('HDEL', key('held', worker), '#', '#:blame') then redis.call('PEXPIRE', key('held', worker), REMEMBERED) end
   redis.call('ZREM', root .. ':workers', worker)
-end
-
-function worker_of(token)
-  return string.match(token or '', '^[^+:]+')
-end
-
-Hold = {}
-
-function Hold.make(token, now, place)
-  return struct.pack('>I6c1I2', now, '0', place) .. token
-end
-
--- What somebody else wrote there is as old as can be, and nobody's.
-function Hold.time(hold)
-  return #hold > 9 and struct.unpack('>I6', hold) or 0
-end
-
--- Jobs that are given back are placed in the order in which they were claimed.
-function Hold.place(hold)
-  return #hold > 9 and struct.unpack('>I2', hold, 8) or 0
-end
-
-function Hold.token(hold)
-  return string.sub(hold, 10)
 end
 
 -- The hold of a job if this very token has it.
 function read_hold(id, token)
-  local worker = worker_of(token)
+  local worker = Hold.worker_of(token)
   local hold = worker and try('HGET', key('held', worker), id)
   return hold and Hold.token(hold) == token and hold or nil
 end
@@ -90,12 +65,6 @@ function find_hold(id)
   return nil
 end
 
-function is_older(one, other)
-  if one.time ~= other.time then return one.time < other.time end
-  if one.place ~= other.place then return one.place < other.place end
-  return one.id < other.id
-end
-
 -- All that a worker holds, the longest held first: id, time, place, and the hold itself.
 function list_held(worker)
   local list, all = {}, try('HGETALL', key('held', worker)) or {}
@@ -103,14 +72,14 @@ function list_held(worker)
     local id, hold = all[i], all[i + 1]
     if string.sub(id, 1, 1) ~= '#' then list[#list + 1] = { id = id, time = Hold.time(hold), place = Hold.place(hold), hold = hold } end
   end
-  table.sort(list, is_older)
+  table.sort(list, Hold.is_older)
   return list
 end
 
 -- Asks who holds a job to cancel it: by a message, which an idle worker reads at once and a busy one within a quarter
 -- second, and by a mark in the hold, which the next renewal finds.
 function ask_holder(id, token, now)
-  local worker = worker_of(token)
+  local worker = Hold.worker_of(token)
   if not worker then return end
   local hold = read_hold(id, token)
   if hold then redis.call('HSET', key('held', worker), id, string.sub(hold, 1, 6) .. 'c' .. string.sub(hold, 8)) end

@@ -5,15 +5,20 @@
 --   ready+:<queue>    sorted set: all other priorities
 --   suspects:<queue>  list: jobs that stalled so often that they may kill whatever process runs them
 -- `dead` counts the tombstones in the lists of each queue, so that the number of waiting jobs is exact.
-local SUSPECT = 2 -- stalls of such a job
+local SUSPECT = 3 -- stalls that such a job is blamed for
 
 lines = {
   -- Jobs that wait and have no entry now, for this call has cut it, or is going to place them: job -> where, or 'nowhere'.
   unlisted = {},
 }
 
+-- For how many of its stalls a job is to blame (`blame.lua`).
+function lines.blames(record)
+  return (tonumber(record.stalls) or 0) - (tonumber(record.spared) or 0)
+end
+
 function lines.is_suspect(record)
-  return (tonumber(record.stalls) or 0) >= SUSPECT
+  return lines.blames(record) >= SUSPECT
 end
 
 -- Takes a waiting job out of where it waits. Returns whether a tombstone is left there: then its next entry must be another.

@@ -1,13 +1,14 @@
 --needs base
---exports KEPT INLINE list_end reply flush_ends
+--exports outcomes KEPT INLINE
 -- What ended in this call: it is listed, and its emitters are told, by the last writes of the call.
 KEPT = 604800000 -- a week
 INLINE = 8192 -- larger outcomes are announced to emitters, not carried
+outcomes = {}
 local ends = {} -- state .. ':' .. queue -> flat list of time, job
 local done = {} -- queue -> entries of its list (`completed.lua`)
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
-function reply(emitter, id, state, text)
+function outcomes.reply(emitter, id, state, text)
   local rows, is_carried = replies[emitter], #text <= INLINE
   if not rows then
     rows = {}
@@ -28,7 +29,7 @@ local function stamp(now)
   return text
 end
 
-function list_end(state, queue, id, now)
+function outcomes.list(state, queue, id, now)
   if state == 'completed' then
     push(done, queue, stamp(now) .. id)
   else
@@ -44,7 +45,7 @@ end
 -- The last write of a call: what ended is listed, and each emitter gets one entry. Returns how long the lists of
 -- completed jobs are now.
 -- NOMKSTREAM: the stream of an emitter that is gone does not come back.
-function flush_ends()
+function outcomes.flush()
   local lengths = {}
   for queue, list in pairs(done) do
     lengths[queue] = try_many('RPUSH', key('completed', queue), list)

@@ -1,4 +1,4 @@
---needs base format refusing waking
+--needs base format handing refusing waking
 --exports add_plain
 -- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
 -- or limits. Most emissions are such; a job costs no command of its own here, but its share of two batches.
@@ -52,7 +52,8 @@ function add_plain(queues, count, emitter, now, answer)
     if not length then
       for _, id in ipairs(ids) do refuse(id, now, queue, key('ready', queue)) end
     elseif length == #ids then
-      wake(queue, now) -- it was empty; else who left something there wakes
+      local pools = list_pools(queue, now) -- it was empty; else who left something there wakes
+      if count > 1 or not handing.give(pools, queue, ids[1], args[at + 3], now) then wake(queue, now, pools) end
     end
   end
   for i = 0, next(refused) and count - 1 or -1 do

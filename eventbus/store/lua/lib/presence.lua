@@ -1,29 +1,32 @@
---needs base waking
---exports live_workers leave_pool count_workers
+--needs base idle waking
+--exports presence
 -- Who serves which queue: a worker announces itself for its pool each 5 s, and the pool for its queues.
 -- One that stops says so (`leave.lua`); one that was killed is forgotten once it has been silent for ALIVE.
 -- Workers of releases that name themselves nowhere are known as their pool alone, one for each. Needs `ready`.
 local ALIVE = 20000
 
+presence = {}
+
 -- A score ahead of the clock is from before a step back of it, and no sign of life.
-function live_workers(pool, now)
+function presence.list(pool, now)
   return try('ZRANGEBYSCORE', key('serving', pool), whole(now - ALIVE), whole(now + ALIVE)) or {}
 end
 
 -- Takes a worker out of a pool, and a pool that has no live worker left out of its queues: nobody wakes it then.
-function leave_pool(worker, pool, queues, now)
+function presence.leave(worker, pool, queues, now)
   redis.call('ZREM', key('serving', pool), worker) -- a full server lets it through
-  if #live_workers(pool, now) > 0 then return end
+  idle.forget(worker, pool)
+  if #presence.list(pool, now) > 0 then return end
   for _, queue in ipairs(queues) do try('ZREM', key('pools', queue), pool) end
 end
 
 -- How many live workers a queue has, without `asker`, and when one of its pools was last announced (nil: not
 -- lately, or the last one has left). A worker that serves more since a moment ago counts once.
-function count_workers(queue, now, asker)
+function presence.count(queue, now, asker)
   local pools = try('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf', 'WITHSCORES') or {}
   local seen, count, last = { [asker] = true }, 0, nil
   for i = 1, #pools, 2 do
-    local workers = live_workers(pools[i], now)
+    local workers = presence.list(pools[i], now)
     if redis.call('EXISTS', key('serving', pools[i])) == 0 then workers = { 'one of ' .. pools[i] } end
     for _, worker in ipairs(workers) do
       if not seen[worker] then

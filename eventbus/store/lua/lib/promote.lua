@@ -43,5 +43,5 @@ function promote(queue, now, ready)
   for _, each in ipairs(bad) do quarantine(each.id, queue, each.why, now) end
   for _, id in ipairs(later) do park_later(id, queue, now) end
   requeue({ [queue] = due }, ready)
-  note_delayed(queue)
+  delays.note(queue)
 end

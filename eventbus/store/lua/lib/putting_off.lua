@@ -7,7 +7,7 @@ function set_apart(id, now, queue)
 end
 
 function put_off(id, now, queue)
-  delay_again(id, now, queue, set_apart)
+  delays.again(id, now, queue, set_apart)
 end
 
 -- A job of a later release waits for a worker that can read it.

@@ -1,4 +1,4 @@
---needs base format holds outcomes
+--needs base format hold outcomes
 --exports read_holds read_settles write_simple
 -- Settling: first every hold is checked, then the outcomes are written.
 -- Most jobs simply complete: nothing to count, nobody but their emitter to tell.
@@ -74,8 +74,8 @@ function write_simple(simple, held, worker, policies, now)
       records[n + 1], records[n + 2] = key('result', id), text
       n = n + 2
     end
-    list_end('completed', queue, id, now)
-    if emitter ~= '' then reply(emitter, id, 'completed', text) end
+    outcomes.list('completed', queue, id, now)
+    if emitter ~= '' then outcomes.reply(emitter, id, 'completed', text) end
   end
   set_all(records)
   call_many('HDEL', held, ended)

@@ -1,4 +1,4 @@
---needs base delays fields finish holds lines putting_off ready record trees verdict
+--needs base delays fields finish hold lines putting_off ready record trees verdict
 --exports complete_rows write_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 
@@ -65,8 +65,8 @@ function write_rows(rows, held, policies, ready, now)
     end
     redis.call('HDEL', held, row.id)
   end
-  place_delayed(lists.delayed, now, set_apart)
+  delays.place(lists.delayed, now, set_apart)
   requeue(lists.retried, ready)
-  table.sort(lists.backs, is_older)
+  table.sort(lists.backs, Hold.is_older)
   for _, record in ipairs(lists.backs) do line_up(ready, record.queue, record, true) end
 end

@@ -15,7 +15,7 @@ function take_out(id, record)
   gone[id] = true
   if record.state == 'waiting' then return lines.leave(id, record) end
   local is_listed = record.state == 'delayed' or record.state == 'parked'
-  if is_listed and try('ZREM', key(record.state, record.queue), id) and record.state == 'delayed' then forget_delayed(record.queue) end
+  if is_listed and try('ZREM', key(record.state, record.queue), id) and record.state == 'delayed' then delays.forget(record.queue) end
   return false
 end
 
@@ -79,7 +79,7 @@ end
 
 -- Undoing has counts of its own.
 local function wait_anew(id)
-  clear(id, 'attempts', 'stalls')
+  clear(id, 'attempts', 'stalls', 'spared', 'crowd', 'fatal')
   change(id, 'state', 'waiting-children', 'attempts', 0, 'token', false)
 end
 

@@ -1,11 +1,16 @@
 --needs base
---exports SILENT wake wake_filled
+--exports SILENT list_pools wake wake_filled
 -- Waking who serves a queue.
 SILENT = 60000 -- a pool that did not announce itself for so long has no worker
 
--- One wake for each live pool; a blocked worker of it takes the wake and looks.
-function wake(queue, now)
-  for _, pool in ipairs(try('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf') or {}) do
+-- The live pools of a queue.
+function list_pools(queue, now)
+  return try('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf') or {}
+end
+
+-- One wake for each of the live pools; a blocked worker of it takes the wake and looks.
+function wake(queue, now, pools)
+  for _, pool in ipairs(pools or list_pools(queue, now)) do
     if try('ZADD', key('wake', pool), now, queue) then redis.call('PEXPIRE', key('wake', pool), 120000) end
   end
 end

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from eventbus.errors import StoreError
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
 
@@ -14,11 +17,12 @@ _BLOCK_PATIENCE = 2.0  # giving up a blocked read too early only costs one poll,
 class WakeReader:
     """The blocked read of one worker: its pool's wakes and its own control messages."""
 
-    def __init__(self, connector: Connector, *, name: str, wake: str, control: str) -> None:
+    def __init__(self, connector: Connector, *, name: str, wake: str, control: str, due: str) -> None:
         """The reader has a connection of its own, because a blocked read would hold up other calls."""
         self._channel = Channel(connector, name=name, answer_timeout=_BLOCK + _BLOCK_PATIENCE)
         self._wake = wake
         self._control = control
+        self._due = due
 
     async def wait(self, seconds: float) -> tuple[str, str] | None:
         """Wait for a wake or a message, at most `seconds` and at most 4 s.
@@ -38,6 +42,32 @@ class WakeReader:
         reply = await self._channel.call("ZPOPMIN", self._control)
         return ("control", reply[0]) if reply else None
 
+    def confirm(self, worker: str, job: str, on_answer: Callable[[bool], None]) -> None:
+        """Tell the server that the worker has a job that was handed to it (`handing.lua`); nobody waits for that.
+
+        Call it as soon as the message is read, and before the next read. `on_answer` gets whether the worker
+        has the job: False if the server has given it back. It is not called if the connection is lost.
+        """
+        self._channel.send(("ZREM", self._due, f"hand:{worker}/{job}"), _Confirmation(on_answer))
+
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""
         await self._channel.aclose()
+
+
+class _Confirmation:
+    """The receiver of the answer to `confirm`."""
+
+    __slots__ = ("_on_answer",)
+
+    def __init__(self, on_answer: Callable[[bool], None]) -> None:
+        self._on_answer = on_answer
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, removed: int, /) -> None:
+        self._on_answer(bool(removed))
+
+    def set_exception(self, error: StoreError, /) -> None:
+        """Leave it to the renewal, which learns whether the job was given back."""

@@ -40,6 +40,10 @@ class QueueRotation:
         """Whether wakes wait to be passed on to other workers."""
         return bool(self._owed)
 
+    def has_others(self, queues: Collection[str]) -> bool:
+        """Return whether more queues than these may have work."""
+        return not self._hot.keys() <= set(queues)
+
     def note(self, queues: Iterable[str]) -> None:
         """Note that these queues may have work, after a wake."""
         for queue in queues:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from drivers.shards import LEASE, QUEUE, START, Shard, row, settle, turn_queue
+from drivers.shards import LEASE, QUEUE, START, Shard, row, settle
 
 from eventbus.errors import StoreRefused
 from eventbus.store.script_rows import StallRow
@@ -32,52 +32,6 @@ async def test_a_stall_is_counted_and_is_no_attempt(shard: Shard) -> None:
         assert (await shard.record("a"))["stalls"] == str(stalls)
     (claim,) = (await shard.turn()).claims
     assert (claim.stalls, claim.attempts) == (2, 0)
-
-
-async def _stall_twice(shard: Shard, *jobs: str) -> None:
-    await shard.add(*(row(job) for job in jobs))
-    for _ in range(2):
-        await shard.turn()
-        shard.now += LEASE
-        assert (await shard.rescue(limit=1000))[1] == [*jobs]
-
-
-async def test_what_stalled_twice_goes_behind_what_waits_and_is_claimed_alone(shard: Shard) -> None:
-    await _stall_twice(shard, "a", "b")
-    await shard.add(row("c"))
-    assert await shard.members("ready") == ["c", "a", "b"]
-    await shard.add(row("urgent", priority=-1))
-    answers = [await shard.turn() for _ in range(4)]
-    assert [[claim.id for claim in each.claims] for each in answers] == [["urgent", "c"], ["a"], ["b"], []]
-    assert [each.more for each in answers] == [[1], [1], [], []]
-
-
-async def test_a_worker_that_runs_a_suspect_is_given_no_other_and_is_not_told_of_more(shard: Shard) -> None:
-    await _stall_twice(shard, "a", "b")
-    answer = await shard.turn(suspects=False)
-    assert (answer.claims, answer.more) == ([], [])
-    assert await shard.members("ready") == ["a", "b"]
-    assert [claim.id for claim in (await shard.turn(worker="other")).claims] == ["a"]
-
-
-async def test_suspects_do_not_hold_up_what_waits_behind_them(shard: Shard) -> None:
-    suspects = [f"s{n:02}" for n in range(60)]
-    await _stall_twice(shard, *suspects)
-    await shard.add(*(row(name) for name in "cde"))
-    answers = [await shard.turn(suspects=False, queues=[turn_queue(quota=2)]) for _ in range(3)]
-    assert [[claim.id for claim in each.claims] for each in answers] == [["c", "d"], ["e"], []]
-    assert [each.more for each in answers] == [[1], [], []]
-    assert await shard.members("ready") == suspects
-
-
-async def test_a_long_line_does_not_keep_suspects_for_ever(shard: Shard) -> None:
-    await _stall_twice(shard, "a", "b")
-    await shard.add(*(row(f"j{n}") for n in range(20)))
-    while shard.calls("w") % 8 != 7:
-        assert (await shard.turn(want=1)).claims[0].id.startswith("j")
-    answer = await shard.turn()
-    assert [claim.id for claim in answer.claims] == ["a"]
-    assert answer.more == [1]
 
 
 async def test_a_stall_is_kept_with_who_held_the_job_and_how_it_was(shard: Shard) -> None:

@@ -1,0 +1,1 @@
+"""Claiming: which jobs a worker takes, and how it settles them."""

@@ -1,0 +1,43 @@
+"""The timer of a worker for the time when the earliest delayed job is due, because turns promote delayed jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["DueTimer"]
+
+_LONGEST = 3600.0  # seconds; bounds a timer whose due time may be years away
+
+
+class DueTimer:
+    """Says when a turn is due although no queue is known to have work."""
+
+    def __init__(self, on_due: Callable[[], None]) -> None:
+        """`on_due` is called when the time has come."""
+        self.is_due: bool = False
+        """Whether a turn is due; whoever takes one sets it back."""
+        self._on_due = on_due
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, next_due: int, now: int) -> None:
+        """Plan for a due time, both in ms of the server; -1 if nothing is due."""
+        self.close()
+        if next_due < 0:
+            return
+        seconds = (next_due - now) / 1000
+        if seconds <= 0:
+            self.is_due = True  # more jobs were due than one turn promotes
+        else:
+            self._timer = asyncio.get_running_loop().call_later(min(seconds, _LONGEST), self._ring)
+
+    def close(self) -> None:
+        """Plan for nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.is_due = True
+        self._on_due()

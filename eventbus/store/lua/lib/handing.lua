@@ -1,0 +1,77 @@
+--needs base hold idle outcomes
+--exports handing
+-- Handing over: the call that adds a lone job gives it to an idle worker at once, so that it costs no claim. The job
+-- travels in the message that ends the worker's blocked read.
+--
+--   added -> handed: held, with `hand:` in `due` -- the worker reads, and cuts `hand:` --> held, as if it had been claimed
+--                                                -- 1.5 s ----> given back, and claimed by whoever is there
+--
+-- A worker that a turn leaves with nothing says that it is idle (`idle.lua`). That is good for one job: the next one
+-- goes the ordinary way, until the worker says so again. So a busy worker is given its jobs in large calls, as ever.
+-- A job is handed over only if its call adds no other, its queue was empty, and nothing about the queue is unusual.
+--
+-- What must hold: the hold, the message and `hand:` are written by one call; a job is handed over once at most, so that
+-- its token is the only one of its kind; who cuts `hand:` has the job. If it is the worker, its lease keeps the job like
+-- any other; otherwise the job is given back, which is no stall, for the worker begins nothing that it cannot confirm.
+-- Crash windows:
+--   `handed-to-dead`          the worker died, hangs or cannot be reached: it confirms nothing. 1.5 s later a turn of any
+--                             worker gives the job back. If the worker reads of it then, it finds `hand:` cut, and lets go
+--   `handed-message-lost`     it was read on a connection that was lost: the same
+--   `confirmation-lost`       the worker runs the job, and it is given back all the same: it runs twice, and the worker
+--                             learns by its renewal that it has lost it
+--   `handed-while-stopping`   the call by which the worker leaves gives back what it has not confirmed, and so does the
+--                             worker with what it reads after that
+--   `handed-then-died`        the lease runs out, and the job is rescued
+--   `handed-too-many`         the worker has claimed others meanwhile and has no slot left: it gives the job back
+-- Rejected: a confirmation by the lease thread at 0.5 s. It costs nothing for short jobs, but a handler that keeps all
+-- threads of its process waiting would lose its job after 1.5 s instead of a lease.
+local PATIENCE = 1500 -- ms within which the worker must confirm
+local JOB = 'job:'
+local MESSAGES = 1000 -- that a worker may have, of those looked at
+
+handing = {}
+
+local function entry_of_hand(worker, id)
+  return 'hand:' .. worker .. '/' .. id
+end
+
+-- Hands a job to a worker. Returns whether that could be done.
+local function hand_to(worker, queue, id, body, now)
+  local held, control = key('held', worker), key('control', worker)
+  if not try('HGET', held, '#') then return false end
+  if not try('ZADD', control, 0, table.concat({ JOB .. id, queue, whole(now), body }, '\n')) then return false end
+  redis.call('PEXPIRE', control, 120000)
+  redis.call('HSET', held, id, Hold.make(worker .. ':h', now, 1))
+  redis.call('ZADD', root .. ':due', now + PATIENCE, entry_of_hand(worker, id))
+  return true
+end
+
+-- queue: it has this one job alone. Returns whether a worker has the job now.
+function handing.give(pools, queue, id, body, now)
+  if #body > INLINE or string.find(id, '\n', 1, true) or redis.call('HGET', KEYS[1], queue) then return false end
+  for _, pool in ipairs(pools) do
+    local worker = idle.take(pool, now)
+    if worker and hand_to(worker, queue, id, body, now) then
+      redis.call('LPOP', key('ready', queue))
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether a hold is of a job that its worker has not confirmed.
+function handing.is_open(worker, hold)
+  return Hold.is_handed(hold.hold) and redis.call('ZSCORE', root .. ':due', entry_of_hand(worker, hold.id)) ~= false
+end
+
+-- Takes back what was handed to the worker, whatever of it has reached the worker.
+function handing.withdraw(worker, ids)
+  local asked = {}
+  for _, id in ipairs(ids) do
+    asked[id] = true
+    redis.call('ZREM', root .. ':due', entry_of_hand(worker, id))
+  end
+  for _, message in ipairs(try('ZRANGE', key('control', worker), 0, MESSAGES - 1) or {}) do
+    if asked[string.match(message, '^' .. JOB .. '([^\n]*)\n')] then redis.call('ZREM', key('control', worker), message) end
+  end
+end

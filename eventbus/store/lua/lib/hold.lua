@@ -1,0 +1,39 @@
+--exports Hold
+-- A hold: what `held:<worker>` says of one job.
+--   6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 2 bytes, its place among
+--   the claims of that call; the token
+--   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job, or `h` if
+--     it was handed over (`handing.lua`)
+Hold = {}
+
+function Hold.worker_of(token)
+  return string.match(token or '', '^[^+:]+')
+end
+
+function Hold.make(token, now, place)
+  return struct.pack('>I6c1I2', now, '0', place) .. token
+end
+
+-- What somebody else wrote there is as old as can be, and nobody's.
+function Hold.time(hold)
+  return #hold > 9 and struct.unpack('>I6', hold) or 0
+end
+
+-- Jobs that are given back are placed in the order in which they were claimed.
+function Hold.place(hold)
+  return #hold > 9 and struct.unpack('>I2', hold, 8) or 0
+end
+
+function Hold.token(hold)
+  return string.sub(hold, 10)
+end
+
+function Hold.is_handed(hold)
+  return string.sub(hold, -2) == ':h'
+end
+
+function Hold.is_older(one, other)
+  if one.time ~= other.time then return one.time < other.time end
+  if one.place ~= other.place then return one.place < other.place end
+  return one.id < other.id
+end
