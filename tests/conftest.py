@@ -36,6 +36,11 @@ _SLOW = 5.0
 """Seconds from which on a test without the mark `slow` is listed; more than the 2 s that the mark stands for."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow tests, so that none of them is the last one to run, alone."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List the tests that miss the mark `slow`. A busy machine makes any test slow, so none fails for it."""
     reports = [
