@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
@@ -46,10 +46,19 @@ def pool_of(queues: Mapping[str, Consumer]) -> str:
 class Presence:
     """Keeps one worker announced in the server, with the queues of its pool."""
 
-    def __init__(self, store: Store, consumers: Mapping[str, Consumer], *, worker: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        consumers: Mapping[str, Consumer],
+        *,
+        worker: str,
+        read_jobs: Callable[[], list[str]] = list,
+    ) -> None:
+        """`read_jobs` returns the jobs that the worker has."""
         self._store = store
         self._consumers = consumers
         self._worker = worker
+        self._read_jobs = read_jobs
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
@@ -107,7 +116,9 @@ class Presence:
         deadline = clock.monotonic() + _LEAVE_WITHIN
         for pool, queues in self._pools.items():
             try:
-                await self._store.presence.leave(self._worker, pool, queues, deadline=deadline)
+                await self._store.presence.leave(
+                    self._worker, pool, queues, jobs=self._read_jobs(), deadline=deadline
+                )
             except StoreError as error:
                 _log.info("left without a word to the server, which forgets it in 20 s", error=str(error))
                 return

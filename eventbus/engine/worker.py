@@ -101,7 +101,7 @@ class Worker:
             key_ttl_ms=round(options.key_ttl * 1000),
             consumers=consumers,
         )
-        self._presence = Presence(store, consumers, worker=self.id)
+        self._presence = Presence(store, consumers, worker=self.id, read_jobs=self.claimer.read_jobs)
         self._sweeper = Sweeper(store, consumers)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()

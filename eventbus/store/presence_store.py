@@ -31,11 +31,15 @@ class PresenceStore:
         pool: str,
         queues: Sequence[str],
         *,
+        jobs: Sequence[str] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> int:
-        """Record that a worker of `pool` no longer serves `queues`. Return how many live workers are left."""
-        arguments: list[Any] = [now, worker, pool, len(queues), *queues]
+        """Record that a worker of `pool` no longer serves `queues`. Return how many live workers are left.
+
+        `jobs` are those that it knows of; others that were handed over to it are given back.
+        """
+        arguments: list[Any] = [now, worker, pool, len(queues), len(jobs), *queues, *jobs]
         return await self._caller.script("leave", arguments, deadline=deadline)
 
     async def deregister(self, worker: str, *, deadline: float | None = None) -> int:

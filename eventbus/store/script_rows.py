@@ -22,6 +22,7 @@ __all__ = [
     "ClaimRow",
     "EdgeRow",
     "GroupRemoval",
+    "JobRow",
     "LeaseRow",
     "MemberRow",
     "NoteRow",
@@ -227,6 +228,12 @@ class AnnounceQueue(NamedTuple):
     queue: str
     base: str
     group: str
+
+
+class JobRow(NamedTuple):
+    """A job that a leaving worker knows of."""
+
+    id: str
 
 
 class QueueRow(NamedTuple):

@@ -204,8 +204,10 @@ class Shard:
             now=self.now,
         )
 
-    async def leave(self, pool: str = "pool", *queues: str, worker: str = "w") -> int:
-        return await self.store.presence.leave(worker, pool, queues or (QUEUE,), now=self.now)
+    async def leave(
+        self, pool: str = "pool", *queues: str, worker: str = "w", jobs: Sequence[str] = ()
+    ) -> int:
+        return await self.store.presence.leave(worker, pool, queues or (QUEUE,), jobs=jobs, now=self.now)
 
     async def survey(self, *queues: str, asker: str = "") -> list[QueueLook]:
         return await self.store.presence.survey(queues or (QUEUE,), asker=asker, now=self.now)

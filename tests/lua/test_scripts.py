@@ -34,6 +34,7 @@ _SECTIONS = {
     ("note", "jobs"): script_rows.NoteRow,
     ("announce", "queues"): script_rows.AnnounceQueue,
     ("leave", "queues"): script_rows.QueueRow,
+    ("leave", "jobs"): script_rows.JobRow,
     ("survey", "queues"): script_rows.QueueRow,
     ("sweep", "queues"): script_rows.SweepQueue,
     ("graph", "trees"): script_rows.TreeHead,
@@ -160,8 +161,11 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
         *_expected("announce", queues=2, unpark=1),
         *load_script("announce").fields["queues"] * 2,
     ]
-    await store.presence.leave("worker", "pool", ["queue"] * 2, now="now")
-    assert recorder.arguments == [*_expected("leave", queues=2), *load_script("leave").fields["queues"] * 2]
+    await store.presence.leave("worker", "pool", ["queue"] * 2, jobs=["id"] * 3, now="now")
+    leave = load_script("leave").fields
+    assert recorder.arguments == [
+        *_expected("leave", queues=2, jobs=3), *leave["queues"] * 2, *leave["jobs"] * 3,
+    ]  # fmt: skip
     await store.presence.survey(["queue"] * 2, asker="asker", now="now")
     assert recorder.arguments == [*_expected("survey", queues=2), *load_script("survey").fields["queues"] * 2]
     await store.groups.add("queue", "group")

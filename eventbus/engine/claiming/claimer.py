@@ -98,6 +98,10 @@ class Claimer:
         self._settled.set()
         self._owed_timer: asyncio.TimerHandle | None = None
 
+    def read_jobs(self) -> list[str]:
+        """Return the jobs that run here, and those whose settle is not answered."""
+        return [*self.executor.running, *(lease.id for lease in self.settles.unsettled)]
+
     def read_calls(self) -> tuple[int, int]:
         """Return for each lane the number of the last call whose claims were started; called from any thread."""
         first, second = self._lanes

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
+from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle
 
 from eventbus.store.queries import Cursor
 from eventbus.store.script_rows import ClaimRow, StallRow, SweepQueue
@@ -153,36 +153,6 @@ async def test_a_foreign_value_in_the_way_leaves_the_job_in_its_queue(idle: Shar
     await idle.command("DEL", idle.key("idle", "pool"), idle.key("control", "w"))
 
 
-# who is idle
-
-
-async def test_a_turn_that_claims_or_leaves_something_makes_nobody_idle(shard: Shard) -> None:
-    await shard.announce()
-    await shard.add(row("a"), row("b"))
-    await shard.turn(want=1, idle=1)
-    assert await _idle(shard) == []
-    await shard.turn(idle=1)
-    assert await _idle(shard) == []
-    await shard.turn(idle=1)
-    assert await _idle(shard) == ["w"]
-    assert 0 < await shard.ttl("idle", "pool") <= 60_000
-
-
-async def test_a_turn_that_claims_ends_an_offer(idle: Shard) -> None:
-    await idle.add(row("a"), row("b"))
-    await idle.turn(idle=2, want=1)
-    assert await _idle(idle) == []
-    await idle.turn(idle=2, queues=[turn_queue("event.other")])
-    assert await _idle(idle) == []
-
-
-async def test_a_turn_that_takes_a_wake_makes_nobody_idle(shard: Shard) -> None:
-    await shard.announce(queue="event.other")
-    await shard.add(row("a"), row("b"), queues=[add_queue("event.other")])
-    assert (await shard.turn(idle=1)).woken == ["event.other"]
-    assert await _idle(shard) == []
-
-
 # the short settle
 
 
@@ -315,6 +285,18 @@ async def test_handed_while_stopping_the_job_is_given_back_at_once(idle: Shard) 
     assert await idle.members("wake", "pool") == [QUEUE]
     assert "stalls" not in await idle.record("a")
     assert await idle.leave() == 1
+
+
+async def test_what_a_leaving_worker_knows_of_stays_its_own_though_its_confirmation_was_lost(
+    idle: Shard,
+) -> None:
+    await idle.add(row("a"))
+    await idle.command("ZPOPMIN", idle.key("control", "w"))
+    await idle.leave(jobs=["a"])
+    assert (await idle.held(), await _due(idle)) == (["a"], [])
+    idle.now += PATIENCE
+    await idle.turn(worker="x")
+    assert await idle.settle_one("a", pool="") == "done"
 
 
 async def test_what_a_leaving_worker_has_confirmed_stays_its_own(idle: Shard) -> None:

@@ -19,8 +19,8 @@
 --   `handed-message-lost`     it was read on a connection that was lost: the same
 --   `confirmation-lost`       the worker runs the job, and it is given back all the same: it runs twice, and the worker
 --                             learns by its renewal that it has lost it
---   `handed-while-stopping`   the call by which the worker leaves gives back what it has not confirmed, and so does the
---                             worker with what it reads after that
+--   `handed-while-stopping`   the call by which the worker leaves names what it has, which confirms it, and gives back the
+--                             rest; and so does the worker with what it reads after that
 --   `handed-then-died`        the lease runs out, and the job is rescued
 --   `handed-too-many`         the worker has claimed others meanwhile and has no slot left: it gives the job back
 -- Rejected: a confirmation by the lease thread at 0.5 s. It costs nothing for short jobs, but a handler that keeps all
