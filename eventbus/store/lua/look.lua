@@ -8,7 +8,7 @@
 -- answer: for each job: state text
 --   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
 --   state: a job state (`waiting` also where it runs, for a job that is joined) | unknown (no record) | later
---include base guard floors fields holds joining
+--include base guard floors fields format holds joining
 
 local MOST = 20000 -- holds that one call asks for, of all workers together
 local now, emitter, attendance, bytes, count = take(), take(), take(), take(), take()
@@ -18,7 +18,7 @@ local left = math.max(1, math.floor(MOST / math.max(1, redis.call('ZCARD', root 
 -- An open job: it is joined, or it is asked who runs it.
 local function note_open(place, id, state, join)
   if join then
-    if state ~= 'unknown' then joins[place] = id end
+    if state ~= 'unknown' and state ~= 'unlisted' then joins[place] = id end
   elseif state == 'waiting' and #waiting < left then
     waiting[#waiting + 1], places[id] = id, place - 1
   elseif state == 'waiting' then
@@ -31,6 +31,7 @@ for i = 1, count do
   local id, join = take(), take() == 1
   local record = peek(id)
   local state, text = record and record.state or 'unknown', ''
+  if not record and plain.is_later(id) then state = join and 'unlisted' or 'parked' end -- open, in a format to come
   if bytes <= 0 then
     state, text = 'later', ''
   elseif state == 'completed' or state == 'failed' or state == 'cancelled' then

@@ -133,3 +133,13 @@ async def test_the_queues_of_a_turn_are_asked_in_the_order_given(shard: Shard) -
     await shard.add(row("a", queue=1), row("b", queue=2), queues=queues)
     answer = await shard.turn(want=1, queues=[turn_queue("event.b"), turn_queue("event.a")])
     assert [claim.id for claim in answer.claims] == ["b"]
+
+
+async def test_a_job_in_a_format_to_come_is_open_and_is_left_as_it_is(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.command("SETRANGE", shard.key("job", "a"), 0, "0")
+    (outcome,) = await shard.store.look("other", ["a"], join=True)
+    assert outcome.state == "unlisted"  # its emitter asks again
+    (outcome,) = await shard.store.look("", ["a"], join=False)
+    assert outcome.state == "parked"
+    assert await shard.command("EXISTS", shard.key("more", "a"), shard.key("waiters", "a")) == 0
