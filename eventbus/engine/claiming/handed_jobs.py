@@ -20,7 +20,6 @@ from collections.abc import Callable
 from functools import partial
 
 from eventbus.engine.job import Job, Settle
-from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.script_rows import Idle, TurnAnswer
 from eventbus.store.store import Store
@@ -103,9 +102,10 @@ class HandedJobs:
     ) -> None:
         """Settle a job by a call of its own; `on_answer` gets `done`, `lost`, or `long` if a turn must settle it.
 
-        `pool` is not empty if the worker is idle then. `keep` and `age`: as of `Retention`.
+        The worker is idle in `pool` then, unless it takes no more jobs. `keep` and `age`: as of `Retention`.
         """
         self.is_settling = True
+        pool = "" if self._is_refusing else pool
         answer = self._store.settle_one(
             worker=self._worker,
             job=job.id,
@@ -121,7 +121,7 @@ class HandedJobs:
         self, is_offered: bool, on_answer: Callable[[str], None], answer: asyncio.Future[str]
     ) -> None:
         self.is_settling = False
-        word = "long" if answer.cancelled() or isinstance(answer.exception(), StoreError) else answer.result()
+        word = "long" if answer.cancelled() or answer.exception() is not None else answer.result()
         if word == "done":
             self._is_offered = is_offered
         on_answer(word)
