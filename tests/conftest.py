@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 # CI runs a small search, the same each time. `--hypothesis-profile=long` searches for minutes, each time anew.
 # How long an example takes says nothing here: the machine has other things to do.
 _UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("same", derandomize=True, **_UNTIMED)
+settings.register_profile("same", max_examples=50, derandomize=True, **_UNTIMED)
 settings.load_profile("same")
 settings.register_profile("long", max_examples=1000, stateful_step_count=80, derandomize=False, **_UNTIMED)
 

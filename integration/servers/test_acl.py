@@ -46,7 +46,7 @@ def server(make_server: MakeServer) -> Backend:
     return server
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_the_stated_rights_are_enough_for_processes_that_die_and_stop(
     server: Backend, run: Run, journal: Journal, gates: Callable[[str], None]
 ) -> None:

@@ -46,7 +46,7 @@ async def use(server: Backend, types: int, found: Callable[[], Counter[str]]) ->
         assert most <= FOUR
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_a_process_has_four_connections_with_1_and_with_200_event_types(server: Backend) -> None:
     with named_connections(server) as found:
         for types in (1, 200):

@@ -78,7 +78,7 @@ def paused(server: Backend) -> Generator[None]:
         server.resume()
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_what_is_acknowledged_is_on_the_replica_when_the_primary_is_killed(pair: Pair) -> None:
     async with EventProvider(pair.primary.url, durability="replicated") as provider:
         for size in (1, 2000):
@@ -90,7 +90,7 @@ async def test_what_is_acknowledged_is_on_the_replica_when_the_primary_is_killed
         assert len(pair.copied()) == 2001
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_a_replica_that_is_paused_holds_enqueued_up_and_nothing_else(pair: Pair) -> None:
     provider = EventProvider(pair.primary.url, durability="replicated")
 

@@ -126,7 +126,7 @@ async def test_a_connection_that_the_server_cuts_off_says_what_may_be_missing(
         url = url.replace("rediss", "redis").partition("?")[0]
     async with EventProvider(url) as provider:
         with pytest.raises(EmitError, match=r"rediss://, or a client's certificate \(ssl_certfile") as failed:
-            await provider.emit("work", reply=False, reply_timeout="500ms").enqueued()
+            await provider.emit("work", reply=False, reply_timeout="5s").enqueued()
     assert failed.value.enqueued is False
 
 

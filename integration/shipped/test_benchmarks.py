@@ -43,6 +43,7 @@ def test_a_small_run_measures_our_side_and_the_floor_and_writes_the_page(tmp_pat
     assert str(tmp_path) not in text, "no places of this machine"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_small_run_measures_flows_and_sees_their_results(tmp_path: Path) -> None:
     page = tmp_path / "page.md"

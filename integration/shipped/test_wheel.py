@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from email.parser import Parser
 from pathlib import Path
 
@@ -62,11 +66,24 @@ def _content(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+@contextmanager
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str) -> Generator[tuple[Path, bool]]:
+    """Give a folder that all processes of this run share, and whether it is to be made now, while the others wait."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    folder = tmp_path_factory.getbasetemp().parent / f"{name}-{run}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder.with_suffix(".done")
+        yield folder, not done.exists()
+        done.touch()
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the wheel and the source archive of this tree."""
-    folder = tmp_path_factory.mktemp("dist")
-    _build(_ROOT, folder, "sdist", "wheel")
+    with _shared(tmp_path_factory, "dist") as (folder, is_to_be_made):
+        if is_to_be_made:
+            _build(_ROOT, folder, "sdist", "wheel")
     return folder
 
 
@@ -79,14 +96,15 @@ def wheel(dist: Path) -> Path:
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel and what it depends on, and nothing else."""
-    folder = tmp_path_factory.mktemp("clean")
-    python = folder / "bin" / "python"
-    for command in (
-        (sys.executable, "-m", "venv", "--without-pip", folder),
-        (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", wheel),
-    ):
-        done = _run(*command)
-        assert done.returncode == 0, done.stdout + done.stderr
+    with _shared(tmp_path_factory, "clean") as (folder, is_to_be_made):
+        python = folder / "bin" / "python"
+        for command in (
+            (sys.executable, "-m", "venv", "--without-pip", folder),
+            (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", wheel),
+        ):
+            if is_to_be_made:
+                done = _run(*command)
+                assert done.returncode == 0, done.stdout + done.stderr
     return python
 
 

@@ -56,7 +56,7 @@ def done(journal: Journal, what: str = "did") -> list[str]:
     return sorted(each.payload for each in journal.read(what))
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_300_executions_of_one_key_in_three_processes_are_one_flow(
     server: Backend, run: Run, start: Run, hold: Callable[[str], Path], journal: Journal
 ) -> None:

@@ -43,7 +43,7 @@ def check_one_run(emits: list[Program], server: Backend, journal: Journal) -> No
     assert [record.state for record in audit.jobs.values()] == ["completed"]
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 def test_300_emissions_of_one_key_that_wait_together_are_one_run(
     server: Backend,
     start_worker: Run,

@@ -116,7 +116,7 @@ async def test_native_code_that_lets_no_thread_run_keeps_its_lease(
     assert (record.state, record.attempts, record.stalls) == ("completed", 0, 0)
 
 
-@pytest.mark.parametrize("event", ["computed", "forked"])
+@pytest.mark.parametrize("event", ["computed", pytest.param("forked", marks=pytest.mark.long)])
 async def test_all_jobs_have_their_own_answer_while_processes_are_killed(
     server: Backend, start_process_app: Run, event: str
 ) -> None:
@@ -181,7 +181,7 @@ async def main():
 """
 
 
-@pytest.mark.parametrize("way", ["a file", "a module"])
+@pytest.mark.parametrize("way", ["a file", pytest.param("a module", marks=pytest.mark.long)])
 def test_a_program_that_is_run_directly_may_hold_them(tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(_SCRIPT.format(guard='if __name__ == "__main__":\n    asyncio.run(main())'))
@@ -190,7 +190,7 @@ def test_a_program_that_is_run_directly_may_hold_them(tmp_path: Path, way: str) 
     assert [line for line in ran.stdout.splitlines() if "[" not in line] == ["odd 3", "Ask(n=8)"]
 
 
-@pytest.mark.parametrize("output", ["> /dev/full", ">&-"])
+@pytest.mark.parametrize("output", ["> /dev/full", pytest.param(">&-", marks=pytest.mark.long)])
 def test_a_program_whose_output_is_broken_or_closed_has_the_outcomes(tmp_path: Path, output: str) -> None:
     script = _SCRIPT.format(guard='if __name__ == "__main__":\n    asyncio.run(main())')
     script = script.replace("    if ask.n % 2:", '    print("words")\n    if ask.n % 2:')

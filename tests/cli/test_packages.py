@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import compileall
 import hashlib
 import json
 import os
@@ -33,19 +34,28 @@ def ask(n): ...
 """
 
 
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of both packages, compiled once for all tests."""
+    folder = tmp_path_factory.mktemp("compiled")
+    for package in ("eventbus", "workflows"):
+        shutil.copytree(_ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(folder, quiet=1)
+    return folder
+
+
 class Site:
     """A folder with installed distributions, and one with a program."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, compiled: Path) -> None:
         self.packages = folder / "site"
         self.program = folder / "program"
         self.program.mkdir()
         (self.program / "app.py").write_text(_PROGRAM)
-        for package in ("eventbus", "workflows"):
-            shutil.copytree(
-                _ROOT / package, self.packages / package, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        files = [each for each in self.packages.rglob("*") if each.is_file()]
+        shutil.copytree(compiled, self.packages)
+        files = [
+            each for each in self.packages.rglob("*") if each.is_file() and each.parent.name != "__pycache__"
+        ]
         self._record("eventbus-workflows", [each.relative_to(self.packages) for each in files])
         commands = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
         lines = [
@@ -103,8 +113,8 @@ def _digest(path: Path) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(tmp_path: Path, compiled: Path) -> Site:
+    return Site(tmp_path, compiled)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ _POLICIES: list[Policy] = ["", "", "", "", "fail", "ignore", "remove", "wake"]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0 if _IS_LONG else 300)]
-_SMALL = settings(max_examples=40, stateful_step_count=40, derandomize=True, database=None, deadline=None)
+_SMALL = settings(max_examples=25, stateful_step_count=40, derandomize=True, database=None, deadline=None)
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )

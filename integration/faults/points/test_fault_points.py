@@ -58,8 +58,17 @@ DEATHS = ("die-before", "die-after")
 
 
 def points(*steps: str, what: tuple[str, ...]) -> pytest.MarkDecorator:
-    found = [Point(step, each) for step in steps for each in what]
-    return pytest.mark.parametrize("point", found, ids=["-".join(each) for each in found])
+    """A connection that breaks repeats what a silent one shows, where time is short."""
+    found = [
+        pytest.param(
+            Point(step, each),
+            id=f"{step}-{each}",
+            marks=[pytest.mark.long] if each.startswith("fail") else [],
+        )
+        for step in steps
+        for each in what
+    ]
+    return pytest.mark.parametrize("point", found)
 
 
 async def emit_waiting(provider: EventProvider, event: str) -> list[Emission[object]]:

@@ -106,21 +106,31 @@ CAUSES = {"failed": StepError, "cancelled": FlowCancelled, "timeout": FlowTimeou
 
 
 def saga_points() -> list[object]:
-    """All for a failed step; for the other causes those at which the cause may make a difference, of which
-    the first and the last suffice where time is short.
+    """All for a failed step; for the other causes those at which the cause may make a difference.
+
+    Where time is short, four windows of a failed step suffice, and two of the others.
     """
     rows = [("failed", Point("before", "failed ship")), ("failed", Point("after", "failed ship"))]
     for cause in CAUSES:
         ends = "cancelled order" if cause == "cancelled" else "failed order"
         chosen = SAGA if cause == "failed" else [*SAGA[:5], *SAGA[-3:]]
         rows += [(cause, each) for each in [*chosen, Point("before", ends), Point("after", ends)]]
-    short = {"before acknowledge", "before cancelled order", "before failed order"}
+    short = {
+        "failed": {
+            "after failed ship",
+            "in the rollback of charge",
+            "before save undo:pick",
+            "after save hook:failed",
+        },
+        "cancelled": {"before acknowledge", "before cancelled order"},
+        "timeout": {"before acknowledge", "before failed order"},
+    }
     return [
         pytest.param(
             cause,
             point,
             id=f"{cause}-{point}",
-            marks=() if cause == "failed" or str(point).replace("-", " ") in short else pytest.mark.long,
+            marks=() if str(point).replace("-", " ") in short[cause] else pytest.mark.long,
         )
         for cause, point in rows
     ]

@@ -18,7 +18,7 @@ Run = Callable[..., Program]
 Gates = Callable[[str], None]
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_the_result_for_an_emitter_that_was_killed_is_there_by_id(
     server: Backend, start_worker: Run, run: Run, gates: Gates, journal: Journal
 ) -> None:

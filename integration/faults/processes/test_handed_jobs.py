@@ -31,7 +31,7 @@ def _worker_of(program: Program) -> str:
     return next(line["worker"] for line in program.log() if line.get("event") == "worker ready")
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 @pytest.mark.parametrize("fault", ["hangs", "dies"])
 async def test_what_was_handed_to_a_worker_that_is_gone_runs_elsewhere_soon_and_once(
     server: Backend, start_worker: Run, journal: Journal, fault: str

@@ -24,7 +24,7 @@ Gates = Callable[[str], None]
 keyed = Event("keyed", payload=dict[str, Any], key=lambda payload: payload["key"])
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_at_maxmemory_emissions_are_refused_and_running_jobs_end(
     server: Backend, start_worker: Run, run: Run, gates: Gates, journal: Journal
 ) -> None:
@@ -78,7 +78,7 @@ async def test_at_maxmemory_emissions_are_refused_and_running_jobs_end(
     assert {record.stalls for record in audit.jobs.values()} == {0}
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 @pytest.mark.timeout(120)
 async def test_a_fleet_that_starts_against_a_full_server_drains_it(
     server: Backend, run: Run, journal: Journal

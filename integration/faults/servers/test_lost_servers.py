@@ -82,7 +82,7 @@ async def test_jobs_held_while_the_server_is_down_for_three_leases_are_not_taken
     assert set(journal.runs().values()) == {1}
 
 
-@pytest.mark.servers("all")
+@pytest.mark.servers("each")
 async def test_scripts_flushed_under_load_cost_nothing(
     server: Backend, start_worker: Run, journal: Journal
 ) -> None:

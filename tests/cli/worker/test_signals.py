@@ -160,8 +160,10 @@ def test_a_lifespan_that_swallows_its_cancellation_does_not_keep_the_process(
     program.send(signal.SIGTERM)
     assert program.wait() == 0
     assert time.monotonic() - begin < 2 * 0.05 + 2 + 2 + 6, "the grace twice, and what the steps may take"
-    assert '"lifespan": "stubborn"' in program.errors[-2]
-    assert "left behind" in program.errors[-2]
+    said, stopped = program.errors[-2:]
+    assert '"lifespan": "stubborn"' in said, program.errors
+    assert "left behind" in said
+    assert "worker stopped" in stopped
 
 
 @pytest.mark.slow

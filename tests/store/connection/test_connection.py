@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis.exceptions as foreign
 
+from eventbus._version import __version__
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import Connector, translate
 
@@ -131,6 +132,13 @@ async def test_a_url_cannot_change_how_answers_are_read(server_url: str, query: 
     assert await connection.read_response() == "mine"
     await connection.send_command("ECHO", b"\xff")
     assert await connection.read_response() == "\udcff"
+    await connection.disconnect()
+
+
+async def test_the_list_of_clients_names_our_version(server_url: str) -> None:
+    connection = await Connector(server_url).open(name="mine")
+    await connection.send_command("CLIENT", "INFO")
+    assert f" lib-name=redis-py(eventbus_v{__version__}) " in str(await connection.read_response())
     await connection.disconnect()
 
 
