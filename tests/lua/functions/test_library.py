@@ -110,3 +110,125 @@ def test_a_script_reads_no_variable_of_a_deferred_part(name: str) -> None:
     taken = {part.name for part in list_parts(text.replace(deferred, ""), read_part)}
     own = {export for each in taken for export in read_part(each).exports}
     assert (variables - own) & find_names(text) == set()
+
+
+_VERBS = frozenset(
+    [
+        "accept",
+        "add",
+        "admit",
+        "answer",
+        "ask",
+        "await",
+        "begin",
+        "break",
+        "call",
+        "cancel",
+        "change",
+        "choose",
+        "claim",
+        "clear",
+        "close",
+        "complete",
+        "count",
+        "cut",
+        "decide",
+        "decode",
+        "describe",
+        "do",
+        "drop",
+        "encode",
+        "end",
+        "enqueue",
+        "exchange",
+        "expire",
+        "extend",
+        "fail",
+        "fetch",
+        "find",
+        "finish",
+        "flush",
+        "follow",
+        "forget",
+        "get",
+        "give",
+        "hand",
+        "harden",
+        "hold",
+        "join",
+        "judge",
+        "keep",
+        "leave",
+        "line",
+        "list",
+        "load",
+        "make",
+        "meet",
+        "name",
+        "note",
+        "open",
+        "pack",
+        "park",
+        "peek",
+        "place",
+        "point",
+        "promote",
+        "plant",
+        "push",
+        "put",
+        "quarantine",
+        "rank",
+        "read",
+        "recall",
+        "refuse",
+        "register",
+        "release",
+        "remove",
+        "reply",
+        "requeue",
+        "rescue",
+        "retain",
+        "satisfy",
+        "say",
+        "set",
+        "settle",
+        "stamp",
+        "stop",
+        "sweep",
+        "take",
+        "tell",
+        "try",
+        "unlist",
+        "unregister",
+        "wait",
+        "wake",
+        "withdraw",
+        "write",
+    ]
+)
+_QUESTIONS = ("is_", "has_", "was_", "may_", "waits_", "stops_")
+_PROPERTIES = {  # of a hold, a record, a key or the time: what they return
+    "Hold": {"place", "time", "token", "worker_of"},
+    "plain": {"count", "size"},
+    "blame": {"of"},
+    "delays": {"again"},
+    "heard": {"left_of_grace"},
+    "idle": {"turn"},
+    "lines": {"blames"},
+    "": {"key", "entry_of", "entry_of_hand", "claimed_of", "first_created", "first_rank", "id_of", "line_up",
+         "mark_of", "next_due", "oldest_of", "record_keys", "targets_of", "text_of", "whole", "without_gone"},
+}  # fmt: skip
+
+
+def _is_well_named(table: str, name: str) -> bool:
+    if table in ("do_chore", "POLICIES"):  # by the kind of chore, and the policy
+        return True
+    return (
+        name.partition("_")[0] in _VERBS or name.startswith(_QUESTIONS) or name in _PROPERTIES.get(table, ())
+    )
+
+
+def test_a_function_is_named_by_a_verb_or_by_what_it_returns() -> None:
+    found = set(re.findall(r"^(?:local )?function (?:(\w+)\.)?(\w+)\(", _TEXT, re.MULTILINE))
+    assert len(found) > 200
+    assert {".".join(filter(None, each)) for each in found if not _is_well_named(*each)} == set()

@@ -13,34 +13,47 @@ local function describe_failure(id, state)
   return cjson.encode({ type = 'ChildFailed', message = text })
 end
 
--- One dependent of a job that did not complete: its own policy decides, or the child's for it. One that
--- runs meanwhile is noted as `broken`, and hears of it when it waits.
-function tell_failure(dependent, each, now)
+-- What becomes of a dependent that waits for a member which did not complete, by policy.
+local POLICIES = {}
+function POLICIES.ignore(dependent, _, member, now) satisfy(dependent, member.id, now) end
+function POLICIES.wake(dependent, _, _, now)
+  redis.call('DEL', key('needs', dependent))
+  release(dependent, now)
+end
+function POLICIES.fail(dependent, record, member, now, state)
+  redis.call('DEL', key('needs', dependent))
+  finish(dependent, record, state or 'failed', describe_failure(member.id, member.state), now, KEY_TTL)
+end
+
+function POLICIES.remove(dependent, record, member, now)
+  POLICIES.fail(dependent, record, member, now, 'cancelled')
+  removed[#removed + 1] = dependent
+end
+
+-- Whether the member's failure stops the tree of its dependent: it always does where the dependent is the root.
+local function stops_tree(record, policy)
+  return policy ~= 'ignore' and (record.tree or policy == 'fail' and (fetch(record.root) or {}).on == 'wake')
+end
+
+-- One dependent of a member that did not complete: its own policy decides, or the member's for it. One that runs
+-- meanwhile is noted as `broken`, and hears of it when it waits.
+function tell_failure(dependent, member, now)
   local record = fetch(dependent)
-  if not record then return satisfy(dependent, each.id, now) end
+  if not record then return satisfy(dependent, member.id, now) end
   if not OPEN[record.state] then return end
-  local found = try('SMISMEMBER', key('needs', dependent), each.id)
-  if not found or waits_for_nothing(dependent) then return break_tree(dependent, each.id, 'needs', dependent, now) end
+  local found = try('SMISMEMBER', key('needs', dependent), member.id)
+  if not found or waits_for_nothing(dependent) then return break_tree(dependent, member.id, 'needs', dependent, now) end
   if found[1] ~= 1 then return end -- an earlier run's
   if not (record.tree or record.root) then return quarantine(dependent, record.queue, 'it waited in a tree', now) end
-  local policy = each.up or record.on or 'fail'
-  local top = record.tree and dependent or record.root
-  local stops = record.tree or policy == 'fail' and (fetch(top) or {}).on == 'wake'
-  if policy == 'ignore' then
-    satisfy(dependent, each.id, now)
-  elseif not stops and record.state ~= 'waiting-children' then
-    change(dependent, 'broken', each.id)
-  elseif policy == 'wake' and not record.tree then
-    redis.call('DEL', key('needs', dependent))
-    release(dependent, now)
-  elseif stops then
-    if record.tree and (each.up == 'remove' or each.up == 'wake') then change(top, 'on', each.up) end
-    stop_tree(top, 'failed', each.id, describe_failure(each.id, each.state), now)
-  else
-    redis.call('DEL', key('needs', dependent))
-    finish(dependent, record, policy == 'remove' and 'cancelled' or 'failed', describe_failure(each.id, each.state), now, KEY_TTL)
-    if policy == 'remove' then removed[#removed + 1] = dependent end
+  local policy = member.up or record.on or 'fail'
+  if stops_tree(record, policy) then
+    local top = record.tree and dependent or record.root
+    if record.tree and (member.up == 'remove' or member.up == 'wake') then change(top, 'on', member.up) end
+    return stop_tree(top, 'failed', member.id, describe_failure(member.id, member.state), now)
   end
+  if policy ~= 'ignore' and record.state ~= 'waiting-children' then return change(dependent, 'broken', member.id) end
+  local decide = POLICIES[policy] or POLICIES.fail
+  decide(dependent, record, member, now)
 end
 
 -- A job that begins to wait hears of a child that failed while it ran. Returns whether there was one.
