@@ -1,7 +1,7 @@
 """Our side: one program for each step, against the public interface only.
 
 Steps: `enqueue` (single emits, --in-flight of them open at a time), `bulk` (emit_many, in
-calls of --chunk), `fill` (the same, without a warm-up), `reply` and `latency` (emit and await;
+calls of --chunk), `fill` (the same, without a warm-up), `cancel` (of jobs that wait), `reply` and `latency` (emit and await;
 the worker is another process), `echo` (the same with a text as result). --types spreads the
 jobs over that many events, --emitters over that many providers in this process, and --size
 gives the payload that many bytes of text.
@@ -102,6 +102,22 @@ async def fill(given: Flags) -> Line:
     return watch.line(given.count)
 
 
+async def cancel(given: Flags) -> Line:
+    """Measure cancels of waiting jobs; emitting them is no part of it."""
+    async with opened(given) as emitters:
+        emissions = [emitters.emit(n, reply=False) for n in range(given.count)]
+        for emission in emissions:
+            await emission
+
+        async def one(n: int) -> None:
+            if not await emissions[n].cancel():
+                raise ValueError(f"job {n} was not cancelled")
+
+        with Stopwatch(given.url) as watch:
+            await in_lanes(given.count, given.in_flight, one)
+    return watch.line(given.count)
+
+
 async def reply(given: Flags) -> Line:
     """Measure emit and await, `in_flight` at a time."""
     times = [0.0] * given.count
@@ -135,6 +151,7 @@ STEPS: dict[str, Callable[[Flags], Awaitable[Line]]] = {
     "enqueue": enqueue,
     "bulk": bulk,
     "fill": fill,
+    "cancel": cancel,
     "reply": reply,
     "latency": reply,
     "echo": echoed,

@@ -89,7 +89,7 @@ _SLOWER = ("streaq", "SAQ", "taskiq", "docket")
 
 WORKS = (
     Work("enqueue", "enqueue, single calls, 500 in flight", (Goal(_SPEED, "BullMQ", 4), _FLOOR)),
-    Work("bulk", "enqueue, one bulk call", (Goal(_SPEED, "BullMQ", 4), _FLOOR), chunk=ALL),
+    Work("bulk", "enqueue, one bulk call", (Goal(_SPEED, "BullMQ", 4.5), _FLOOR), chunk=ALL),
     Work("bulk-1000", "enqueue, bulk calls of 1,000", chunk=1000),
     Work(
         "drain",
@@ -100,7 +100,7 @@ WORKS = (
     Work(
         "reply",
         "request-reply, 100 in flight",
-        (Goal(_SPEED, "BullMQ", 6), Goal("server_cpu_us", "BullMQ", 0.2, at_least=False), _FLOOR),
+        (Goal(_SPEED, "BullMQ", 8), Goal("server_cpu_us", "BullMQ", 0.125, at_least=False), _FLOOR),
         share=0.4,
         in_flight=100,
         answered=True,

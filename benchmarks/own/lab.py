@@ -53,9 +53,10 @@ class Lab:
         """Empty the queue of `count` jobs with `size` workers that begin together."""
         return drain_as_fleet([*OUR_WORKER, "--burst"], self.server.url, count, size)
 
-    def worker(self, serves: str = "noop") -> AbstractContextManager[Program]:
-        """Start a worker for the block."""
-        return started(OUR_WORKER, self.server.url, {SERVES_VARIABLE: serves})
+    def worker(self, serves: str = "noop", **settings: str) -> AbstractContextManager[Program]:
+        """Start a worker for the block, with settings such as `lease="2s"`."""
+        named = {f"EVENTBUS_{name.upper()}": value for name, value in settings.items()}
+        return started(OUR_WORKER, self.server.url, {SERVES_VARIABLE: serves} | named)
 
 
 def cost(prefix: str, line: Line) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""One worker process: its own CPU for each no-op job, and what it asks of the server when idle."""
+"""One worker process: the server's CPU and its own for each no-op job, and what it asks of the server when idle."""
 
 from __future__ import annotations
 
@@ -9,6 +9,27 @@ from urllib.parse import urlsplit
 
 from benchmarks.own.lab import Lab
 from benchmarks.own.row import Column, Limit
+
+
+class ServerCpu:
+    """The server's CPU for the whole life of a plain job: a bulk add, its claim and its settle."""
+
+    name = "server-cpu"
+    title = "the server's CPU for each plain job: add in bulk, claim and settle"
+    columns = (
+        Column("cpu_us", "all of it, µs/job"),
+        Column("add_us", "add, µs/job"),
+        Column("drain_us", "claim and settle, µs/job"),
+    )
+    variants = ("server",)
+    limits = (Limit("cpu_us", "server", 12.0),)
+    most_rounds = 5
+
+    def measure(self, lab: Lab) -> Iterator[tuple[str, dict[str, float]]]:
+        """Fill and drain once."""
+        lab.server.empty()
+        add, drain = lab.fill(lab.count).server_cpu_us, lab.drain(lab.count).server_cpu_us
+        yield "server", {"cpu_us": add + drain, "add_us": add, "drain_us": drain}
 
 
 class WorkerCpu:

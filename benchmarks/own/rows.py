@@ -7,12 +7,14 @@ from benchmarks.own.fleet import Fleet
 from benchmarks.own.flows import Breadth, Sequence
 from benchmarks.own.memory import Memory
 from benchmarks.own.payloads import Payloads
-from benchmarks.own.process import Idle, WorkerCpu
+from benchmarks.own.process import Idle, ServerCpu, WorkerCpu
 from benchmarks.own.row import Row
-from benchmarks.own.scale import Emitters, Types, Waiting
+from benchmarks.own.scale import Cancels, Emitters, Types, Waiting
 
 ROWS: tuple[Row, ...] = (
+    ServerCpu(),
     Waiting(),
+    Cancels(),
     Types(),
     Emitters(),
     Fleet(),
