@@ -128,7 +128,10 @@ class WakeListener:
             _log.error("message dropped that brings no job", message=message[:100])
         elif claimer.handed.is_late(job):
             reader.confirm(
-                self._worker, job.id, lambda is_ours: claimer.start_handed(job) if is_ours else None
+                self._worker,
+                job.id,
+                lambda is_ours: claimer.start_handed(job) if is_ours else None,
+                is_running=False,
             )
         else:
             claimer.start_handed(job)

@@ -21,7 +21,8 @@ from eventbus.store.store import Store
 Run = Callable[..., Program]
 
 COUNT = 100_000
-KEPT = 10_000  # completed jobs, by default
+KEPT = 10_000  # completed jobs
+KEEP = f"{KEPT},7 days"
 QUEUE = "event.price"
 HOUR = 3_600_000
 
@@ -87,7 +88,7 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
     lines = orders(COUNT)
-    worker = start_worker(server)
+    worker = start_worker(server, keep_completed=KEEP)
     check_answered(run("emit", "price", "--lines", lines, "--await", url=server.url), COUNT)
     worker.send(signal.SIGTERM)
     assert worker.wait_ended() == 0
@@ -124,12 +125,12 @@ def test_a_worker_killed_in_the_middle_and_started_again_costs_no_line(
     server: Backend, start_worker: Run, run: Run, orders: Callable[[int], str], journal: Journal
 ) -> None:
     lines = orders(COUNT)
-    worker = start_worker(server, lease="2s")
+    worker = start_worker(server, lease="2s", keep_completed=KEEP)
     emit = run("emit", "price", "--lines", lines, "--await", url=server.url)
     wait_out(emit, 30_000)
     worker.kill()
     assert not emit.has_ended, "it was killed too late to matter"
-    start_worker(server, lease="2s")
+    start_worker(server, lease="2s", keep_completed=KEEP)
     check_answered(emit, COUNT)
     check_ended(server, journal, COUNT)
     # Only what the dead worker held ran again.
@@ -143,12 +144,12 @@ def test_workers_killed_in_turn_cost_no_line(
 ) -> None:
     count, deaths = 20_000, 3
     lines = orders(count)
-    workers = [start_worker(server, lease="1s") for _ in range(2)]
+    workers = [start_worker(server, lease="1s", keep_completed=KEEP) for _ in range(2)]
     emit = run("emit", "price", "--lines", lines, "--await", url=server.url)
     for death in range(deaths):
         wait_out(emit, (death + 1) * count // (deaths + 1))
         workers.pop(0).kill()
-        workers.append(start_worker(server, lease="1s"))
+        workers.append(start_worker(server, lease="1s", keep_completed=KEEP))
     check_answered(emit, count)
     check_ended(server, journal, count)
     assert sum(journal.runs().values()) <= count + 100 * deaths

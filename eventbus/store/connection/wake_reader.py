@@ -23,6 +23,8 @@ class WakeReader:
         self._wake = wake
         self._control = control
         self._due = due
+        self._unconfirmed: set[str] = set()
+        """What was confirmed on a connection that was lost before the answer; confirmed again before the next read."""
 
     async def wait(self, seconds: float) -> tuple[str, str] | None:
         """Wait for a wake or a message, at most `seconds` and at most 4 s.
@@ -30,6 +32,7 @@ class WakeReader:
         Return `("wake", queue)`, `("control", message)` or None. Tries once. Never cancel this call in
         flight: the server may have removed a wake or a message that then reaches nobody.
         """
+        await self._confirm_again()
         # Redis 6 rounds a timeout below 2 ms to 0, and 0 blocks for ever.
         block = max(0.01, min(seconds, _BLOCK))
         reply = await self._channel.call("BZPOPMIN", self._control, self._wake, block)
@@ -39,16 +42,34 @@ class WakeReader:
 
     async def poll(self) -> tuple[str, str] | None:
         """Take a control message if there is one. Return as `wait` does."""
+        await self._confirm_again()
         reply = await self._channel.call("ZPOPMIN", self._control)
         return ("control", reply[0]) if reply else None
 
-    def confirm(self, worker: str, job: str, on_answer: Callable[[bool], None]) -> None:
+    def confirm(
+        self, worker: str, job: str, on_answer: Callable[[bool], None], *, is_running: bool = True
+    ) -> None:
         """Tell the server that the worker has a job that was handed to it (`handing.lua`); nobody waits for that.
 
         Call it as soon as the message is read, and before the next read. `on_answer` gets whether the worker
-        has the job: False if the server has given it back. It is not called if the connection is lost.
+        has the job: False if the server has given it back. It is not called if the connection is lost; a job
+        that `is_running` is confirmed again then. The server gives back any other, because its worker lets it go.
         """
-        self._channel.send(("ZREM", self._due, f"hand:{worker}/{job}"), _Confirmation(on_answer))
+        entry = f"hand:{worker}/{job}"
+
+        def repeat() -> None:
+            if is_running:
+                self._unconfirmed.add(entry)
+
+        if not self._channel.send(("ZREM", self._due, entry), _Confirmation(on_answer, repeat)):
+            repeat()
+
+    async def _confirm_again(self) -> None:
+        # The answers say nothing: an entry may be gone because the first confirmation arrived.
+        if self._unconfirmed:
+            again = sorted(self._unconfirmed)
+            await self._channel.call("ZREM", self._due, *again)
+            self._unconfirmed.difference_update(again)
 
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""
@@ -58,10 +79,11 @@ class WakeReader:
 class _Confirmation:
     """The receiver of the answer to `confirm`."""
 
-    __slots__ = ("_on_answer",)
+    __slots__ = ("_on_answer", "_repeat")
 
-    def __init__(self, on_answer: Callable[[bool], None]) -> None:
+    def __init__(self, on_answer: Callable[[bool], None], repeat: Callable[[], None]) -> None:
         self._on_answer = on_answer
+        self._repeat = repeat
 
     def done(self) -> bool:
         return False
@@ -69,5 +91,6 @@ class _Confirmation:
     def set_result(self, removed: int, /) -> None:
         self._on_answer(bool(removed))
 
-    def set_exception(self, error: StoreError, /) -> None:
-        """Leave it to the renewal, which learns whether the job was given back."""
+    def set_exception(self, _error: StoreError, /) -> None:
+        """Confirm again, over another connection."""
+        self._repeat()

@@ -2,7 +2,7 @@
 -- Jobs that it holds and does not name are given back, for nobody runs them: the answer to their claim was given up, or
 -- the server has forgotten in a failover that they had ended.
 -- It names what it has by now of the calls up to `first` and `second`; what later calls claimed is on its way to it.
--- What was handed over to it has a lease to be named.
+-- What was handed over to it has a lease to be named; to name it is to confirm it.
 -- The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
@@ -16,7 +16,7 @@
 local now = read_now(take())
 local worker, lag, lease, first, second, count = take(), take(), take(), take(), take(), take()
 local held = key('held', worker)
-local named, lost, cancelled, unknown = {}, {}, {}, {}
+local named, confirmed, lost, cancelled, unknown = {}, {}, {}, {}, {}
 local list, holds = list_held(worker), {}
 for _, each in ipairs(list) do holds[each.id] = each.hold end
 
@@ -27,6 +27,7 @@ for _ = 1, count do
     lost[#lost + 1] = id
   else
     named[id] = true
+    if Hold.is_handed(hold) then confirmed[#confirmed + 1] = Hold.entry_of_hand(worker, id) end
     if string.sub(hold, 7, 7) == 'c' then cancelled[#cancelled + 1] = id end
   end
 end
@@ -44,6 +45,7 @@ end
 
 begin_writing()
 heard.note(now, lease)
+call_many('ZREM', root .. ':due', confirmed)
 redis.call('HSET', key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
 redis.call('PEXPIRE', key('worker', worker), math.max(600000, 2 * lease))
 if redis.call('HGET', held, '#') then redis.call('ZADD', root .. ':workers', now + lease, worker) end

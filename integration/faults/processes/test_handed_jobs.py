@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from checks.audit import reconcile
 from harness.backends import Backend
-from harness.conditions import until
+from harness.conditions import last, until
 from harness.journal import Journal
 from harness.programs import Program
+from harness.proxy import Proxy, When
 
 from eventbus import EventProvider
 
 Run = Callable[..., Program]
+Gates = Callable[[str], None]
 
 
 def _idle(server: Backend) -> list[str]:
@@ -53,4 +55,25 @@ async def test_what_was_handed_to_a_worker_that_is_gone_runs_elsewhere_soon_and_
             again = provider.emit("work", {"n": 2})
             results[again.job_id] = await again
     assert set(journal.runs().values()) == {1}, "nobody ran it twice"
+    reconcile(server, results, journal=journal)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_job_whose_confirmation_is_lost_runs_once(
+    server: Backend, proxy: Proxy, start_behind: Run, gates: Gates, journal: Journal, when: When
+) -> None:
+    worker = start_behind()
+    await until("it is idle", lambda: len(_idle(server)) == 1, story=worker.story)
+    async with EventProvider(server.url) as provider:
+        proxy.strike("ZREM", when, "break")
+        emission = provider.emit("hold", {"gate": "open"})
+        await until("the confirmation is lost", lambda: proxy.cuts["ZREM"] == 1, story=worker.story)
+        await until(
+            "it is confirmed again", lambda: not server.client().zcard("eb:2:{0}:due"), story=worker.story
+        )
+        await last(2)  # when it could have been given back
+        gates("open")
+        results = {emission.job_id: await emission}
+    assert worker.complaints() == []
+    assert set(journal.runs().values()) == {1}
     reconcile(server, results, journal=journal)

@@ -299,6 +299,22 @@ async def test_what_a_leaving_worker_knows_of_stays_its_own_though_its_confirmat
     assert await idle.settle_one("a", pool="") == "done"
 
 
+async def test_a_renewal_confirms_what_it_names(idle: Shard) -> None:
+    await idle.add(row("a"))
+    await idle.command("ZPOPMIN", idle.key("control", "w"))
+    assert await idle.renew(("a", "w:h")) == []
+    idle.now += PATIENCE
+    assert (await idle.turn(worker="x")).claims == []
+    assert (await idle.held(), await _due(idle)) == (["a"], [])
+
+
+async def test_a_renewal_does_not_confirm_what_it_does_not_name(idle: Shard) -> None:
+    await idle.add(row("a"))
+    assert await idle.renew() == []
+    idle.now += PATIENCE
+    assert [claim.id for claim in (await idle.turn(worker="x")).claims] == ["a"]
+
+
 async def test_what_a_leaving_worker_has_confirmed_stays_its_own(idle: Shard) -> None:
     await idle.add(row("a"))
     await _read(idle)

@@ -17,8 +17,9 @@
 --   `handed-to-dead`          the worker died, hangs or cannot be reached: it confirms nothing. 1.5 s later a turn of any
 --                             worker gives the job back. If the worker reads of it then, it finds `hand:` cut, and lets go
 --   `handed-message-lost`     it was read on a connection that was lost: the same
---   `confirmation-lost`       the worker runs the job, and it is given back all the same: it runs twice, and the worker
---                             learns by its renewal that it has lost it
+--   `confirmation-lost`       the worker runs the job; it confirms again before it reads again, and by its next renewal.
+--                             If a turn gives the job back before, it runs twice, and the worker learns of that
+--                             by its renewal
 --   `handed-while-stopping`   the call by which the worker leaves names what it has, which confirms it, and gives back the
 --                             rest; and so does the worker with what it reads after that
 --   `handed-then-died`        the lease runs out, and the job is rescued
@@ -31,10 +32,6 @@ local MESSAGES = 1000 -- that a worker may have, of those looked at
 
 handing = {}
 
-local function entry_of_hand(worker, id)
-  return 'hand:' .. worker .. '/' .. id
-end
-
 -- Hands a job to a worker. Returns whether that could be done.
 local function hand_to(worker, queue, id, body, now)
   local held, control = key('held', worker), key('control', worker)
@@ -42,7 +39,7 @@ local function hand_to(worker, queue, id, body, now)
   if not try('ZADD', control, 0, table.concat({ JOB .. id, queue, whole(now), body }, '\n')) then return false end
   redis.call('PEXPIRE', control, 120000)
   redis.call('HSET', held, id, Hold.make(worker .. ':h', now, 1))
-  redis.call('ZADD', root .. ':due', now + PATIENCE, entry_of_hand(worker, id))
+  redis.call('ZADD', root .. ':due', now + PATIENCE, Hold.entry_of_hand(worker, id))
   return true
 end
 
@@ -61,7 +58,7 @@ end
 
 -- Whether a hold is of a job that its worker has not confirmed.
 function handing.is_open(worker, hold)
-  return Hold.is_handed(hold.hold) and redis.call('ZSCORE', root .. ':due', entry_of_hand(worker, hold.id)) ~= false
+  return Hold.is_handed(hold.hold) and redis.call('ZSCORE', root .. ':due', Hold.entry_of_hand(worker, hold.id)) ~= false
 end
 
 -- Takes back what was handed to the worker, whatever of it has reached the worker.
@@ -69,7 +66,7 @@ function handing.withdraw(worker, ids)
   local asked = {}
   for _, id in ipairs(ids) do
     asked[id] = true
-    redis.call('ZREM', root .. ':due', entry_of_hand(worker, id))
+    redis.call('ZREM', root .. ':due', Hold.entry_of_hand(worker, id))
   end
   for _, message in ipairs(try('ZRANGE', key('control', worker), 0, MESSAGES - 1) or {}) do
     if asked[string.match(message, '^' .. JOB .. '([^\n]*)\n')] then redis.call('ZREM', key('control', worker), message) end

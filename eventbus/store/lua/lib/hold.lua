@@ -32,6 +32,11 @@ function Hold.is_handed(hold)
   return string.sub(hold, -2) == ':h'
 end
 
+-- What `due` says of a job that its worker has not confirmed.
+function Hold.entry_of_hand(worker, id)
+  return 'hand:' .. worker .. '/' .. id
+end
+
 function Hold.is_older(one, other)
   if one.time ~= other.time then return one.time < other.time end
   if one.place ~= other.place then return one.place < other.place end
