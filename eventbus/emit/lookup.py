@@ -12,6 +12,7 @@ from eventbus.emit.wait_list import WaitList
 from eventbus.errors import UnknownJob
 from eventbus.model import clock
 from eventbus.model.states import FINAL_STATES
+from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.script_rows import Outcome
 from eventbus.store.store import Store
 
@@ -23,20 +24,36 @@ _LOOK = 1000  # jobs that one call looks up at most
 class Lookup:
     """Looks jobs up over one store, and settles the emissions of a wait list."""
 
-    def __init__(self, store: Store, emitter: str, waits: WaitList, attendance: Attendance) -> None:
+    def __init__(
+        self,
+        store: Store,
+        emitter: str,
+        waits: WaitList,
+        attendance: Attendance,
+        stream: ReplyStream | None = None,
+    ) -> None:
+        """`stream`: where outcomes of jobs may lie whose records are gone; None if nobody has waited for them before."""
+        self._stream = stream
         self._store = store
         self._emitter = emitter
         self._waits = waits
         self._attendance = attendance
 
+    async def _read_ahead(self, deadline: float) -> None:
+        """Settle what the stream holds and nobody has read yet: an emitter that hung may find it there alone."""
+        if self._stream is not None:
+            for outcome in await self._stream.read_ahead(deadline=deadline):
+                self._waits.settle(outcome)
+
     async def look_up(self, ids: list[str], *, deadline: float) -> None:
         """Look up jobs and settle the ended ones; the outcomes of open jobs will be sent. Raises StoreError.
 
-        Emissions of a job that the server does not know fail with UnknownJob.
+        Emissions of a job that the server does not know fail with UnknownJob, unless the stream has the outcome.
         """
         for first in range(0, len(ids), _LOOK):
             chunk = ids[first : first + _LOOK]
             said = self._attendance.say_always()
+            unknown: list[Outcome] = []
             for outcome in await self._store.look(
                 self._emitter, chunk, join=True, attendance=said, deadline=deadline
             ):
@@ -45,7 +62,11 @@ class Lookup:
                 elif outcome.text == "unlisted":
                     self._waits.unlisted.add(outcome.job)
                 elif outcome.state == "unknown":
-                    self._fail_unknown(outcome)
+                    unknown.append(outcome)
+            if unknown:
+                await self._read_ahead(deadline)
+            for outcome in unknown:
+                self._fail_unknown(outcome)
 
     async def read_states(self, ids: list[str], states: dict[str, str], *, within: float) -> None:
         """Fill `states` with the states of jobs by their ids, and settle the ended ones on the way.
@@ -59,6 +80,8 @@ class Lookup:
                 states[outcome.job] = outcome.state
                 if outcome.state in FINAL_STATES:
                     self._waits.settle(outcome)
+        if "unknown" in states.values():
+            await self._read_ahead(clock.monotonic() + within)
 
     def _fail_unknown(self, outcome: Outcome) -> None:
         for emission in list(self._waits.jobs.get(outcome.job, ())):

@@ -45,7 +45,7 @@ class ReplyReader:
         self._stream = ReplyStream(store, emitter, on_gone=attendance.note_gap)
         self._waits = waits
         self._attendance = attendance
-        self._lookup = Lookup(store, emitter, waits, attendance)
+        self._lookup = Lookup(store, emitter, waits, attendance, self._stream)
         self.keeper: StreamKeeper = StreamKeeper(
             self._stream, waits, attendance, self._lookup, note=self._note
         )

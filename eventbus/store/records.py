@@ -70,6 +70,7 @@ MORE: dict[str, tuple[str, str]] = {
     "attempts": ("attempts that ended, from 255 on", "fields"),
     "stalls": ("stalls", "blame verdict"),
     "spared": ("stalls that it was not blamed for", "blame"),
+    "alone": ("how often it was blamed by itself, though its worker ran others", "blame"),
     "crowd": ("its cap, from the third blame on: how many suspects may be watched together with it", "blame"),
     "fatal": ("how long it had run at most when it was blamed last, ms", "blame"),
     "room": (

@@ -15,6 +15,7 @@ What must always hold:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -102,17 +103,32 @@ class ReplyStream:
         self._position = entries[-1][0].decode()
         outcomes: list[Outcome] = []
         for _, fields in entries:
-            kind = fields[0] if fields else b""
             try:
-                if kind == b"d":
-                    outcomes.extend(_outcomes(fields[1]))
-                elif kind == b"mark":
-                    self.mark = max(self.mark, int(fields[1]))
+                self.mark = max(self.mark, _decode_entry(fields, outcomes))
             except (msgspec.MsgspecError, ValueError) as error:
                 self._corrupt = f"an entry of the reply stream {self._key} cannot be read: {error}"
         if self._corrupt:
             self.mark = 0
         return outcomes
+
+    async def read_ahead(self, *, deadline: float) -> list[Outcome]:
+        """Return the outcomes that `read` will bring, without waiting for more, and without moving its position.
+
+        Raises StoreError. An entry that cannot be decoded is left to `read`.
+        """
+        outcomes: list[Outcome] = []
+        position = self._position
+        while True:
+            reply = await self._caller.command(
+                "XREAD", "COUNT", 500, "STREAMS", self._key, position, deadline=deadline
+            )
+            if not reply:
+                return outcomes
+            entries = reply[0][1]
+            position = entries[-1][0]
+            for _, fields in entries:
+                with suppress(msgspec.MsgspecError, ValueError):
+                    _decode_entry([_as_bytes(field) for field in fields], outcomes)
 
     async def trim(self) -> None:
         """Remove the entries that were read from the server."""
@@ -135,6 +151,18 @@ class ReplyStream:
             if attendance:
                 await self.attend(attendance, "left", deadline=deadline)
             await self._caller.command("DEL", self._key, deadline=deadline)
+
+
+def _as_bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")  # as the connections of calls decode
+
+
+def _decode_entry(fields: list[bytes], outcomes: list[Outcome]) -> int:
+    """Add the outcomes of an entry to `outcomes`; return its mark, 0 for none. Raises as `_outcomes`."""
+    kind = fields[0] if fields else b""
+    if kind == b"d":
+        outcomes.extend(_outcomes(fields[1]))
+    return int(fields[1]) if kind == b"mark" else 0
 
 
 def _outcomes(packed: bytes) -> list[Outcome]:

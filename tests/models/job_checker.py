@@ -139,8 +139,10 @@ class JobChecker:
     def _check_record(self, job: Job, now: Snapshot) -> None:
         record = now.jobs[job.id]
         assert (record["state"], record["queue"]) == (job.state, job.queue), job
-        counts = [int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "crowd", "fatal")]
-        assert counts == [job.attempts, job.stalls, job.spared, job.crowd, job.fatal], job
+        counts = [
+            int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "alone", "crowd", "fatal")
+        ]
+        assert counts == [job.attempts, job.stalls, job.spared, job.alone, job.crowd, job.fatal], job
         assert record.get("room", "") == job.room, job
         assert now.values["progress"].get(job.id, "") == job.progress
         if job.state == "active":

@@ -29,6 +29,8 @@ class Blame:
     beat: int
     count: int
     is_watched: bool
+    is_alone: bool
+    """Whether the worker ran nothing else."""
 
     def names(self, job: Stalled) -> bool:
         return not self.is_watched or _is_watched(job, self.heard)
@@ -44,7 +46,9 @@ class Blames:
         kept = self._kept.get(worker)
         if kept is None or kept.end != end:
             watched = sum(_is_watched(job, end - lease) for job in held)
-            kept = Blame(end, end - lease, lease * _BEAT // 10, watched or len(held), watched > 0)
+            kept = Blame(
+                end, end - lease, lease * _BEAT // 10, watched or len(held), watched > 0, len(held) == 1
+            )
             self._kept[worker] = kept
         return kept
 
@@ -70,15 +74,18 @@ def note_stall(job: Stalled, blame: Blame | None) -> bool:
     """Count a stall; return whether the job is blamed for it."""
     is_blamed = blame is not None and blame.names(job)
     job.token, job.stalls, job.spared = "", job.stalls + 1, job.spared + (not is_blamed)
+    if blame is not None and is_blamed and blame.count == 1 and not blame.is_alone:
+        job.alone += 1
     if blame is not None and is_blamed and job.is_suspect:
         job.crowd, job.fatal = max(1, blame.count // 4), max(0, blame.heard - job.claimed[0]) + blame.beat
     return is_blamed
 
 
 def is_spent(job: Stalled, blame: Blame, max_stalls: int) -> bool:
-    """Return whether a job fails that was blamed: it was the only one, or was blamed far too often."""
+    """Return whether a job fails that was blamed: it ran alone, by itself a second time, or far too often."""
     blames = job.stalls - job.spared
-    return blames > 4 * max_stalls or (blames > max_stalls and blame.count == 1)
+    is_proven = blame.is_alone or job.alone > 1
+    return blames > 4 * max_stalls or (blames > max_stalls and blame.count == 1 and is_proven)
 
 
 def note_rooms(

@@ -20,6 +20,7 @@ class Stalled:
     """When it was claimed, and its place among the claims of that call."""
     stalls: int = 0
     spared: int = 0
+    alone: int = 0
     crowd: int = 0
     fatal: int = 0
 

@@ -101,8 +101,10 @@ class TreeChecker:
         assert (record["state"], record.get("token", "")) == (node.state, node.token), node
         assert record.get("waited", "") == node.waited, node
         assert record.get("stop", "") == node.stop, node
-        counts = [int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "crowd", "fatal")]
-        assert counts == [node.attempts, node.stalls, node.spared, node.crowd, node.fatal], node
+        counts = [
+            int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "alone", "crowd", "fatal")
+        ]
+        assert counts == [node.attempts, node.stalls, node.spared, node.alone, node.crowd, node.fatal], node
         assert set(now.values["needs"].get(node.id, [])) == node.needs, node
         assert now.values["done"].get(node.id, []) == node.done, node
         assert now.values["members"].get(node.id, []) == node.members, node

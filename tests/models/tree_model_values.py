@@ -47,7 +47,7 @@ class Node(Stalled):
 
     def forget_counts(self) -> None:
         """Undoing has counts of its own."""
-        self.attempts = self.stalls = self.spared = self.crowd = self.fatal = 0
+        self.attempts = self.stalls = self.spared = self.alone = self.crowd = self.fatal = 0
 
     @property
     def is_open(self) -> bool:

@@ -264,7 +264,9 @@ class Claimer:
             self._suspects.answered(ask)
         for queue, row in settles:
             self.settles.answered(row)
-            if self._consumers[queue].follows and row.id not in answer.lost:
+            if row.id in answer.lost:
+                self.settles.note_refused(row)
+            elif self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self.handed.answered(idle, answer)
         self._apply(answer, asked, queues)
@@ -279,8 +281,6 @@ class Claimer:
         self._rotation.note(queue for queue in answer.woken if queue in self._consumers)
         self._due.expect(answer.next_due, answer.now)
         self._note_foreign(answer.foreign, asked)
-        for job_id in answer.lost:
-            self.settles.note_refused(job_id)
         self.claimed += len(answer.claims)
         for row in answer.claims:
             queue = queues[row.queue - 1].queue
@@ -353,7 +353,7 @@ class Claimer:
         self.answered = clock.monotonic()
         self.settles.answered(row)
         if word == "lost":
-            self.settles.note_refused(row.id)
+            self.settles.note_refused(row)
         if not any(lane.is_busy for lane in self._lanes):
             self._note_settled()
 

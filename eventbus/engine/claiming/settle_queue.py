@@ -63,7 +63,8 @@ class SettleQueue:
         """Note that the server answered a settle."""
         self.unsettled.discard(LeaseRow(row.id, row.token))
 
-    def note_refused(self, job_id: str) -> None:
-        """Note and log a settle that was refused."""
-        self.refused += 1
-        _log.warning("outcome refused: the lease was lost", job_id=job_id)
+    def note_refused(self, row: SettleRow) -> None:
+        """Note and log a settle that was refused; a job that was to be given back has been given back already."""
+        if row.state != "waiting":
+            self.refused += 1
+            _log.warning("outcome refused: the lease was lost", job_id=row.id)

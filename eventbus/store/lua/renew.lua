@@ -13,6 +13,7 @@
 -- answer: ids that are not held by that token any more, ids that were cancelled, ids that were given back
 --include base guard heard hold holds
 
+local AHEAD = 5000 -- ms; a job that was handed over so far ahead of now was so before the clock was set back
 local now = read_now(take())
 local worker, lag, lease, first, second, count = take(), take(), take(), take(), take(), take()
 local held = key('held', worker)
@@ -32,9 +33,13 @@ for _ = 1, count do
   end
 end
 
--- Whether the worker has heard of the call that claimed the job, or of the job if it was handed over.
+-- Whether the worker has heard of the call that claimed the job, or of the job if it was handed over. What it has not
+-- confirmed is given back without it, but not in time if the clock was set back.
 local function was_heard(job)
-  if Hold.is_handed(job.hold) then return job.time <= now - lease end
+  if Hold.is_handed(job.hold) then
+    if job.time > now + AHEAD then return true end
+    return job.time <= now - lease and not redis.call('ZSCORE', root .. ':due', Hold.entry_of_hand(worker, job.id))
+  end
   local lane, call = string.match(Hold.token(job.hold), '^[^+:]+(%+?):(%d+)$')
   return not lane or tonumber(call) <= (lane == '' and first or second)
 end

@@ -156,6 +156,29 @@ async def test_a_large_outcome_stays_until_it_is_read_from_its_record(
         await until(lambda: floors.names() == [], "it leaves")
 
 
+async def test_emitter_hangs_and_hears_from_its_stream_what_no_record_has_any_more(
+    make_provider: MakeProvider, admin: Admin, floors: Floors, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, may_read, read = make_provider(keep_completed=_NONE), asyncio.Event(), ReplyStream.read
+    provider.on("ask")(lambda n: f"{n} \x80 \ud7ff")
+
+    async def hang(self: ReplyStream) -> Any:
+        await may_read.wait()
+        return await read(self)
+
+    may_read.set()
+    monkeypatch.setattr(ReplyStream, "read", hang)
+    async with provider.worker():
+        await provider.emit("ask", 0)
+        may_read.clear()
+        await provider.emit("ask", 1)  # the read that waits already
+        emission = provider.emit("ask", 2, reply_timeout="1s")
+        await until(lambda: floors.kept() > 0, "it has ended")
+        admin("DEL", f"{floors.root}:job:{emission.job_id}")  # as retention does after 120 s
+        assert await emission == "2 \x80 \ud7ff"
+        may_read.set()
+
+
 async def test_outcomes_of_a_stream_that_was_lost_stay_until_they_are_looked_up(
     make_provider: MakeProvider, admin: Admin, floors: Floors, until: Until
 ) -> None:

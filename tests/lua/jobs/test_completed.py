@@ -74,6 +74,15 @@ async def test_retention_takes_the_oldest_by_count_and_by_age(shard: Shard) -> N
     assert await shard.members("completed") == ["d"]
 
 
+async def test_what_ended_before_the_clock_was_set_back_keeps_nothing_behind_it(shard: Shard) -> None:
+    await _complete(shard, "a", "b")
+    shard.now -= 3_600_000
+    await _complete(shard, "c", "d")
+    await shard.command("ZADD", shard.shard_key("emitters"), shard.now - 500, "em:1")
+    assert await shard.sweep(SweepQueue(QUEUE, 0, 10**9, 0, 0)) == 3
+    assert await shard.members("completed") == ["d"], "somebody awaits it"
+
+
 @pytest.mark.parametrize("is_long", [False, True])
 async def test_a_root_that_runs_again_is_not_forgotten_for_its_last_run(shard: Shard, is_long: bool) -> None:
     await _add_root(shard, "r")

@@ -308,13 +308,6 @@ async def test_a_renewal_confirms_what_it_names(idle: Shard) -> None:
     assert (await idle.held(), await _due(idle)) == (["a"], [])
 
 
-async def test_a_renewal_does_not_confirm_what_it_does_not_name(idle: Shard) -> None:
-    await idle.add(row("a"))
-    assert await idle.renew() == []
-    idle.now += PATIENCE
-    assert [claim.id for claim in (await idle.turn(worker="x")).claims] == ["a"]
-
-
 async def test_what_a_leaving_worker_has_confirmed_stays_its_own(idle: Shard) -> None:
     await idle.add(row("a"))
     await _read(idle)
@@ -360,11 +353,22 @@ async def test_a_renewal_gives_back_what_was_confirmed_and_is_forgotten(idle: Sh
     assert (await idle.record("a"))["stalls"] == "1"  # it may have run
 
 
-async def test_a_renewal_leaves_nothing_of_what_it_gives_back(idle: Shard) -> None:
+async def test_a_renewal_leaves_what_nobody_confirmed_to_a_turn_for_which_it_is_no_stall(idle: Shard) -> None:
     await idle.add(row("a"))
     idle.now += LEASE
     await idle.renew()
-    assert (idle.returned, await _messages(idle), await _due(idle)) == (["a"], [], [])
+    assert (idle.returned, await _due(idle)) == ([], ["hand:w/a"])
+    await idle.turn(want=0)
+    assert (await idle.members("ready"), await _messages(idle), await _due(idle)) == (["a"], [], [])
+    assert "stalls" not in await idle.record("a")
+
+
+async def test_a_renewal_gives_back_what_was_handed_over_before_the_clock_was_set_back(idle: Shard) -> None:
+    await idle.add(row("a"))
+    await idle.command("ZPOPMIN", idle.key("control", "w"))
+    idle.now -= 3_600_000
+    await idle.renew()
+    assert (idle.returned, await idle.members("ready"), await _due(idle)) == (["a"], ["a"], [])
 
 
 async def test_handed_then_died_the_job_is_rescued(idle: Shard) -> None:

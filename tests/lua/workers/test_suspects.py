@@ -177,6 +177,23 @@ async def test_a_job_fails_past_the_limit_only_where_it_was_blamed_alone(shard: 
     assert (await shard.record("a"))["stalls"] == "6"
 
 
+async def test_killed_by_another_a_job_that_was_watched_by_itself_fails_only_the_second_time(
+    shard: Shard,
+) -> None:
+    await shard.add(row("innocent"))
+    for _ in range(3):
+        await shard.turn()
+        await _die(shard, max_stalls=3)
+    for alone in (1, 2):
+        await shard.turn(is_alone=True)
+        await shard.add(row(f"killer{alone}"))
+        await shard.turn(worker="w", watched=1, suspects=0)
+        back, ended = await _die(shard, max_stalls=3)
+        assert (len(back), ended) == ((2, []) if alone == 1 else (1, ["innocent"]))
+        assert (await shard.record("innocent"))["alone"] == str(alone)
+        await shard.cancel(f"killer{alone}")
+
+
 async def test_a_job_that_is_never_alone_fails_after_four_times_the_limit(shard: Shard) -> None:
     await shard.add(*(row(f"j{n}") for n in range(12)))
     for stalls in range(1, 6):
@@ -272,6 +289,18 @@ async def test_a_long_line_does_not_keep_suspects_for_ever(shard: Shard) -> None
     answer = await shard.turn(want=3)
     assert [each[0] for each in _ids(answer)] == ["s", "s", "j"]
     assert answer.more == [1]
+
+
+async def test_who_makes_room_claims_nothing_beside_it(shard: Shard) -> None:
+    """Otherwise long jobs would take the slots of the worker again and again, and the suspect would never run."""
+    await _make_suspects(shard, 1)
+    await shard.add(*(row(f"j{n}") for n in range(20)))
+    while shard.calls("w") % 8 != 7:
+        await shard.turn(want=1)
+    answer = await shard.turn(want=3)
+    assert (_ids(answer), answer.lonely) == ([], [1])
+    assert len(_ids(await shard.turn(worker="x", want=3))) == 3, "the others go on"
+    assert _ids(await shard.turn(is_alone=True, want=3)) == ["s000"]
 
 
 async def test_a_suspect_that_was_cancelled_is_dropped_and_blocks_nobody(shard: Shard) -> None:

@@ -20,7 +20,9 @@
 -- Crash windows: `rescue-half` (who rescued dies between two calls: anybody goes on by `#:blame`), `rescued-while-alive`
 -- (the worker goes on between two calls: its leases end later now, so `#:blame` holds no more; what is left to it is
 -- counted anew when it ends), `renewed-late` (it ended more than a beat after it was heard, for its renewals failed:
--- then a job may have run longer than `fatal`, and its blame may be another one's; it takes four such blames to fail).
+-- then a job may have run longer than `fatal`, and its blame may be another one's), `killed-by-another` (a job that was
+-- not watched kills after another time than before, or for the first time: who is watched alone takes its blame). So
+-- one blame by itself is no proof, unless the worker ran nothing else: it takes two to fail.
 --
 -- Weighed: a mark in the hold of each watched job (no record would have to be read here, but each claim would write it);
 -- counting what is left instead of a field (a worker of 1,000 jobs would look like one of 200 to its last call).
@@ -57,8 +59,9 @@ function blame.read(holder, own)
       if is_watched(holder, own[i], record) then watched = watched + 1 end
     end
   end
-  if watched > 0 then return { count = watched, is_watched = true } end
-  return { count = all, is_watched = false }
+  local is_alone = all == 1 -- the worker ran nothing else
+  if watched > 0 then return { count = watched, is_watched = true, is_alone = is_alone } end
+  return { count = all, is_watched = false, is_alone = is_alone }
 end
 
 -- holds: those that a call takes. Notes the blame for the calls behind it.
@@ -77,13 +80,16 @@ end
 function blame.of(holder, hold, record)
   if not may_blame(holder, hold) then return nil end
   if holder.blame.is_watched and not is_watched(holder, hold, record) then return nil end
-  return { count = holder.blame.count, ran = math.max(0, holder.heard - hold.time) + holder.beat }
+  local mine = holder.blame
+  return { count = mine.count, is_alone = mine.is_alone, ran = math.max(0, holder.heard - hold.time) + holder.beat }
 end
 
--- Whether a job fails by this blame: it was the only one, or there were too many of them.
+-- Whether a job fails by this blame: the worker ran nothing else, or the job was blamed by itself before, or there were
+-- too many blames.
 function blame.is_spent(job, mine, max_stalls)
-  local count = lines.blames(job)
-  return mine ~= nil and (count > max_stalls and mine.count == 1 or count > 4 * max_stalls)
+  if not mine then return false end
+  local count, is_proven = lines.blames(job), mine.is_alone or (tonumber(job.alone) or 0) > 1
+  return count > max_stalls and mine.count == 1 and is_proven or count > 4 * max_stalls
 end
 
 -- Counts the stall, and keeps what is known of it in the job's log; returns it as text.
@@ -95,7 +101,11 @@ function blame.note_stall(job, hold, worker, message, mine)
   change(job.id, 'stalls', job.stalls, 'token', false, 'began', Hold.time(hold))
   if not mine then
     change(job.id, 'spared', job.spared)
-  elseif lines.is_suspect(job) then
+  elseif mine.count == 1 and not mine.is_alone then
+    job.alone = (tonumber(job.alone) or 0) + 1
+    change(job.id, 'alone', job.alone)
+  end
+  if mine and lines.is_suspect(job) then
     change(job.id, 'crowd', math.max(1, math.floor(mine.count / 4)), 'fatal', whole(mine.ran))
   end
   local text = cjson.encode({

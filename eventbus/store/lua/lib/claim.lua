@@ -42,7 +42,9 @@ function read_claims(queues, want, bytes, room, choose_other)
   local plan = begin_plan()
   if want <= 0 then return plan end
   if room.is_first then bytes = ask_suspects(plan, queues, want, bytes, room, choose_other) end
-  local lines, counts = candidates.read_lines(plan, queues, plan.is_alone and 0 or want - #plan.ids)
+  -- Who makes room for a suspect claims nothing beside it, else its slots would be taken for as long as these jobs run.
+  local is_reserved = plan.is_alone or plan.lonely[1] and room.watched == 0 and not plan.watched[1]
+  local lines, counts = candidates.read_lines(plan, queues, is_reserved and 0 or want - #plan.ids)
   candidates.read_records(lines, counts)
   for i, line in ipairs(lines) do
     bytes = take_from(plan, line, counts[i], bytes, choose_other)

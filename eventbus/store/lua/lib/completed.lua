@@ -21,7 +21,8 @@ local function count_old(entries, over, age, now)
   for i, each in ipairs(entries) do
     local ended = each.ended or 0
     if i > over and ended >= now - age then break end
-    if ended >= now - floors.WINDOW and ended >= floors.read(now) then break end -- somebody may ask for it
+    -- Somebody may ask for it; but one that ended far ahead did so before the clock was set back.
+    if ended >= now - floors.WINDOW and ended <= now + floors.WINDOW and ended >= floors.read(now) then break end
     old = i
   end
   return old

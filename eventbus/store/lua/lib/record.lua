@@ -6,7 +6,7 @@ local function is_number(value)
   return not value or #value <= 17 and string.find(value, '^%-?%d+$')
 end
 
-local COUNTS = { 'attempts', 'stalls', 'spared', 'crowd', 'fatal', 'due', 'priority', 'entry' }
+local COUNTS = { 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'due', 'priority', 'entry' }
 
 -- What a claim, a promotion or a rescue must know.
 -- Returns the record; or nil, what is wrong with it, and its queue if that can be read.
