@@ -193,6 +193,9 @@ class EventWorker:
     async def wait_drained(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Wait until its queues have no waiting or due job, and none of their jobs runs in this worker.
 
+        A job that is suspected of ending its workers may be left, if another worker makes room for it or died doing so.
+
+
         `flush` must send the emissions of handlers that are still unsent: pass `provider.flush`. Delayed jobs that
         are not due yet do not count.
         """

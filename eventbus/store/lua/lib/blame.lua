@@ -109,7 +109,7 @@ function blame.note_stall(job, hold, worker, message, mine)
     change(job.id, 'crowd', math.max(1, math.floor(mine.count / 4)), 'fatal', whole(mine.ran))
   end
   local text = cjson.encode({
-    type = 'StalledError', message = string.gsub(message, '#', job.stalls),
+    type = 'StalledError', message = string.gsub(message, '# times', job.stalls == 1 and '1 time' or job.stalls .. ' times'),
     attempts = tonumber(job.attempts) or 0, stalls = job.stalls, worker = worker,
   })
   note_error(job.id, text)

@@ -10,7 +10,9 @@
 --   An outcome of such an emitter still stays for WINDOW, until the emitter counts as gone, 10 minutes after its last call.
 -- Crash windows:
 --   `clock-stepped-back`  a floor of before the step is ahead of the time: nothing younger than WINDOW goes until the
---                         emitter's next call, within a second, has brought it back
+--                         emitter's next call, within a second, has brought it back. If the step is shorter than
+--                         that, the time overtakes the floor: what ended in between counts as got. Its emitter has
+--                         it from the stream, or if it is large may lose it, where more than `keep_completed` ended
 --   `foreign-emitters`    the set cannot be read: nothing younger than WINDOW goes
 -- Rejected: a mark at each record that its outcome was got, which is a write for each job; a floor for each queue, for an
 -- emitter would have as many as it has queues.
