@@ -195,7 +195,6 @@ class EventWorker:
 
         A job that is suspected of ending its workers may be left, if another worker makes room for it or died doing so.
 
-
         `flush` must send the emissions of handlers that are still unsent: pass `provider.flush`. Delayed jobs that
         are not due yet do not count.
         """
