@@ -80,8 +80,12 @@ class Lookup:
                 states[outcome.job] = outcome.state
                 if outcome.state in FINAL_STATES:
                     self._waits.settle(outcome)
-        if "unknown" in states.values():
+        unknown = [job for job, state in states.items() if state == "unknown"]
+        if unknown:
+            for job in unknown:
+                del states[job]  # not sure before the stream was read
             await self._read_ahead(clock.monotonic() + within)
+            states.update(dict.fromkeys(unknown, "unknown"))
 
     def _fail_unknown(self, outcome: Outcome) -> None:
         for emission in list(self._waits.jobs.get(outcome.job, ())):

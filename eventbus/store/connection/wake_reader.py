@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from eventbus.errors import StoreError
+from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
 
@@ -66,10 +66,16 @@ class WakeReader:
 
     async def _confirm_again(self) -> None:
         # The answers say nothing: an entry may be gone because the first confirmation arrived.
-        if self._unconfirmed:
-            again = sorted(self._unconfirmed)
-            await self._channel.call("ZREM", self._due, *again)
-            self._unconfirmed.difference_update(again)
+        again, self._unconfirmed = self._unconfirmed, set()
+        if not again:
+            return
+        try:
+            await self._channel.call("ZREM", self._due, *sorted(again))
+        except StoreUnavailable:
+            self._unconfirmed |= again
+            raise
+        except StoreRefused:
+            pass  # somebody else's value; the renewal confirms too, and a refusal must not keep us from reading
 
     async def aclose(self) -> None:
         """Close the connection. Idempotent."""

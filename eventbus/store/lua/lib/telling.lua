@@ -52,8 +52,7 @@ function tell_failure(dependent, member, now)
     return stop_tree(top, 'failed', member.id, describe_failure(member.id, member.state), now)
   end
   if policy ~= 'ignore' and record.state ~= 'waiting-children' then return change(dependent, 'broken', member.id) end
-  local decide = POLICIES[policy] or POLICIES.fail
-  decide(dependent, record, member, now)
+  return (POLICIES[policy] or POLICIES.fail)(dependent, record, member, now)
 end
 
 -- A job that begins to wait hears of a child that failed while it ran. Returns whether there was one.
