@@ -176,8 +176,8 @@ class Snapshot:
         """Check that the flags of a record tell of all that stands beside it: who forgets it goes by them."""
         flags = {name for name, bit in FLAGS.items() if self._flags[job] & bit}
         beside = {kind: job in self.values[kind] for kind in KINDS}
-        assert beside["more"] <= ("MORE" in flags), f"the flags of {job} say nothing of its further fields"
-        assert (beside["body"], beside["result"]) == ("BODY" in flags, "RESULT" in flags), f"{job}: {flags}"
+        for kind, flag in (("more", "MORE"), ("body", "BODY"), ("result", "RESULT")):
+            assert beside[kind] == (flag in flags), f"{job}: {flags}, and its {kind}: {beside[kind]}"
         sides = [kind for kind in ("progress", "log", "waiters", "checkpoints") if beside[kind]]
         assert bool(sides) <= ("SIDE" in flags), f"the flags of {job} say nothing of its {sides}"
         assert ("STOP" in flags) == ("stop" in self.jobs[job]), f"{job}: {flags}"
