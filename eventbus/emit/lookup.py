@@ -73,19 +73,17 @@ class Lookup:
 
         Each call may take `within` seconds. Raises StoreError; the states read before it stay.
         """
+        unknown: dict[str, str] = {}  # not sure before the stream was read
         for first in range(0, len(ids), _LOOK):
             chunk = ids[first : first + _LOOK]
             deadline = clock.monotonic() + within
             for outcome in await self._store.look(self._emitter, chunk, join=False, deadline=deadline):
-                states[outcome.job] = outcome.state
+                (unknown if outcome.state == "unknown" else states)[outcome.job] = outcome.state
                 if outcome.state in FINAL_STATES:
                     self._waits.settle(outcome)
-        unknown = [job for job, state in states.items() if state == "unknown"]
         if unknown:
-            for job in unknown:
-                del states[job]  # not sure before the stream was read
             await self._read_ahead(clock.monotonic() + within)
-            states.update(dict.fromkeys(unknown, "unknown"))
+            states.update(unknown)
 
     def _fail_unknown(self, outcome: Outcome) -> None:
         for emission in list(self._waits.jobs.get(outcome.job, ())):

@@ -156,26 +156,40 @@ async def test_a_large_outcome_stays_until_it_is_read_from_its_record(
         await until(lambda: floors.names() == [], "it leaves")
 
 
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "the server is lost after the look"])
 async def test_emitter_hangs_and_hears_from_its_stream_what_no_record_has_any_more(
-    make_provider: MakeProvider, admin: Admin, floors: Floors, until: Until, monkeypatch: pytest.MonkeyPatch
+    make_provider: MakeProvider,
+    admin: Admin,
+    floors: Floors,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+    is_lost: bool,
 ) -> None:
+    """If the stream cannot be read, nobody knows: the emission is late, and not of an unknown job."""
     provider, may_read, read = make_provider(keep_completed=_NONE), asyncio.Event(), ReplyStream.read
+    read_ahead = ReplyStream.read_ahead
     provider.on("ask")(lambda n: f"{n} \x80 \ud7ff")
 
     async def hang(self: ReplyStream) -> Any:
         await may_read.wait()
         return await read(self)
 
-    may_read.set()
+    async def look_ahead(self: ReplyStream, *, deadline: float) -> Any:
+        if is_lost:
+            admin("CLIENT", "PAUSE", 1200)
+        return await read_ahead(self, deadline=deadline)
+
     monkeypatch.setattr(ReplyStream, "read", hang)
+    monkeypatch.setattr(ReplyStream, "read_ahead", look_ahead)
     async with provider.worker():
-        await provider.emit("ask", 0)
-        may_read.clear()
-        await provider.emit("ask", 1)  # the read that waits already
         emission = provider.emit("ask", 2, reply_timeout="1s")
         await until(lambda: floors.kept() > 0, "it has ended")
         admin("DEL", f"{floors.root}:job:{emission.job_id}")  # as retention does after 120 s
-        assert await emission == "2 \x80 \ud7ff"
+        if is_lost:
+            with pytest.raises(ResponseTimeout):
+                await emission
+        else:
+            assert await emission == "2 \x80 \ud7ff"
         may_read.set()
 
 
