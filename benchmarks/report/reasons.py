@@ -15,9 +15,7 @@ _WAITING = "with 1,000,000 jobs waiting in the queue (20 times --count): 1,000,0
 _TYPES = "with 200 event types, one worker for all: 200 types"
 _EMITTERS = "with 50 emitters: providers in one process, which share their connections: 50 emitters, "
 _SAME, _MORE = f"{_EMITTERS}as many in flight in all", f"{_EMITTERS}10 times in flight"
-_MEMORY = (
-    "memory in the server for each kept finished job, awaited: payload of 1,000 bytes, result of 982"
-)
+_MEMORY = "memory in the server for each kept finished job, awaited: payload of 1,000 bytes, result of 982"
 
 _FLOOR = "the floor keeps no records and gives no leases; a job costs two reads and two writes of its record"
 _CACHES = (

@@ -33,7 +33,7 @@ class Form(enum.Enum):
 class Invocation:
     """One call, in the form in which it is sent next."""
 
-    __slots__ = ("_arguments", "_name", "_prelude", "command", "form")
+    __slots__ = ("_arguments", "_name", "_prelude", "command", "form", "losses")
 
     def __init__(
         self, name: str, keys: tuple[str, ...], packed: bytes, *, form: Form, prelude: str = ""
@@ -44,13 +44,15 @@ class Invocation:
         self._prelude = prelude
         self.command: Command = ()
         self.form: Form = form
+        self.losses: int = 0
+        """How often the server was known to have lost its scripts when this was sent."""
         self.put(form)
 
     @classmethod
     def plain(cls, command: Command) -> Invocation:
         """Call a command that is no script."""
         self = cls.__new__(cls)
-        self.form, self.command = Form.PLAIN, command
+        self.form, self.command, self.losses = Form.PLAIN, command, 0
         return self
 
     def put(self, form: Form) -> None:

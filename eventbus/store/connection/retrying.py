@@ -98,7 +98,10 @@ class RetryingCaller:
         self.openings: int = 0
         """How often this caller opened the shard. A call that is refused because the shard is not open need
         not open it if another call did so since this one was sent."""
-        self._known: set[Any] = set()
+        self._known: set[str] = set()
+        """Names and digests of the scripts that the server has, as far as is known since it last lost them."""
+        self._losses = 0
+        """How often the server was found to have lost its scripts."""
         self.repeats: int = 0
         """Calls sent again since the start."""
         self.loads: int = 0
@@ -144,7 +147,9 @@ class RetryingCaller:
     def invoke(self, name: str, arguments: list[Any]) -> Invocation:
         """Return a call of a script, in the form in which calls begin now."""
         form = Form.DIGEST if self._functions is None else self._functions.form
-        return Invocation(name, self._keys.declared, pack(arguments), form=form, prelude=self._prelude)
+        call = Invocation(name, self._keys.declared, pack(arguments), form=form, prelude=self._prelude)
+        call.losses = self._losses
+        return call
 
     async def command(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
         """Run a plain command that may be repeated. Repeats and raises as `script`."""
@@ -158,7 +163,7 @@ class RetryingCaller:
         except StoreError as error:
             failed = error
         else:
-            self.note_answer(invocation.known_by)
+            self.note_answer(invocation)
             return reply
         return await self.repeat_after(failed, invocation, deadline, began=began, openings=openings)
 
@@ -201,13 +206,13 @@ class RetryingCaller:
                 if isinstance(decision, OpenShard):
                     await self._try_to_open(openings, deadline)
                 pause, may_load = min(2 * pause, _LAST_PAUSE), True
-            openings = self.openings
+            openings, invocation.losses = self.openings, self._losses
             try:
                 reply = await self._channel.call(*invocation.command, deadline=deadline)
             except StoreError as again:
                 error = again
             else:
-                self.note_answer(invocation.known_by)
+                self.note_answer(invocation)
                 return reply
 
     def _decide(
@@ -241,7 +246,7 @@ class RetryingCaller:
     ) -> StoreError | None:
         """Do what comes before the next try. Return the error if the library cannot be loaded."""
         if isinstance(decision, LoadLibrary) or decision.form is Form.SOURCE:
-            self._note_load(invocation.known_by)
+            self._note_load(invocation)
         if isinstance(decision, SendAs):
             invocation.put(decision.form)
             if decision.is_lasting and self._functions is not None:
@@ -290,19 +295,23 @@ class RetryingCaller:
         elif _is_away(error) and not self._channel.is_closed:
             self._availability.note_failure(error)
 
-    def _note_load(self, known_by: str | None) -> None:
+    def _note_load(self, invocation: Invocation) -> None:
         self.loads += 1
         if self._outages != self._availability.outages:
             self._outages = self._availability.outages
             self._known.clear()  # the outage is logged; a restarted server knows no scripts
-        if known_by in self._known:
+        # A call that was sent before the last loss was found tells of the same one.
+        if invocation.known_by in self._known and invocation.losses == self._losses:
             self._known.clear()
+            self._losses += 1
             _log.info("the server forgot its scripts, sending them again")
 
-    def note_answer(self, known_by: str | None) -> None:
-        """Record an answer. `known_by` is the name or digest by which the server knows the script, if it does."""
-        if known_by is not None:
-            self._known.add(known_by)
+    def note_answer(self, invocation: Invocation | None) -> None:
+        """Record an answer. `invocation`: the call, None for one that others shared."""
+        if invocation is not None and invocation.losses == self._losses:
+            known_by = invocation.known_by
+            if known_by is not None:
+                self._known.add(known_by)
         if self._availability.is_lost:
             self._availability.note_answer()
         if self._replicas.is_lost:

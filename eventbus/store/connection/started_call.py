@@ -33,7 +33,7 @@ class Repeating(Protocol):
         """The server's address."""
         ...
 
-    def note_answer(self, known_by: str | None) -> None:
+    def note_answer(self, invocation: Invocation | None) -> None:
         """Record an answer."""
         ...
 
@@ -113,7 +113,7 @@ class StartedCall:
         """Take the reply."""
         self._stop_timer()
         # Only a call that was sent alone says by which name the server knows the script.
-        self._caller.note_answer(self._call.known_by if isinstance(self._call, Invocation) else None)
+        self._caller.note_answer(self._call if isinstance(self._call, Invocation) else None)
         self._settle(reply)
 
     def set_exception(self, error: StoreError, /) -> None:

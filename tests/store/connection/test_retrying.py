@@ -208,6 +208,22 @@ async def test_a_server_that_forgot_its_scripts_leaves_one_line_in_the_log(
         await channel.aclose()
 
 
+async def test_an_answer_that_is_read_after_the_loss_was_found_says_nothing_of_what_the_server_knows(
+    logs: list[MutableMapping[str, Any]],
+) -> None:
+    missing = _error("NOSCRIPT No matching script. Please use EVAL.")
+    async with FakeServer(_in_turn(OK, missing, OK, missing, OK)) as server:
+        caller, channel = _caller(server.url)
+        before = caller.invoke("sweep", [])
+        for _ in range(2):
+            await caller.script("sweep", [])
+        caller.note_answer(before)
+        await caller.script("sweep", [])
+        assert [each["event"] for each in logs] == ["the server forgot its scripts, sending them again"]
+        assert caller.loads == 2
+        await channel.aclose()
+
+
 async def test_trouble_is_logged_once_and_so_is_its_end(logs: list[MutableMapping[str, Any]]) -> None:
     async with FakeServer(_in_turn(CLOSE, CLOSE, _error(_REFUSALS["LOADING"]), OK)) as server:
         caller, channel = _caller(server.url)
