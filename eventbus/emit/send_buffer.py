@@ -31,7 +31,6 @@ from collections import deque
 from typing import Any
 
 import anyio
-import msgspec
 
 from eventbus.emit.batches import describe_lost, end_calls, join, may_have_arrived, note_unexpected
 from eventbus.emit.completion import CompletionTracker
@@ -41,10 +40,11 @@ from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, S
 from eventbus.model import clock
 from eventbus.model.names import split_group
 from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.packing import AddRows
 from eventbus.store.script_rows import AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
 
-__all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "QueuedEmission", "SendBuffer"]
+__all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]
 
 # Bounds of the memory that unsent emissions take while the server is away or slow.
 MAX_UNSENT = 10_000
@@ -55,31 +55,26 @@ _BATCH_BYTES = 1 << 20
 _IN_FLIGHT = 4  # calls under way at most
 
 
-class QueuedEmission(msgspec.Struct, gc=False):  # not tracked by the garbage collector, for speed
-    """One emission to send."""
-
-    emission: PendingEmission[Any]
-    row: AddRow
-    """Its `queue` is a place in the batch that it was made for, and in no other; see `SendBuffer.place`."""
-    deadline: float
-    """When to give up, in monotonic seconds."""
-    maybe_sent: bool = False
-    """Whether an earlier try may have reached the server."""
-
-
 class _Batch:
-    """The emissions of one call and its repeats, and the queues to which their rows refer by place."""
+    """The emissions of one call and its repeats, their rows, and the queues to which the rows refer by place."""
 
     __slots__ = (
-        "deadline", "emissions", "keyed", "number", "places", "queues", "said", "sent", "since", "size",
+        "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "rows", "said",
+        "sent", "since", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.emissions: list[QueuedEmission] = []
+        self.emissions: list[PendingEmission[Any]] = []
+        self.deadlines: list[float] = []
+        """When to give up each emission, in monotonic seconds."""
+        self.rows = AddRows()
         self.size = 0
         self.queues: list[AddQueue] = []
         self.places: dict[str, int] = {}
-        self.keyed = 0
+        self.keys: dict[str, str] = {}
+        """Job -> its key's digest, for the emissions that have a key."""
+        self.maybe_sent: set[str] = set()
+        """The jobs of which an earlier try may have reached the server."""
         self.since = 0.0
         """When its first call was sent, in monotonic seconds."""
         self.deadline = 0.0
@@ -89,6 +84,21 @@ class _Batch:
         """The name that the call under way says."""
         self.sent = 0
         """How many of the emissions, from the first on, are part of the call under way."""
+
+    def place(self, route: Route) -> int:
+        """Return the place of the route's queue in this batch."""
+        try:
+            return self.places[route.queue]
+        except KeyError:
+            self.queues.append(route.row)
+            place = self.places[route.queue] = len(self.queues)
+            return place
+
+    def keep(self, places: list[int]) -> None:
+        """Go on with the emissions at these places alone."""
+        self.emissions = [self.emissions[place] for place in places]
+        self.deadlines = [self.deadlines[place] for place in places]
+        self.rows = self.rows.pick(places)
 
 
 class SendBuffer:
@@ -127,21 +137,26 @@ class SendBuffer:
                 event=event,
             )
 
-    def place(self, route: Route) -> int:
-        """Return the place of the route's queue in the batch that takes the next emission."""
+    def put_plain(
+        self, emission: PendingEmission[Any], route: Route, body: str, *, reply: int, deadline: float
+    ) -> None:
+        """Take an emission without options, to be given up at `deadline` (monotonic seconds)."""
         batch = self._filling
-        try:
-            return batch.places[route.queue]
-        except KeyError:
-            batch.queues.append(route.row)
-            place = batch.places[route.queue] = len(batch.queues)
-            return place
+        batch.rows.put_plain(emission.job_id, batch.place(route), body, reply)
+        self._take(batch, emission, len(body), deadline)
 
-    def put(self, queued: QueuedEmission) -> None:
-        """Take one emission. Its row must refer to the place that `place` returned since the last `put`."""
+    def put(self, emission: PendingEmission[Any], route: Route, row: AddRow, *, deadline: float) -> None:
+        """Take an emission with any options. `row` as if its queue were the only one of the call."""
         batch = self._filling
-        batch.emissions.append(queued)
-        batch.size += len(queued.row.body)
+        batch.rows.put(row._replace(queue=batch.place(route)))
+        if row.key:
+            batch.keys[emission.job_id] = row.key
+        self._take(batch, emission, len(row.body), deadline)
+
+    def _take(self, batch: _Batch, emission: PendingEmission[Any], size: int, deadline: float) -> None:
+        batch.emissions.append(emission)
+        batch.deadlines.append(deadline)
+        batch.size += size
         if len(batch.emissions) >= _BATCH or batch.size >= _BATCH_BYTES:
             self._full.append(batch)
             self._full_count += len(batch.emissions)
@@ -171,20 +186,18 @@ class SendBuffer:
     def abandon(self) -> None:
         """Fail the emissions that were not sent, with ProviderStopped."""
         while self.unsent:
-            for queued in self._next_batch().emissions:
+            for emission in self._next_batch().emissions:
                 message = "the provider stopped before the emission was sent"
-                self._fail(queued, ProviderStopped(message, job_id=queued.emission.job_id))
+                self._fail(emission, ProviderStopped(message, job_id=emission.job_id))
 
     def _flush(self) -> None:
         """Send the waiting batches while fewer than `_IN_FLIGHT` calls are under way."""
         self._is_flush_due = False
         while self.unsent and len(self._in_flight) < _IN_FLIGHT and not self._is_ended:
             batch = self._next_batch()
-            # A list, because it is faster than a generator.
-            batch.keyed = sum([1 for queued in batch.emissions if queued.row.key])
-            if batch.keyed:
+            if batch.keys:
                 # Before the call: an outcome may overtake the answer, and is held back from here on.
-                self._tracker.expect_answers(batch.keyed)
+                self._tracker.expect_answers(len(batch.keys))
                 batch.since = clock.monotonic()
             batch.number = self._attendance.begin_call()
             self._send(batch)
@@ -204,8 +217,9 @@ class SendBuffer:
         answer: asyncio.Future[AddAnswer]
         batch.sent = self._count_fitting(batch) if self._widths else len(batch.emissions)
         try:
-            batch.deadline = min([queued.deadline for queued in batch.emissions])
-            rows = [queued.row for queued in batch.emissions[: batch.sent]]
+            batch.deadline = min(batch.deadlines)
+            is_all = batch.sent == len(batch.emissions)
+            rows = batch.rows if is_all else batch.rows.pick(range(batch.sent))
             said = batch.said = self._attendance.say()
             answer = asyncio.ensure_future(
                 self._store.add(self._emitter, batch.queues, rows, deadline=batch.deadline, attendance=said)
@@ -220,8 +234,8 @@ class SendBuffer:
         """Return how many emissions of the batch one call takes, as far as the groups of its queues are known."""
         widths = [self._widths.get(queue.queue, 1) for queue in batch.queues]
         jobs = 0
-        for count, queued in enumerate(batch.emissions):
-            jobs += widths[queued.row.queue - 1]
+        for count, place in enumerate(batch.rows.queues()):
+            jobs += widths[place - 1]
             if jobs > _BATCH and count:
                 return count
         return len(batch.emissions)
@@ -239,70 +253,74 @@ class SendBuffer:
         error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
         if error is None:
             self._attendance.confirm(batch.said)
-            batch.emissions = self._deliver(batch, answer.result())
+            again = self._deliver(batch, answer.result())
         elif isinstance(error, StoreError):
-            batch.emissions = self._after_failure(batch, error)
+            again = self._after_failure(batch, error)
         else:
-            self._give_up(batch, error)
-        if batch.emissions:
+            again = self._give_up(batch, error)
+        if again:
+            batch.keep(again)
             self._send(batch)  # the answers for its keys are still owed
             return
         self._attendance.end_call(batch.number)
-        if batch.keyed:
-            self._tracker.expect_answers(-batch.keyed)
+        if batch.keys:
+            self._tracker.expect_answers(-len(batch.keys))
         if self.unsent:
             self._flush()
         elif not self._in_flight:
             self._empty.set()
 
-    def _give_up(self, batch: _Batch, error: BaseException) -> None:
+    def _give_up(self, batch: _Batch, error: BaseException) -> list[int]:
         note_unexpected("sending emissions failed unexpectedly", error)
-        for place, queued in enumerate(batch.emissions):
-            queued.maybe_sent = queued.maybe_sent or place < batch.sent  # the call was under way
-            self._fail(queued, _given_up(queued, error))
-        batch.emissions = []
+        for place, emission in enumerate(batch.emissions):
+            maybe_sent = place < batch.sent or emission.job_id in batch.maybe_sent  # the call was under way
+            self._fail(emission, _given_up(emission, error, maybe_sent=maybe_sent))
+        return []
 
-    def _after_failure(self, batch: _Batch, error: StoreError) -> list[QueuedEmission]:
-        """Fail the emissions whose time is over or whose refusal is final, and return the others.
+    def _after_failure(self, batch: _Batch, error: StoreError) -> list[int]:
+        """Fail the emissions whose time is over or whose refusal is final, and return the places of the others.
 
         An emission with the deadline of the call cannot be answered in time any more.
         """
-        again: list[QueuedEmission] = []
+        again: list[int] = []
         # A refusal that will not pass is final: the server decided, and wrote nothing.
         is_final = isinstance(error, StoreRefused) and error.code not in TRANSIENT
-        for place, queued in enumerate(batch.emissions):
-            queued.maybe_sent = queued.maybe_sent or (place < batch.sent and may_have_arrived(error))
-            if queued.deadline > batch.deadline and not is_final:
-                again.append(queued)
+        if may_have_arrived(error):
+            batch.maybe_sent.update([emission.job_id for emission in batch.emissions[: batch.sent]])
+        for place, emission in enumerate(batch.emissions):
+            if batch.deadlines[place] > batch.deadline and not is_final:
+                again.append(place)
             else:
-                self._fail(queued, _given_up(queued, error))
+                maybe_sent = emission.job_id in batch.maybe_sent
+                self._fail(emission, _given_up(emission, error, maybe_sent=maybe_sent))
         return again
 
-    def _deliver(self, batch: _Batch, answer: AddAnswer) -> list[QueuedEmission]:
-        """Notify the emissions of an answered call, and return those of the batch that are still to send.
+    def _deliver(self, batch: _Batch, answer: AddAnswer) -> list[int]:
+        """Notify the emissions of an answered call, and return the places of those that are still to send.
 
         An emission without a verdict became a new job.
         """
         unusual = {verdict.place: verdict for verdict in answer.verdicts}
-        later: list[QueuedEmission] = []
-        for index in range(batch.sent):
-            queued = batch.emissions[index]
-            if not unusual or index not in unusual:
-                queued.emission.mark_enqueued()
-            elif unusual[index].word == "later":
-                later.append(queued)
+        later: list[int] = []
+        for place, emission in enumerate(batch.emissions[: batch.sent]):
+            verdict = unusual.get(place)
+            if verdict is None:
+                emission.mark_enqueued()
+            elif verdict.word == "later":
+                later.append(place)
             else:
-                self._deliver_unusual(queued, unusual[index], batch)
+                self._deliver_unusual(place, verdict, batch)
         self._note_widths(batch, answer.widths)
-        return later + batch.emissions[batch.sent :]
+        later.extend(range(batch.sent, len(batch.emissions)))
+        return later
 
-    def _deliver_unusual(self, queued: QueuedEmission, verdict: AddVerdict, batch: _Batch) -> None:
-        emission = queued.emission
+    def _deliver_unusual(self, place: int, verdict: AddVerdict, batch: _Batch) -> None:
+        emission = batch.emissions[place]
         if verdict.word == "full":
-            limit = batch.queues[queued.row.queue - 1].max_waiting
+            limit = batch.queues[batch.rows.queues()[place] - 1].max_waiting
             message = _describe_full(emission.event, limit, verdict)
             error = QueueFull(message, event=emission.event, job_id=emission.job_id, queue=verdict.text)
-            self._fail(queued, error)
+            self._fail(emission, error)
             return
         if verdict.word == "foreign":
             message = (
@@ -310,13 +328,13 @@ class SendBuffer:
                 "server; look at it, and delete or rename it"
             )
             self._fail(
-                queued, EmitError(message, event=emission.event, job_id=emission.job_id, enqueued=False)
+                emission, EmitError(message, event=emission.event, job_id=emission.job_id, enqueued=False)
             )
             return
-        join(self._tracker, emission, verdict, since=batch.since, key=queued.row.key)
+        join(self._tracker, emission, verdict, since=batch.since, key=batch.keys[emission.job_id])
 
-    def _fail(self, queued: QueuedEmission, error: Exception) -> None:
-        self._tracker.forget(queued.emission, error)
+    def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
+        self._tracker.forget(emission, error)
 
 
 def _describe_full(event: str, limit: int | str, verdict: AddVerdict) -> str:
@@ -334,7 +352,7 @@ def _describe_full(event: str, limit: int | str, verdict: AddVerdict) -> str:
     )
 
 
-def _given_up(queued: QueuedEmission, error: BaseException) -> EmitError:
+def _given_up(emission: PendingEmission[Any], error: BaseException, *, maybe_sent: bool) -> EmitError:
     """Return the error of an emission that is given up because of `error`."""
-    hint = f"provider.result({queued.emission.job_id!r})"
-    return describe_lost(queued.emission, error, maybe_sent=queued.maybe_sent, hint=hint)
+    hint = f"provider.result({emission.job_id!r})"
+    return describe_lost(emission, error, maybe_sent=maybe_sent, hint=hint)

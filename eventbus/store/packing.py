@@ -2,13 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from eventbus.store.script_rows import AddAnswer, AddQueue, AddRow, AddVerdict, ClaimRow, TurnAnswer, WatchRow
+from eventbus.store.script_rows import (
+    JOIN,
+    AddAnswer,
+    AddQueue,
+    AddRow,
+    AddVerdict,
+    ClaimRow,
+    PlainRow,
+    TurnAnswer,
+    WatchRow,
+)
 
-__all__ = ["join_arguments", "plain_fields", "read_added", "read_turn"]
+__all__ = ["AddRows", "join_arguments", "read_added", "read_turn"]
+
+
+class AddRows:
+    """The rows of one add, as one flat list of their values: so no row needs an object, and the call no copy.
+
+    A call has rows of one kind only (see `add.lua`). They are of the short kind, `PlainRow`, until one asks for more.
+    """
+
+    __slots__ = ("fields", "is_plain", "width")
+
+    def __init__(self, rows: Iterable[AddRow] = ()) -> None:
+        self.fields: list[Any] = []
+        """The values of all rows, one row after the other."""
+        self.is_plain: bool = True
+        self.width: int = len(PlainRow._fields)
+        """How many values a row has."""
+        for row in rows:
+            self.put(row)
+
+    def __len__(self) -> int:
+        return len(self.fields) // self.width
+
+    def put_plain(self, job: str, queue: int, body: str, reply: int) -> None:
+        """Take the values of a `PlainRow`."""
+        if self.is_plain:
+            self.fields += (job, queue, body, reply)
+        else:
+            self.fields += _in_full(job, queue, body, reply)
+
+    def put(self, row: AddRow) -> None:
+        """Take a row."""
+        if not (row.key or row.delay != "" or row.due != "" or row.priority or row.lifo):
+            self.put_plain(row.id, row.queue, row.body, row.reply)
+            return
+        if self.is_plain:
+            values = iter(self.fields)
+            rows = zip(values, values, values, values, strict=True)
+            self.fields = [value for plain in rows for value in _in_full(*plain)]
+            self.is_plain, self.width = False, len(AddRow._fields)
+        self.fields += row
+
+    def pick(self, places: Iterable[int]) -> AddRows:
+        """Return the rows at these places, counted from 0."""
+        picked = AddRows()
+        picked.is_plain, picked.width = self.is_plain, self.width
+        for first in [place * self.width for place in places]:
+            picked.fields += self.fields[first : first + self.width]
+        return picked
+
+    def queues(self) -> list[int]:
+        """Return for each row the place of its queue in the call, counted from 1."""
+        return self.fields[1 :: self.width]
+
+    def bodies(self) -> list[str]:
+        """Return the body of each row."""
+        return self.fields[2 :: self.width]
+
+
+def _in_full(job: str, queue: int, body: str, reply: int) -> tuple[Any, ...]:
+    """Return the values of a `PlainRow` as those of an `AddRow`."""
+    return (job, queue, body, "", "", "", "", 0, 0, reply, JOIN)
 
 
 def join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], fields: list[Any]) -> list[Any]:
@@ -20,16 +91,6 @@ def read_added(queues: int, flat: list[Any]) -> AddAnswer:
     """Read the answer of `add.lua`: the server's time, the widths of the queues, then five values for each verdict."""
     first = 1 + queues
     return AddAnswer(flat[1:first], [AddVerdict(*flat[i : i + 5]) for i in range(first, len(flat), 5)])
-
-
-def plain_fields(rows: Sequence[AddRow]) -> list[Any] | None:
-    """Return the fields of all rows in short form, or None if a row asks for more than a reply."""
-    fields: list[Any] = []
-    for row in rows:
-        if row.key or row.delay != "" or row.due != "" or row.priority or row.lifo:
-            return None
-        fields += (row.id, row.queue, row.body, row.reply)  # a `PlainRow`, but without its object, for speed
-    return fields
 
 
 def read_turn(answer: list[Any], *, token: str) -> TurnAnswer:

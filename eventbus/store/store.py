@@ -29,13 +29,12 @@ from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.group_store import GroupStore
 from eventbus.store.keys import Keys
 from eventbus.store.lease_store import LeaseStore
-from eventbus.store.packing import join_arguments, plain_fields, read_added, read_turn
+from eventbus.store.packing import AddRows, join_arguments, read_added, read_turn
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.queries import QueryStore
 from eventbus.store.script_rows import (
     AddAnswer,
     AddQueue,
-    AddRow,
     AnnounceQueue,
     CancelRow,
     Idle,
@@ -196,7 +195,7 @@ class Store:
         self,
         emitter: str,
         queues: Sequence[AddQueue],
-        rows: Sequence[AddRow],
+        rows: AddRows,
         *,
         deadline: float,
         attendance: str = "",
@@ -209,22 +208,16 @@ class Store:
         If a connection is open, the call is written before this returns, without a task; among several shares,
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
         """
-        # A call has rows of one kind only (see `add.lua`); the short kind spares 7 of 11 fields a row.
-        plain = plain_fields(rows)
-        fields = list[Any](chain.from_iterable(rows)) if plain is None else plain
-        counts = (0, len(rows)) if plain is None else (len(rows), 0)
+        counts = (len(rows), 0) if rows.is_plain else (0, len(rows))
         head = (now, emitter, attendance, len(queues), *counts)
-        make = partial(join_arguments, head, queues, fields)
+        make = partial(join_arguments, head, queues, rows.fields)
         options: dict[str, Any] = {"deadline": deadline, "read": partial(read_added, len(queues))}
         if self._adder is not None:
             return self._adder.start("add", make(), **options)
         if self._share is None or not self._gatherer.is_needed or now != "" or self._share.is_closed:
             return self._caller.start("add", make(), **options)
         call = self._caller.join("add", make, **options)
-        sink, is_plain = self._share.own(call), plain is not None
-        part = AddPart(
-            self, emitter, queues, fields, count=len(rows), is_plain=is_plain, call=call, sink=sink
-        )
+        part = AddPart(self, emitter, queues, rows, call=call, sink=self._share.own(call))
         part.attendance = attendance
         self._gatherer.put(part)
         return call.result

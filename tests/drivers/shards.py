@@ -11,6 +11,7 @@ import msgspec
 from drivers.records import change_record
 
 from eventbus.store.keys import TIME_DIGITS
+from eventbus.store.packing import AddRows
 from eventbus.store.queries import Cursor
 from eventbus.store.script_rows import (
     AddQueue,
@@ -85,7 +86,7 @@ class Shard:
         attendance: str = "",
     ) -> list[AddVerdict]:
         answer = await self.store.add(
-            emitter, queues, rows, deadline=_FAR, attendance=attendance, now=self.now
+            emitter, queues, AddRows(rows), deadline=_FAR, attendance=attendance, now=self.now
         )
         self.widths = answer.widths
         return answer.verdicts

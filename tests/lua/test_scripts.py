@@ -14,6 +14,7 @@ from drivers.shards import Shard, add_queue, row
 from eventbus.store import script_rows
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
+from eventbus.store.packing import AddRows
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.scripts import load_script
 from eventbus.store.store import Store
@@ -112,7 +113,7 @@ def _expected(name: str, **counts: int) -> list[Any]:
 
 
 async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
-    queues, adds = _sample(script_rows.AddQueue, 2), _sample(script_rows.AddRow, 3)
+    queues, adds = _sample(script_rows.AddQueue, 2), AddRows(_sample(script_rows.AddRow, 3))
     await store.add("emitter", queues, adds, deadline=0.0, attendance="attendance", now="now")
     fields = load_script("add").fields
     assert (
@@ -125,12 +126,13 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
     store: Store, recorder: _Recorder
 ) -> None:
     adds = [row("a"), row("b", reply=0)]
-    await store.add("emitter", [add_queue()], adds, deadline=0.0, now="now")
+    await store.add("emitter", [add_queue()], AddRows(adds), deadline=0.0, now="now")
     plain = [value for each in adds for value in (each.id, each.queue, each.body, each.reply)]
     assert recorder.arguments == ["now", "emitter", "", 1, 2, 0, *add_queue(), *plain]
     for other in (row("c", key="k"), row("c", due=1), row("c", priority=1), row("c", lifo=1)):
-        await store.add("emitter", [add_queue()], [*adds, other], deadline=0.0, now="now")
-        assert recorder.arguments[4:6] == [0, 3]
+        await store.add("emitter", [add_queue()], AddRows([*adds, other, *adds]), deadline=0.0, now="now")
+        assert recorder.arguments[4:6] == [0, 5]
+        assert recorder.arguments[9:] == [value for each in [*adds, other, *adds] for value in each]
 
 
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:

@@ -14,6 +14,7 @@ from drivers.shards import row
 
 from eventbus.errors import StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import Connector
+from eventbus.store.packing import AddRows
 from eventbus.store.script_rows import AddQueue, LeaseRow
 from eventbus.store.store import Store
 
@@ -154,13 +155,13 @@ async def test_a_store_survives_the_restart_of_its_server() -> None:
         [],
     )
     try:
-        await store.add("em", queues, [row("a")], deadline=1e12)
+        await store.add("em", queues, AddRows([row("a")]), deadline=1e12)
         process = server._process  # pyright: ignore[reportPrivateUsage]
         assert process is not None
         process.kill()
         process.wait()
         server.start()
-        await store.add("em", queues, [row("b")], deadline=1e12)
+        await store.add("em", queues, AddRows([row("b")]), deadline=1e12)
         assert [each.state for each in await store.look("em", ["a", "b"], join=False)] == [
             "unknown",
             "waiting",

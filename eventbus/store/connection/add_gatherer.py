@@ -44,6 +44,7 @@ from eventbus.store.connection.invocation import Command, Invocation
 from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.connection.wire import ReplySink
 from eventbus.store.keys import Keys
+from eventbus.store.packing import AddRows
 from eventbus.store.script_rows import AddQueue
 from eventbus.store.scripts import pack
 
@@ -53,42 +54,35 @@ _IN_FLIGHT = 4  # calls under way at most
 _MOST_ROWS = 200
 _MOST_BYTES = 1 << 20
 _VERDICT = 5  # values of a verdict in the answer
-_QUEUE, _BODY = 1, 2  # places among the values of a row
+_QUEUE = 1  # place among the values of a row
 
 
 class AddPart:
     """What one store adds in one call."""
 
-    __slots__ = (
-        "attendance", "call", "count", "emitter", "fields", "is_plain", "queues", "sink", "size", "store", "width",
-    )  # fmt: skip
+    __slots__ = ("attendance", "call", "count", "emitter", "queues", "rows", "sink", "size", "store")
 
     def __init__(
         self,
         store: object,
         emitter: str,
         queues: Sequence[AddQueue],
-        fields: list[Any],
+        rows: AddRows,
         *,
-        count: int,
-        is_plain: bool,
         call: StartedCall,
         sink: ReplySink,
     ) -> None:
-        """`fields` are the values of `count` rows, one row after the other. `sink` gets the answer to this part."""
+        """`sink` gets the answer to this part."""
         self.store: object = store
         self.emitter: str = emitter
         self.attendance: str = ""
         """Under which the emitter awaits what it adds, `''` if the call need not say it."""
         self.queues: Sequence[AddQueue] = queues
-        self.fields: list[Any] = fields
-        self.count: int = count
-        self.is_plain: bool = is_plain
+        self.rows: AddRows = rows
+        self.count: int = len(rows)
         self.call: StartedCall = call
         self.sink: ReplySink = sink
-        self.width: int = len(fields) // count
-        """How many values a row has."""
-        self.size: int = sum(map(len, fields[_BODY :: self.width]))
+        self.size: int = sum(map(len, rows.bodies()))
 
 
 class AddGatherer:
@@ -164,7 +158,7 @@ class _GatheredCall:
         self.on_end: Callable[[], None] = _ignore
         """Called once, with the answer or the error."""
         self._emitter = first.emitter
-        self._is_plain = first.is_plain
+        self._is_plain = first.rows.is_plain
         self._queues: dict[str, tuple[int, AddQueue]] = {}
         """Name -> its place in the call, and the queue."""
         self._rows = 0
@@ -185,7 +179,7 @@ class _GatheredCall:
         return (
             self._rows + part.count <= _MOST_ROWS
             and self._size + part.size <= _MOST_BYTES
-            and part.is_plain == self._is_plain
+            and part.rows.is_plain == self._is_plain
             and part.emitter == self._emitter
             and all(self._queues.get(queue.queue, (0, queue))[1] == queue for queue in part.queues)
         )
@@ -197,9 +191,9 @@ class _GatheredCall:
         said = max(part.attendance for part in self.parts)  # the emitter's; one is enough for the call
         arguments: list[Any] = ["", self._emitter, said, len(queues), *counts, *chain.from_iterable(queues)]
         for part in self.parts:
-            fields = part.fields.copy()  # the part keeps its own, in case it has to go on alone
+            fields = part.rows.fields.copy()  # the part keeps its own, in case it has to go on alone
             places = self._places(part)
-            fields[_QUEUE :: part.width] = [places[place - 1] for place in fields[_QUEUE :: part.width]]
+            fields[_QUEUE :: part.rows.width] = [places[place - 1] for place in part.rows.queues()]
             arguments += fields
         return arguments
 
@@ -258,9 +252,9 @@ def _gather(parts: Iterable[AddPart]) -> list[_GatheredCall]:
     newest: dict[bool, int] = {}  # kind of rows -> the newest call of that kind
     earliest: dict[object, int] = {}  # store -> the call before which nothing of it may go
     for part in parts:
-        place = newest.get(part.is_plain, -1)
+        place = newest.get(part.rows.is_plain, -1)
         if place < earliest.get(part.store, 0) or not calls[place].take(part):
-            place = newest[part.is_plain] = len(calls)
+            place = newest[part.rows.is_plain] = len(calls)
             calls.append(_GatheredCall(part))
             calls[place].take(part)
         earliest[part.store] = place

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from eventbus import EventProvider
-from eventbus.store.script_rows import AddRow
+from eventbus.store.packing import AddRows
 from eventbus.store.store import Store
 
 GROUPS = 24
@@ -20,7 +20,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     add = Store.add
 
-    def count(store: Store, emitter: str, queues: Any, rows: Sequence[AddRow], **given: Any) -> Any:
+    def count(store: Store, emitter: str, queues: Any, rows: AddRows, **given: Any) -> Any:
         counts.append(len(rows))
         return add(store, emitter, queues, rows, **given)
 

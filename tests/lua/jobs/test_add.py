@@ -7,6 +7,7 @@ import random
 import pytest
 from drivers.shards import QUEUE, START, Shard, add_queue, row, turn_queue
 
+from eventbus.store.packing import AddRows
 from eventbus.store.script_rows import AddVerdict
 
 
@@ -29,7 +30,7 @@ async def test_a_new_job_waits_with_its_body_and_the_time_of_the_server(shard: S
 
 
 async def test_without_a_given_time_the_servers_counts(shard: Shard) -> None:
-    await shard.store.add("em", [add_queue()], [row("a")], deadline=1e12)
+    await shard.store.add("em", [add_queue()], AddRows([row("a")]), deadline=1e12)
     seconds, _ = await shard.command("TIME")
     assert abs(int((await shard.record("a"))["created"]) / 1000 - int(seconds)) < 60
 

@@ -8,6 +8,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
 from eventbus.emit.job_tree import Tree, chunks_of
+from eventbus.store.packing import AddRows
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.script_rows import SweepQueue
 
@@ -319,9 +320,9 @@ async def test_a_repeat_of_an_add_meets_its_job_while_its_emitter_has_not_heard_
     """Who repeats an add has a floor of before it: otherwise the job would run again."""
     queues = [add_queue()]
     again: dict[str, Any] = {"deadline": _FAR, "attendance": "em:1", "now": shard.now}
-    await shard.store.add("em", queues, [row("a", reply=0)], **again)
+    await shard.store.add("em", queues, AddRows([row("a", reply=0)]), **again)
     await shard.run("completed")
     shard.now += LEASE
     assert await _sweep(shard) == ["a"]
-    await shard.store.add("em", queues, [row("a", reply=0)], **again)
+    await shard.store.add("em", queues, AddRows([row("a", reply=0)]), **again)
     assert (await shard.state("a"), await shard.members("ready")) == ("completed", [])

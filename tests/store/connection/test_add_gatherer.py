@@ -12,6 +12,7 @@ from drivers.fakes import FakeServer
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.connector import Connector
+from eventbus.store.packing import AddRows
 from eventbus.store.queries import Cursor
 from eventbus.store.script_rows import AddAnswer, AddQueue, AddRow
 from eventbus.store.store import Store
@@ -24,7 +25,7 @@ Until = Callable[..., Awaitable[None]]
 async def shares(store: Store) -> AsyncIterator[list[Store]]:
     """Stores over one connection, which is open."""
     shares = [store.share() for _ in range(5)]
-    await shares[0].add("em", [AddQueue("warm", 1, "")], [_row("warm-up")], deadline=_soon())
+    await shares[0].add("em", [AddQueue("warm", 1, "")], AddRows([_row("warm-up")]), deadline=_soon())
     yield shares
     for share in shares:
         await share.aclose()
@@ -39,7 +40,7 @@ def _row(job: str, queue: int = 1, *, key: str = "", body: str = "{}") -> AddRow
 
 
 def _add(store: Store, queues: list[AddQueue], rows: list[AddRow], **options: Any) -> Awaitable[AddAnswer]:
-    return store.add("em", queues, rows, deadline=options.pop("deadline", _soon()), **options)
+    return store.add("em", queues, AddRows(rows), deadline=options.pop("deadline", _soon()), **options)
 
 
 def _calls(admin: Admin) -> int:
@@ -177,7 +178,7 @@ async def test_what_is_given_up_before_its_call_is_not_sent(shares: list[Store],
 
 async def test_a_single_store_does_not_wait_for_others(store: Store) -> None:
     share = store.share()
-    await share.add("em", [AddQueue("q", 1, "")], [_row("a")], deadline=_soon())
+    await share.add("em", [AddQueue("q", 1, "")], AddRows([_row("a")]), deadline=_soon())
     asked, wire = _add(share, [AddQueue("q", 1, "")], [_row("b")]), store._channel._wire
     assert wire is not None
     assert wire.owed  # it was sent at once
@@ -194,12 +195,14 @@ async def test_a_part_that_waits_ends_at_its_own_deadline_and_is_never_sent(unti
         await opening.begin_opening()
         asked: list[asyncio.Future[Any]] = []
         for at, share in enumerate(shares[:4]):
-            call = share.add("em", [AddQueue("q", 1, "")], [_row(f"sent-{at}")], deadline=_soon(0.5))
+            call = share.add("em", [AddQueue("q", 1, "")], AddRows([_row(f"sent-{at}")]), deadline=_soon(0.5))
             asked.append(asyncio.ensure_future(call))
             await until(lambda at=at: len(_adds(server)) == at + 1, "it is sent")
         waits = [
             asyncio.ensure_future(
-                share.add("em", [AddQueue("q", 1, "")], [_row(f"waits-{share.name}")], deadline=_soon(0.1))
+                share.add(
+                    "em", [AddQueue("q", 1, "")], AddRows([_row(f"waits-{share.name}")]), deadline=_soon(0.1)
+                )
             )
             for share in shares[4:]
         ]
