@@ -183,6 +183,7 @@ class Store:
             wake=self.keys.wake(pool),
             control=self.keys.control(worker),
             due=self.keys.shard_key("due"),
+            held=self.keys.of("held", worker),
         )
 
     def open_leases(self, *, timeout: float) -> LeaseStore:

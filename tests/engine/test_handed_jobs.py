@@ -11,6 +11,7 @@ import pytest
 from eventbus import EventProvider, JobCancelled, Retry, StoreUnavailable
 from eventbus.engine.presence import pool_of
 from eventbus.model.message import encode_bare
+from eventbus.store.connection.wake_reader import WakeReader
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -213,6 +214,42 @@ async def test_a_job_that_was_given_back_before_it_was_read_is_let_go(
             assert bus.settled == []
             assert len(began) <= 1  # what is late waits for the server's word, and never begins
             assert worker.health().running == 0
+
+
+async def test_a_stop_that_confirms_a_job_before_its_worker_does_leaves_it_to_the_worker(
+    make_provider: MakeProvider, make_bus: Callable[..., Bus], until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's own confirmation is the second one, and finds nothing to confirm."""
+    provider, other = make_provider(), make_provider()
+    go, ran = asyncio.Event(), list[int]()
+
+    @provider.on("double")
+    async def double(n: int) -> int:
+        ran.append(n)
+        await go.wait()
+        return 2 * n
+
+    async with provider, other:
+        bus = make_bus(provider)
+        confirm, answers = WakeReader.confirm, list[bool]()
+
+        def confirm_second(self: WakeReader, worker: str, job: str, on_answer: Any, **options: Any) -> None:
+            def note(is_ours: bool) -> None:
+                answers.append(is_ours)
+                on_answer(is_ours)
+
+            assert bus.command("ZREM", bus.store.keys.shard_key("due"), f"hand:{worker}/{job}") == 1
+            confirm(self, worker, job, note, **options)
+
+        monkeypatch.setattr(WakeReader, "confirm", confirm_second)
+        async with provider.worker() as worker:
+            await _is_idle(bus, worker, until)
+            emission = other.emit("double", 4)
+            await until(lambda: len(answers) == 1, "it has confirmed")
+            assert answers == [True]
+            go.set()
+            assert await asyncio.wait_for(emission, 5) == 8
+    assert ran == [4]
 
 
 async def test_a_stop_gives_back_what_the_worker_has_not_read(

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import redis
-from models.job_model import LEASE, JobModel
+from models.job_model import JobModel
 from models.job_model_values import Turn
+from models.strategies import LEASE
 
 from eventbus.store.connection.connector import Connector
 from eventbus.store.script_rows import TurnAnswer, TurnQueue
@@ -47,6 +48,7 @@ class Bench:
             call=turn.call,
             lease_ms=LEASE,
             pool=turn.pool,
+            idle=turn.idle,
             want=turn.want,
             suspects=turn.suspects,
             watched=turn.watched,

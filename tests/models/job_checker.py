@@ -11,8 +11,9 @@ from collections import Counter
 
 from models.answers import Answers
 from models.floors import WINDOW, Floors
-from models.job_model import JobModel, worker_of
+from models.job_model import JobModel
 from models.job_model_values import Job, Turn
+from models.job_places import worker_of
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 from models.stall_model import check_suspects
 

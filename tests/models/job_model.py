@@ -10,37 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from models.hands import Hands, describe_handed
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
+from models.job_places import JobPlaces, worker_of
 from models.snapshots import ENDED, UNIT
 from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
+from models.strategies import LEASE
 
-from eventbus.store.script_rows import AddRow, AddVerdict, SettleRow, TurnAnswer
+from eventbus.store.script_rows import SUPERSEDE, AddRow, AddVerdict, SettleRow, TurnAnswer
 
-__all__ = ["LEASE", "JobModel"]
-
-LEASE = 10_000
+__all__ = ["JobModel"]
 
 _MEMORY = 600_000 // UNIT
 _MESSAGES = 120_000 // UNIT
 _DAY = 86_400_000
-_REUSE, _SUPERSEDE = 1, 2
 
 
-class JobModel:
+class JobModel(JobPlaces):
     """One shard."""
 
     def __init__(self, now: int, queues: Iterable[Queue], *, emitters: Iterable[str]) -> None:
         """Only `emitters` have a reply stream."""
-        self.now = now
-        self.queues = {each.name: each for each in queues}
-        self.jobs: dict[str, Job] = {}
-        self.pointers: dict[tuple[str, str], Pointer] = {}
-        self.told: dict[str, list[Job]] = {each: [] for each in emitters}
+        super().__init__(now, queues, emitters=emitters)
         self.memories: dict[str, Memory] = {}
-        self.messages: dict[str, set[str]] = {}
-        """worker -> the messages that it has not received yet."""
-        self.messages_expire: dict[str, int] = {}
-        self._placed = 0
         self.heard: int | None = None
         self.grace = 0
         self.lags: dict[str, tuple[int, int]] = {}
@@ -49,23 +41,11 @@ class JobModel:
         self.registered: set[str] = set()
         """The workers that took a turn and were not rescued since."""
         self._blames = Blames()
-
-    # looks
-
-    @property
-    def unit(self) -> int:
-        return self.now // UNIT
-
-    def waiting(self, queue: str) -> list[Job]:
-        """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
-        found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
-        return sorted(found, key=lambda job: (job.is_suspect, job.place))
+        self.hands = Hands()
 
     def next_due(self) -> int:
-        return min((each.due for each in self.jobs.values() if each.state == "delayed"), default=-1)
-
-    def holds(self, job: str, token: str) -> bool:
-        return job in self.jobs and self.jobs[job].state == "active" and self.jobs[job].token == token
+        delayed = [each.due for each in self.jobs.values() if each.state == "delayed"]
+        return min([*delayed, *self.hands.open.values()], default=-1)
 
     # emitters
 
@@ -92,7 +72,7 @@ class JobModel:
                 if met.job.is_open and row.reply and "@" not in name:
                     met.job.waiters.add(emitter)
                 if "@" not in name:
-                    verdicts.append(_verdict(index, met, row))
+                    verdicts.append(met.verdict(index, row))
         for job in superseded:
             self.cancel_one(job.id, "an add", None, 0)
         return verdicts
@@ -115,18 +95,14 @@ class JobModel:
         if row.id + suffix in self.jobs:
             return None
         pointer = self.pointers.get((name, row.key)) if row.key else None
-        if pointer is None or row.meeting == _SUPERSEDE:
+        if pointer is None or row.meeting == SUPERSEDE:
             return name, None
-        return name, pointer if self._stands(pointer.job, row) else None
-
-    def _stands(self, job: Job, row: AddRow) -> bool:
-        """Tell whether the key still stands for `job`, so that another emission is not simply a new job."""
-        return job.is_open or job.state == "completed" or row.meeting == _REUSE
+        return name, pointer if pointer.stands(row) else None
 
     def _supersedes(self, row: AddRow, name: str) -> bool:
         """Tell whether it replaces another job; then even a full queue accepts it."""
         pointer = self.pointers.get((name, row.key)) if row.key else None
-        return row.meeting == _SUPERSEDE and pointer is not None and self._stands(pointer.job, row)
+        return row.meeting == SUPERSEDE and pointer is not None and pointer.stands(row)
 
     def _accept(self, row: AddRow, name: str, emitter: str) -> Job | None:
         """Add the job; return the job that it supersedes, if any."""
@@ -138,28 +114,12 @@ class JobModel:
         if due > self.now:
             job.state = "delayed"
         else:
-            self._place(job)
+            self.place(job)
         if not row.key:
             return None
         old = self.pointers.get((name, row.key))
         self.pointers[name, row.key] = Pointer(job, row.print)
-        return old.job if old and row.meeting == _SUPERSEDE else None
-
-    def _place(self, job: Job, *, is_back: bool = False) -> None:
-        """Put it behind the jobs of its priority, or in front of them; a suspect behind all suspects."""
-        self._placed += 1
-        job.state = "waiting"
-        is_first = (is_back or job.is_lifo) and not job.is_suspect
-        job.place = (0 if job.is_suspect else job.priority, -self._placed if is_first else self._placed)
-
-    def _give_back(self, jobs: Sequence[Job]) -> None:
-        """Put jobs before those of their priorities, the first one first; suspects behind all suspects."""
-        suspects = [job for job in jobs if job.is_suspect]
-        for job in [*(job for job in reversed(jobs) if job not in suspects), *suspects]:
-            self._place(job, is_back=True)
-
-    def _base(self, job: Job) -> Queue:
-        return self.queues[job.queue.partition("@")[0]]
+        return old.job if old and row.meeting == SUPERSEDE else None
 
     def look(self, emitter: str, ids: Sequence[str], *, join: bool) -> list[tuple[str, str, str | None]]:
         answer: list[tuple[str, str, str | None]] = []
@@ -181,7 +141,7 @@ class JobModel:
         words: list[str] = []
         for each in ids:
             job = self.jobs.get(each)
-            suffixes = self._suffixes(self._base(job)) if job and "@" not in each else [""]
+            suffixes = self._suffixes(self.base(job)) if job and "@" not in each else [""]
             said = [self.cancel_one(each + suffix, call, text, key_ttl) for suffix in suffixes]
             words.append(max(said, key=ranks.index))
         return words
@@ -196,26 +156,12 @@ class JobModel:
         if not job.cancelled_by:
             job.cancelled_by, job.text = call, text
         if job.state != "active":
-            self._finish(job, "cancelled", text, key_ttl)
+            self.finish(job, "cancelled", text, key_ttl)
             return "ended"
         worker = worker_of(job)
         self.messages.setdefault(worker, set()).add(f"cancel:{job.id}")
         self.messages_expire[worker] = self.unit + _MESSAGES
         return "asked"
-
-    def _finish(self, job: Job, state: str, text: str | None, key_ttl: int) -> None:
-        """Bring the job to its final state; notify each waiting emitter once."""
-        assert job.is_open, f"{job.id} ends twice"
-        job.state, job.ended = state, self.now
-        if not job.cancelled_by:  # otherwise the text of the call that cancelled it stays
-            job.text = text
-        for emitter in {job.emitter, *job.waiters}.intersection(self.told):
-            self.told[emitter].append(job)
-        pointer = self.pointers.get((job.queue, job.key))
-        if pointer is not None and pointer.job is job:
-            pointer.expires = self.unit + key_ttl // UNIT
-            if key_ttl == 0:
-                del self.pointers[job.queue, job.key]
 
     def is_stale(self, turn: Turn) -> bool:
         kept = self.memories.get(turn.worker)
@@ -238,11 +184,55 @@ class JobModel:
         retried = [job for row in turn.settles if row.id not in lost and (job := self._settle(row))]
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
         for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
-            self._place(job)
+            self.place(job)
         back = [self.jobs[row.id] for row in turn.settles if row.id not in lost]
         back = [job for job in back if job.state == "waiting" and job not in retried]
-        self._give_back(sorted(back, key=lambda job: (job.claimed, job.id)))
+        back.sort(key=lambda job: (job.claimed, job.id))
+        late = [self.jobs[job] for who, job in self.hands.take_due(self.now) if self.holds(job, f"{who}:h")]
+        self.give_back([*back, *self._take_back(late)])
         return lost
+
+    def hand_over(self, job: Job, worker: str) -> None:
+        """Do the rest of an add whose job the server has handed to `worker`."""
+        assert self.waiting(job.queue) == [job], "only a job that is alone in its queue is handed over"
+        assert worker in self.registered
+        self.hands.give(job.id, worker, self.now)
+        job.state, job.token, job.claimed = "active", f"{worker}:h", (self.now, 0)
+        self.messages.setdefault(worker, set()).add(describe_handed(job))
+        self.messages_expire[worker] = self.unit + _MESSAGES
+
+    def _take_back(self, jobs: Sequence[Job]) -> list[Job]:
+        """Take back what was handed over and did not run, which is no stall. Return what is to be placed."""
+        for job in jobs:
+            self._withdraw(job)
+            job.token, job.state = "", "waiting"
+            if job.cancelled_by:
+                self.finish(job, "cancelled", None, _DAY)
+        return [job for job in jobs if job.is_open]
+
+    def _withdraw(self, job: Job) -> None:
+        worker = worker_of(job)
+        self.hands.open.pop((worker, job.id), None)
+        left = self.messages.pop(worker, set()) - {describe_handed(job)}
+        if left:
+            self.messages[worker] = left
+
+    def leave(self, worker: str, pool: str) -> None:
+        """A worker stops serving, and knows of no job."""
+        self.hands.idle.pop((pool, worker), None)
+        unread = [job for job in self.held_by(worker) if (worker, job.id) in self.hands.open]
+        self.give_back(self._take_back(unread))
+
+    def settle_one(self, job: Job, worker: str, text: str, pool: str) -> str:
+        """Settle a job that was handed over, in the short way."""
+        if not self.holds(job.id, f"{worker}:h"):
+            return "done"
+        if job.cancelled_by or job.waiters or job.progress:
+            return "long"
+        self.finish(job, "completed", text, 0)
+        if pool and worker in self.registered:
+            self.hands.note_idle(pool, worker, self.now)
+        return "done"
 
     def claim(self, turn: Turn, answer: TurnAnswer) -> None:
         """Do the second half: take over the claims of the answer, also of jobs that were just put back."""
@@ -252,6 +242,7 @@ class JobModel:
             job = self.jobs[claim.id]
             job.state, job.token, job.claimed = "active", answer.token, (self.now, place)
         note_rooms(turn, answer, self.jobs, self.waiting, self.now + LEASE)
+        self.hands.turn(turn, answer, self.now)
         self.memories[turn.worker] = Memory(turn, answer)
 
     def _register(self, worker: str) -> None:
@@ -275,7 +266,7 @@ class JobModel:
             job.attempts = int(row.attempts)
         if job.cancelled_by or row.state in ENDED:
             state = "cancelled" if job.cancelled_by else row.state
-            self._finish(job, state, row.text, self._base(job).key_ttl)
+            self.finish(job, state, row.text, self.base(job).key_ttl)
         elif row.state == "delayed" and row.delay == 0:
             job.state = "waiting"
             return job
@@ -284,11 +275,6 @@ class JobModel:
             job.due = self.now + row.delay if row.state == "delayed" else job.due
             job.parked = self.now
         return None
-
-    def held_by(self, worker: str) -> list[Job]:
-        """Return what a worker holds, the longest held first."""
-        held = [each for each in self.jobs.values() if each.state == "active" and worker_of(each) == worker]
-        return sorted(held, key=lambda job: (job.claimed, job.id))
 
     def renew(
         self, worker: str, lag: int, leases: Sequence[tuple[str, str]], calls: tuple[int, int]
@@ -303,16 +289,25 @@ class JobModel:
         cancelled = [job.id for job in held if job.cancelled_by]
         returned: list[Job] = []
         for job in self.held_by(worker):
-            lane, _, call = job.token.partition(":")
-            if job not in held and int(call) <= calls[lane.endswith("+")]:
+            if job in held:
+                self.hands.open.pop((worker, job.id), None)  # to name it is to confirm it
+            elif self._was_heard(job, worker, calls):
                 returned.append(job)
+                self._withdraw(job)
                 note_stall(job, None)
                 if job.cancelled_by:
-                    self._finish(job, "cancelled", None, _DAY)
+                    self.finish(job, "cancelled", None, _DAY)
                 else:
                     job.state = "waiting"
-        self._give_back([job for job in returned if job.is_open])
+        self.give_back([job for job in returned if job.is_open])
         return [job for job, _ in lost], cancelled, [job.id for job in returned]
+
+    def _was_heard(self, job: Job, worker: str, calls: tuple[int, int]) -> bool:
+        """Return whether a worker that does not name a job has heard of it. A job that was handed over has a lease."""
+        lane, _, call = job.token.partition(":")
+        if call == "h":
+            return job.claimed[0] <= self.now - LEASE and (worker, job.id) not in self.hands.open
+        return int(call) <= calls[lane.endswith("+")]
 
     def note(self, notes: Sequence[tuple[str, str, str]]) -> list[str]:
         lost = [job for job, token, _ in notes if not self.holds(job, token)]
@@ -334,27 +329,34 @@ class JobModel:
             return self.grace - self.now, []
         over = sorted((end, worker) for worker, end in self.leases.items() if end <= self.now)
         rows: list[tuple[str, str, str, int, int]] = []
+        unread: list[Job] = []
         for end, worker in over:
             held = self.held_by(worker)
             lag, _ = self.lags.get(worker, (0, 0))
-            blame = self._blames.find(worker, end, LEASE, held)
-            for job in held[-(limit - len(rows)) :]:
+            ran = [job for job in held if (worker, job.id) not in self.hands.open]
+            blame = self._blames.find(worker, end, LEASE, ran)
+            for job in held[-(limit - len(rows) - len(unread)) :]:
+                if job not in ran:
+                    unread.append(job)
+                    job.state = "taken"
+                    continue
                 verdict = self._judge(job, blame, max_stalls, key_ttl)
                 rows.append((job.id, verdict, worker, self.now - end + LEASE, lag))
             if self.held_by(worker):
                 break  # the next call goes on
             self._unregister(worker)
-            if len(rows) >= limit:
+            if len(rows) + len(unread) >= limit:
                 break
         back = [self.jobs[row[0]] for row in rows if row[1] == "rescued"]
-        self._give_back(sorted(back, key=lambda job: (job.claimed, job.id)))
+        back.sort(key=lambda job: (job.claimed, job.id))
+        self.give_back([*back, *self._take_back(unread)])
         left = min(self.leases.values(), default=None)
         return -1 if left is None else max(0, left - self.now), rows
 
     def _judge(self, job: Job, blame: Blame, max_stalls: int, key_ttl: int) -> str:
         is_blamed = note_stall(job, blame)
         if job.cancelled_by or (is_blamed and is_spent(job, blame, max_stalls)):
-            self._finish(job, "cancelled" if job.cancelled_by else "failed", None, key_ttl)
+            self.finish(job, "cancelled" if job.cancelled_by else "failed", None, key_ttl)
             return job.state
         job.state = "waiting"
         return "rescued"
@@ -366,7 +368,7 @@ class JobModel:
             full = f"{name}@{group}" if group else name
             parked = [each for each in self.jobs.values() if (each.queue, each.state) == (full, "parked")]
             if unpark:
-                self._give_back(sorted(parked, key=lambda job: (job.parked, job.id)))
+                self.give_back(sorted(parked, key=lambda job: (job.parked, job.id)))
                 back += len(parked)
         for name, group in names:
             self.queues[name].groups.update({group} - {""})
@@ -386,15 +388,3 @@ class JobModel:
         for worker in [each for each, end in self.messages_expire.items() if end <= self.unit]:
             self.messages.pop(worker, None)
         self.lags = {name: each for name, each in self.lags.items() if each[1] > self.unit}
-
-
-def worker_of(job: Job) -> str:
-    """Return the worker that holds an active job."""
-    return job.token.partition(":")[0].rstrip("+")
-
-
-def _verdict(index: int, met: Pointer, row: AddRow) -> AddVerdict:
-    word = "joined" if met.print == row.print else "other"
-    if met.job.is_open:
-        return AddVerdict(index, word, met.job.id, "open", "")
-    return AddVerdict(index, word, met.job.id, met.job.state, met.job.text or "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from models.snapshots import ENDED
 from models.stalled import Stalled
 
-from eventbus.store.script_rows import SettleRow, SweepQueue, TurnAnswer
+from eventbus.store.script_rows import REUSE, AddRow, AddVerdict, Idle, SettleRow, SweepQueue, TurnAnswer
 
 __all__ = ["Job", "Memory", "Pointer", "Queue", "Turn"]
 
@@ -66,6 +66,17 @@ class Pointer:
     print: str
     expires: int | None = None
 
+    def stands(self, row: AddRow) -> bool:
+        """Tell whether the key still stands for the job, so that another emission is not simply a new one."""
+        return self.job.is_open or self.job.state == "completed" or row.meeting == REUSE
+
+    def verdict(self, index: int, row: AddRow) -> AddVerdict:
+        """Return what an emission hears that joins the job."""
+        word = "joined" if self.print == row.print else "other"
+        if self.job.is_open:
+            return AddVerdict(index, word, self.job.id, "open", "")
+        return AddVerdict(index, word, self.job.id, self.job.state, self.job.text or "")
+
 
 @dataclass
 class Turn:
@@ -81,6 +92,7 @@ class Turn:
     max_bytes: int
     queues: list[tuple[str, int]]
     settles: list[SettleRow]
+    idle: Idle = 0
 
 
 @dataclass

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from models.job_model import LEASE
 
 from eventbus.store.script_rows import AddRow
 
-__all__ = ["DELAYS", "MANY", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
+__all__ = ["DELAYS", "LEASE", "LONE", "MANY", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
 
 START = 1_800_000_000_000
+LEASE = 10_000
 _BODIES = st.sampled_from(['{"d":1}', "x" * 100])
 STATES = st.sampled_from(["completed", "completed", "failed", "delayed", "waiting", "parked"])
 DELAYS = st.sampled_from([0, 500, 30_000])
 TEXTS = st.sampled_from(["1", '"' + "x" * 100 + '"', '"' + "x" * 9000 + '"'])
 """Outcomes that fit into a field of the record, that need a key of their own, and that no reply can carry."""
 
-_ROW = st.builds(
+LONE = st.builds(
     AddRow,
     id=st.just(""),
     queue=st.sampled_from([1, 1, 1, 1, 2]),
@@ -26,10 +26,12 @@ _ROW = st.builds(
     reply=st.sampled_from([1, 1, 0]),
 )
 
-PLAIN = st.lists(_ROW, min_size=1, max_size=4)
-"""Emissions without options: they take a shorter path."""
+"""An emission without options: it takes a shorter path."""
 
-MANY = st.lists(_ROW, min_size=9, max_size=9)
+PLAIN = st.lists(LONE, min_size=1, max_size=4)
+"""Some of them."""
+
+MANY = st.lists(LONE, min_size=9, max_size=9)
 """So many that suspects among them have caps over 1."""
 
 ROWS = st.lists(

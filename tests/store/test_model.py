@@ -21,18 +21,21 @@ from hypothesis.stateful import (
 )
 from models.bench import Bench
 from models.floors import EMITTERS, FloorRules
+from models.hands import HandRules
 from models.job_checker import JobChecker, Wakes
-from models.job_model import LEASE, JobModel
+from models.job_model import JobModel
 from models.job_model_values import Queue, Turn
 from models.snapshots import ENDED, UNIT, Snapshot, pass_time
-from models.strategies import DELAYS, MANY, PLAIN, ROWS, START, STATES, TEXTS
+from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
+from eventbus.store.packing import AddRows
 from eventbus.store.script_rows import (
     AddQueue,
     AddRow,
     AnnounceQueue,
     CancelRow,
+    Idle,
     NoteRow,
     SettleRow,
     SweepQueue,
@@ -55,7 +58,7 @@ _SETTINGS = settings(
 )
 
 
-class Life(FloorRules, RuleBasedStateMachine):
+class Life(FloorRules, HandRules, RuleBasedStateMachine):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -74,6 +77,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         self.snapshot = Snapshot(bench.client)
         self.steps = 0
         self.count = 0
+        self.handed = 0
         self.leases: list[tuple[str, str]] = []
         self.calls: dict[str, int] = dict.fromkeys(_WORKERS, 0)
         self.turns: dict[str, Turn] = {}
@@ -115,9 +119,12 @@ class Life(FloorRules, RuleBasedStateMachine):
         self.model.queues["a"].max_waiting = 2 if is_limited else ""
         queues = [AddQueue(name, 1, self.model.queues[name].max_waiting) for name in names]
         said = self.checker.floors.say(emitter, now := self.model.now, always=is_limited)
-        added = self.bench.run(self.store.add, emitter, queues, rows, deadline=_FAR, attendance=said, now=now)
+        added = self.bench.run(
+            self.store.add, emitter, queues, AddRows(rows), deadline=_FAR, attendance=said, now=now
+        )
         told = [each._replace(state="") if each.word == "full" else each for each in added.verdicts]
         assert told == self.model.add(emitter, names, rows)
+        self.note_handed(rows)
         self.check()
 
     def _some_jobs(self, draw: Callable[..., Any]) -> list[str]:
@@ -171,9 +178,13 @@ class Life(FloorRules, RuleBasedStateMachine):
         settles = self._draw_settles(data.draw) if self.leases else []
         self._next_turn(worker, settles, want, room, quotas, max_bytes)
 
-    @rule(worker=st.sampled_from(_WORKERS), quota=st.sampled_from([1000, 1000, 2, 1]))
-    def claim_all(self, worker: str, quota: int = 1000) -> None:
-        self._next_turn(worker, quotas=(quota, quota, quota))
+    @rule(
+        worker=st.sampled_from(_WORKERS),
+        quota=st.sampled_from([1000, 1000, 2, 1]),
+        idle=st.sampled_from([0, 1, 2, 3]),
+    )
+    def claim_all(self, worker: str, quota: int = 1000, idle: Idle = 0) -> None:
+        self._next_turn(worker, quotas=(quota, quota, quota), idle=idle)
 
     @precondition(lambda self: any(job.state == "active" for job in self.model.jobs.values()))
     @rule(worker=st.sampled_from(["w", "w", "x"]), state=STATES, text=TEXTS, delay=DELAYS)
@@ -197,6 +208,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         room: tuple[int, int, bool] = (1000, 0, True),
         quotas: Sequence[int] = (1000, 1000, 1000),
         max_bytes: int = 1 << 20,
+        idle: Idle = 0,
     ) -> None:
         """One that the worker did not take before; `x` serves one queue, the others all."""
         self.calls[worker] += 1
@@ -205,7 +217,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         others = {self.model.jobs[row.id].queue for row in settles if row.id in self.model.jobs}
         queues += [(name, 0) for name in sorted(others.difference(_SERVED[pool]))]
         call = self.calls[worker]
-        self.turns[worker] = Turn(worker, call, pool, want, *room, max_bytes, queues, list(settles))
+        self.turns[worker] = Turn(worker, call, pool, want, *room, max_bytes, queues, list(settles), idle)
         self._turn(self.turns[worker])
 
     @precondition(lambda self: self.turns)
@@ -278,13 +290,6 @@ class Life(FloorRules, RuleBasedStateMachine):
         assert self.bench.run(self.store.note, notes) == self.model.note(notes)
         self.check()
 
-    @rule(worker=st.sampled_from(["w", "x"]))
-    def hear(self, worker: str) -> None:
-        """The blocked read brings a worker its messages."""
-        self.bench.client.zpopmin(self.store.keys.control(worker), 100)
-        self.model.messages.pop(worker, None)
-        self.check()
-
     # duties of any worker, and time
 
     @rule(limit=st.sampled_from([1, 2, 100]), max_stalls=st.sampled_from([0, 1, 3, 3]))
@@ -308,9 +313,11 @@ class Life(FloorRules, RuleBasedStateMachine):
         )
         assert taken == self.model.announce(names, unpark=unpark)
         self.wakes.announce(pool, full, self.model.now)
+        self.model.hands.keep(pool, "w", self.model.now)
         if leaves:
             assert self.bench.run(self.store.presence.leave, "w", pool, full, now=self.model.now) == 0
             self.wakes.leave(pool)
+            self.model.leave("w", pool)
         self.check()
 
     @rule(limit=st.sampled_from([1, 1000]))
@@ -354,6 +361,7 @@ class Life(FloorRules, RuleBasedStateMachine):
         model = self.model
         ends = list(model.leases.values())
         due = [each.due for each in model.jobs.values() if each.state == "delayed"]
+        due += model.hands.open.values()
         left = [each + offset - model.now for each in (due if turns else ends) if each > model.now - offset]
         if left:
             self._wait_heard(min(left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.channel import Channel
@@ -17,12 +18,18 @@ _BLOCK_PATIENCE = 2.0  # giving up a blocked read too early only costs one poll,
 class WakeReader:
     """The blocked read of one worker: its pool's wakes and its own control messages."""
 
-    def __init__(self, connector: Connector, *, name: str, wake: str, control: str, due: str) -> None:
-        """The reader has a connection of its own, because a blocked read would hold up other calls."""
+    def __init__(
+        self, connector: Connector, *, name: str, wake: str, control: str, due: str, held: str
+    ) -> None:
+        """The reader has a connection of its own, because a blocked read would hold up other calls.
+
+        The others are keys of the server: `held` has what the worker holds.
+        """
         self._channel = Channel(connector, name=name, answer_timeout=_BLOCK + _BLOCK_PATIENCE)
         self._wake = wake
         self._control = control
         self._due = due
+        self._held = held
         self._unconfirmed: set[str] = set()
         """What was confirmed on a connection that was lost before the answer; confirmed again before the next read."""
 
@@ -61,7 +68,17 @@ class WakeReader:
             if is_running:
                 self._unconfirmed.add(entry)
 
-        if not self._channel.send(("ZREM", self._due, entry), _Confirmation(on_answer, repeat)):
+        def take(removed: int) -> None:
+            if removed:
+                on_answer(True)
+                return
+            # It was given back, or a renewal or the worker's leave has confirmed it before. The hold tells which.
+            held = _Answer(
+                lambda hold: on_answer(hold is not None and hold.endswith(f"{worker}:h")), _leave_it
+            )
+            self._channel.send(("HGET", self._held, job), held)
+
+        if not self._channel.send(("ZREM", self._due, entry), _Answer(take, repeat)):
             repeat()
 
     async def _confirm_again(self) -> None:
@@ -82,21 +99,22 @@ class WakeReader:
         await self._channel.aclose()
 
 
-class _Confirmation:
-    """The receiver of the answer to `confirm`."""
+class _Answer:
+    """The receiver of one answer. Without one, `on_loss` is called."""
 
-    __slots__ = ("_on_answer", "_repeat")
+    __slots__ = ("_on_loss", "set_result")
 
-    def __init__(self, on_answer: Callable[[bool], None], repeat: Callable[[], None]) -> None:
-        self._on_answer = on_answer
-        self._repeat = repeat
+    def __init__(self, set_result: Callable[[Any], None], on_loss: Callable[[], None]) -> None:
+        self.set_result = set_result
+        self._on_loss = on_loss
 
     def done(self) -> bool:
         return False
 
-    def set_result(self, removed: int, /) -> None:
-        self._on_answer(bool(removed))
-
     def set_exception(self, _error: StoreError, /) -> None:
-        """Confirm again, over another connection."""
-        self._repeat()
+        """Note that the connection was lost, or that the command was refused."""
+        self._on_loss()
+
+
+def _leave_it() -> None:
+    """Do nothing: the next renewal names the job, and hears whether the worker has it."""

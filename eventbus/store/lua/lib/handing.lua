@@ -11,8 +11,10 @@
 -- A job is handed over only if its call adds no other, its queue was empty, and nothing about the queue is unusual.
 --
 -- What must hold: the hold, the message and `hand:` are written by one call; a job is handed over once at most, so that
--- its token is the only one of its kind; who cuts `hand:` has the job. If it is the worker, its lease keeps the job like
--- any other; otherwise the job is given back, which is no stall, for the worker begins nothing that it cannot confirm.
+-- its token is the only one of its kind; `hand:` is cut by a confirmation, and then its lease keeps the job like any
+-- other, or by a call that gives the job back and removes the hold, which is no stall, for the worker goes on with
+-- nothing that it cannot confirm. Its renewal and its leave confirm too. So a worker whose own confirmation finds no
+-- `hand:` asks for the hold.
 -- Crash windows:
 --   `handed-to-dead`          the worker died, hangs or cannot be reached: it confirms nothing. 1.5 s later a turn of any
 --                             worker gives the job back. If the worker reads of it then, it finds `hand:` cut, and lets go

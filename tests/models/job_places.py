@@ -1,0 +1,78 @@
+"""Where jobs stand in the job model: who waits in which order, who holds what, and how a job ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from models.job_model_values import Job, Pointer, Queue
+from models.snapshots import UNIT
+
+__all__ = ["JobPlaces", "worker_of"]
+
+
+class JobPlaces:
+    """The jobs of one shard, their keys, and what emitters and workers are told."""
+
+    def __init__(self, now: int, queues: Iterable[Queue], *, emitters: Iterable[str]) -> None:
+        """Only `emitters` have a reply stream."""
+        self.now = now
+        self.queues = {each.name: each for each in queues}
+        self.jobs: dict[str, Job] = {}
+        self.pointers: dict[tuple[str, str], Pointer] = {}
+        self.told: dict[str, list[Job]] = {each: [] for each in emitters}
+        self.messages: dict[str, set[str]] = {}
+        """worker -> the messages that it has not received yet."""
+        self.messages_expire: dict[str, int] = {}
+        self._placed = 0
+
+    @property
+    def unit(self) -> int:
+        return self.now // UNIT
+
+    def waiting(self, queue: str) -> list[Job]:
+        """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
+        found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
+        return sorted(found, key=lambda job: (job.is_suspect, job.place))
+
+    def holds(self, job: str, token: str) -> bool:
+        return job in self.jobs and self.jobs[job].state == "active" and self.jobs[job].token == token
+
+    def held_by(self, worker: str) -> list[Job]:
+        """Return what a worker holds, the longest held first."""
+        held = [each for each in self.jobs.values() if each.state == "active" and worker_of(each) == worker]
+        return sorted(held, key=lambda job: (job.claimed, job.id))
+
+    def place(self, job: Job, *, is_back: bool = False) -> None:
+        """Put it behind the jobs of its priority, or in front of them; a suspect behind all suspects."""
+        self._placed += 1
+        job.state = "waiting"
+        is_first = (is_back or job.is_lifo) and not job.is_suspect
+        job.place = (0 if job.is_suspect else job.priority, -self._placed if is_first else self._placed)
+
+    def give_back(self, jobs: Sequence[Job]) -> None:
+        """Put jobs before those of their priorities, the first one first; suspects behind all suspects."""
+        suspects = [job for job in jobs if job.is_suspect]
+        for job in [*(job for job in reversed(jobs) if job not in suspects), *suspects]:
+            self.place(job, is_back=True)
+
+    def base(self, job: Job) -> Queue:
+        return self.queues[job.queue.partition("@")[0]]
+
+    def finish(self, job: Job, state: str, text: str | None, key_ttl: int) -> None:
+        """Bring the job to its final state; notify each waiting emitter once."""
+        assert job.is_open, f"{job.id} ends twice"
+        job.state, job.ended = state, self.now
+        if not job.cancelled_by:  # otherwise the text of the call that cancelled it stays
+            job.text = text
+        for emitter in {job.emitter, *job.waiters}.intersection(self.told):
+            self.told[emitter].append(job)
+        pointer = self.pointers.get((job.queue, job.key))
+        if pointer is not None and pointer.job is job:
+            pointer.expires = self.unit + key_ttl // UNIT
+            if key_ttl == 0:
+                del self.pointers[job.queue, job.key]
+
+
+def worker_of(job: Job) -> str:
+    """Return the worker that holds an active job."""
+    return job.token.partition(":")[0].rstrip("+")
