@@ -23,6 +23,7 @@ from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.channel_share import ChannelShare
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.functions import Functions, Scripting
+from eventbus.store.connection.known_scripts import KnownScripts
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.connection.wake_reader import WakeReader
@@ -98,8 +99,11 @@ class Store:
             self._gatherer = shared._gatherer  # noqa: SLF001
             self._gatherer.stores += 1
         self.availability: Availability = shared.availability if shared else Availability(connector.address)
+        self._known: KnownScripts = (
+            shared._known if shared else KnownScripts(self.availability)  # noqa: SLF001
+        )
         options: dict[str, Any] = {
-            "prelude": prelude, "functions": self._functions, "availability": self.availability,
+            "prelude": prelude, "functions": self._functions, "availability": self.availability, "known": self._known,
         }  # fmt: skip
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None

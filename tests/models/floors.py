@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import precondition, rule
+from models.snapshots import ENDED
 
 from eventbus.store.script_rows import Outcome
 
@@ -54,6 +55,9 @@ class FloorRules:
     checker: Any
     added: Any
     check: Any
+    some_jobs: Any
+    pass_time: Any
+    sweep: Any
 
     @rule(emitter=st.sampled_from(EMITTERS), back=st.sampled_from([-5, 0, 0, 1, 1000]))
     def raise_floor(self, emitter: str, back: int) -> None:
@@ -78,6 +82,19 @@ class FloorRules:
         self._attend(emitter, f"{emitter}:1", "left")
         self.checker.floors.scores.pop(f"{emitter}:1", None)
         self.check()
+
+    @rule(data=st.data(), emitter=st.sampled_from(EMITTERS), join=st.booleans())
+    def look(self, data: st.DataObject, emitter: str, join: bool) -> None:
+        ids = self.some_jobs(data.draw)
+        answer = self.look_up(emitter, ids, join=join)
+        assert [tuple(each) for each in answer] == self.model.look(emitter, ids, join=join)
+        self.check()
+
+    @precondition(lambda self: any(job.state in ENDED for job in self.model.jobs.values()))
+    @rule()
+    def sweep_old(self) -> None:
+        self.pass_time(200_001)
+        self.sweep(1000)
 
     def look_up(self, emitter: str, ids: list[str], *, join: bool) -> list[Outcome]:
         """Look jobs up; who joins one says its name."""

@@ -5,7 +5,7 @@ Which idle worker gets a job, and whether one does, is the server's choice. The 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -73,10 +73,9 @@ class HandRules:
     model: Any
     checker: Any
     leases: Any
-    count: Any
     check: Any
-    handed: int
-    """How many jobs were handed over in all."""
+    handed: ClassVar[int] = 0
+    """How many jobs were handed over, in all examples."""
 
     @rule(worker=st.sampled_from(["w", "x"]), confirms=st.sampled_from([True, True, False]))
     def hear(self, worker: str, confirms: bool) -> None:
@@ -102,8 +101,7 @@ class HandRules:
         self._next_turn(worker)
         self._next_turn(worker, self._settle_all(worker, "completed", "1"), want=0)
         self._next_turn(worker, idle=1)
-        self.count += 1
-        self._add("em", [row._replace(id=f"j{self.count}")], False)
+        self.add("em", [row])
         if hears:
             self.hear(worker, confirms=True)
 
@@ -116,7 +114,7 @@ class HandRules:
                 if client.hexists(keys.of("held", worker), row.id):
                     assert len(rows) == 1, "a lone job is handed over"
                     self.model.hand_over(job, worker)
-                    self.handed += 1
+                    HandRules.handed += 1
 
     @precondition(lambda self: any(job.token.endswith(":h") for job in self.model.jobs.values()))
     @rule(data=st.data(), text=TEXTS, is_idle=st.booleans(), repeats=st.booleans())

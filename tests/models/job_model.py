@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from models.hands import Hands, describe_handed
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
-from models.job_places import JobPlaces, worker_of
+from models.job_places import JobPlaces, in_order, worker_of
 from models.snapshots import ENDED, UNIT
 from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
 from models.strategies import LEASE
@@ -176,21 +176,29 @@ class JobModel(JobPlaces):
         """Do the first half of a turn: settle jobs and promote due ones. Return the ids whose lease is lost."""
         self._register(turn.worker.rstrip("+"))
         worker = turn.worker.rstrip("+")
-        lost = [
-            row.id
+        rows = [
+            row
             for row in turn.settles
-            if not self.holds(row.id, row.token) or worker_of(self.jobs[row.id]) != worker
+            if self.holds(row.id, row.token) and worker_of(self.jobs[row.id]) == worker
         ]
-        retried = [job for row in turn.settles if row.id not in lost and (job := self._settle(row))]
+        lost = [row.id for row in turn.settles if row not in rows and not self._has_ended_short(row)]
+        retried = [job for row in rows if (job := self._settle(row))]
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
         for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
             self.place(job)
-        back = [self.jobs[row.id] for row in turn.settles if row.id not in lost]
-        back = [job for job in back if job.state == "waiting" and job not in retried]
-        back.sort(key=lambda job: (job.claimed, job.id))
-        late = [self.jobs[job] for who, job in self.hands.take_due(self.now) if self.holds(job, f"{who}:h")]
-        self.give_back([*back, *self._take_back(late)])
+        back = [job for row in rows if (job := self.jobs[row.id]).state == "waiting" and job not in retried]
+        due = self.hands.take_due(self.now)
+        for who, job in due:
+            self._withdraw(who, job)
+        late = [self.jobs[job] for who, job in due if self.holds(job, f"{who}:h")]
+        self.give_back([*in_order(back), *self._take_back(late)])
         return lost
+
+    def _has_ended_short(self, row: SettleRow) -> bool:
+        """Return whether a job that was handed over has completed by this worker, or is gone."""
+        job = self.jobs.get(row.id)
+        is_over = job is None or (job.state, job.ended_by) == ("completed", row.token.removesuffix(":h"))
+        return row.token.endswith(":h") and is_over
 
     def hand_over(self, job: Job, worker: str) -> None:
         """Do the rest of an add whose job the server has handed to `worker`."""
@@ -204,16 +212,16 @@ class JobModel(JobPlaces):
     def _take_back(self, jobs: Sequence[Job]) -> list[Job]:
         """Take back what was handed over and did not run, which is no stall. Return what is to be placed."""
         for job in jobs:
-            self._withdraw(job)
+            self._withdraw(worker_of(job), job.id)
             job.token, job.state = "", "waiting"
             if job.cancelled_by:
                 self.finish(job, "cancelled", None, _DAY)
         return [job for job in jobs if job.is_open]
 
-    def _withdraw(self, job: Job) -> None:
-        worker = worker_of(job)
-        self.hands.open.pop((worker, job.id), None)
-        left = self.messages.pop(worker, set()) - {describe_handed(job)}
+    def _withdraw(self, worker: str, job: str) -> None:
+        self.hands.open.pop((worker, job), None)
+        messages = self.messages.pop(worker, set())
+        left = {message for message in messages if not message.startswith(f"job:{job}\n")}
         if left:
             self.messages[worker] = left
 
@@ -226,9 +234,10 @@ class JobModel(JobPlaces):
     def settle_one(self, job: Job, worker: str, text: str, pool: str) -> str:
         """Settle a job that was handed over, in the short way."""
         if not self.holds(job.id, f"{worker}:h"):
-            return "done"
+            return "done" if (job.state, job.ended_by) == ("completed", worker) else "lost"
         if job.cancelled_by or job.waiters or job.progress:
             return "long"
+        job.ended_by = worker
         self.finish(job, "completed", text, 0)
         if pool and worker in self.registered:
             self.hands.note_idle(pool, worker, self.now)
@@ -266,6 +275,7 @@ class JobModel(JobPlaces):
             job.attempts = int(row.attempts)
         if job.cancelled_by or row.state in ENDED:
             state = "cancelled" if job.cancelled_by else row.state
+            job.ended_by = worker_of(job)
             self.finish(job, state, row.text, self.base(job).key_ttl)
         elif row.state == "delayed" and row.delay == 0:
             job.state = "waiting"
@@ -293,7 +303,7 @@ class JobModel(JobPlaces):
                 self.hands.open.pop((worker, job.id), None)  # to name it is to confirm it
             elif self._was_heard(job, worker, calls):
                 returned.append(job)
-                self._withdraw(job)
+                self._withdraw(worker, job.id)
                 note_stall(job, None)
                 if job.cancelled_by:
                     self.finish(job, "cancelled", None, _DAY)
@@ -348,8 +358,7 @@ class JobModel(JobPlaces):
             if len(rows) + len(unread) >= limit:
                 break
         back = [self.jobs[row[0]] for row in rows if row[1] == "rescued"]
-        back.sort(key=lambda job: (job.claimed, job.id))
-        self.give_back([*back, *self._take_back(unread)])
+        self.give_back([*in_order(back), *self._take_back(unread)])
         left = min(self.leases.values(), default=None)
         return -1 if left is None else max(0, left - self.now), rows
 

@@ -46,6 +46,8 @@ class Job(Stalled):
     """Until when, and the worker that makes room for it."""
     parked: int = 0
     ended: int = 0
+    ended_by: str = ""
+    """The worker that completed it."""
     text: str | None = ""
     """Its result or error; None while the server's own error text has not been read yet."""
     cancelled_by: str = ""

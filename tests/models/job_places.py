@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from models.job_model_values import Job, Pointer, Queue
 from models.snapshots import UNIT
 
-__all__ = ["JobPlaces", "worker_of"]
+__all__ = ["JobPlaces", "in_order", "worker_of"]
 
 
 class JobPlaces:
@@ -40,7 +40,7 @@ class JobPlaces:
     def held_by(self, worker: str) -> list[Job]:
         """Return what a worker holds, the longest held first."""
         held = [each for each in self.jobs.values() if each.state == "active" and worker_of(each) == worker]
-        return sorted(held, key=lambda job: (job.claimed, job.id))
+        return in_order(held)
 
     def place(self, job: Job, *, is_back: bool = False) -> None:
         """Put it behind the jobs of its priority, or in front of them; a suspect behind all suspects."""
@@ -76,3 +76,8 @@ class JobPlaces:
 def worker_of(job: Job) -> str:
     """Return the worker that holds an active job."""
     return job.token.partition(":")[0].rstrip("+")
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs as they were claimed, the first one first."""
+    return sorted(jobs, key=lambda job: (job.claimed, job.id))

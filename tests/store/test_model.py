@@ -1,6 +1,7 @@
 """The store compared with the job model: random calls, and all promises checked after each.
 
-Calls go through `Store`, with times of the test's own. Small and the same each time; a long search: `pytest tests/store/test_model.py --hypothesis-profile=long`.
+Calls go through `Store`, with times of the test's own. Small and the same each time; a long search:
+`pytest tests/store/test_model.py --hypothesis-profile=long`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from models.hands import HandRules
 from models.job_checker import JobChecker, Wakes
 from models.job_model import JobModel
 from models.job_model_values import Queue, Turn
-from models.snapshots import ENDED, UNIT, Snapshot, pass_time
+from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
@@ -52,7 +53,7 @@ _WORKERS = ["w", "w+", "x"]
 _PASSED = [1, 700, LEASE // 2 + 1, LEASE, 40_000, 130_000, 700_000]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
-_SMALL = settings(max_examples=35, stateful_step_count=50, derandomize=True, database=None, deadline=None)
+_SMALL = settings(max_examples=50, stateful_step_count=50, derandomize=True, database=None, deadline=None)
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -75,9 +76,7 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         self.checker = JobChecker(self.model)
         self.wakes = Wakes()
         self.snapshot = Snapshot(bench.client)
-        self.steps = 0
-        self.count = 0
-        self.handed = 0
+        self.steps = self.count = 0
         self.leases: list[tuple[str, str]] = []
         self.calls: dict[str, int] = dict.fromkeys(_WORKERS, 0)
         self.turns: dict[str, Turn] = {}
@@ -127,17 +126,10 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         self.note_handed(rows)
         self.check()
 
-    def _some_jobs(self, draw: Callable[..., Any]) -> list[str]:
+    def some_jobs(self, draw: Callable[..., Any]) -> list[str]:
         running = [each.id for each in self.model.jobs.values() if each.state == "active"]
         known = ["none", *list(self.model.jobs)[-8:], *running]
         return draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
-
-    @rule(data=st.data(), emitter=st.sampled_from(EMITTERS), join=st.booleans())
-    def look(self, data: st.DataObject, emitter: str, join: bool) -> None:
-        ids = self._some_jobs(data.draw)
-        answer = self.look_up(emitter, ids, join=join)
-        assert [tuple(each) for each in answer] == self.model.look(emitter, ids, join=join)
-        self.check()
 
     @rule(data=st.data(), reason=st.sampled_from(["no", "x" * 100]), is_again=st.booleans())
     def cancel(self, data: st.DataObject, reason: str, is_again: bool) -> None:
@@ -145,7 +137,7 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         if not (is_again and self.cancels):
             text = f'{{"type":"JobCancelled","message":"{reason}"}}'
             self.count, call = self.count + 1, f"c{self.count}"
-            self.cancels = [CancelRow(each, "", call, text) for each in self._some_jobs(data.draw)]
+            self.cancels = [CancelRow(each, "", call, text) for each in self.some_jobs(data.draw)]
         rows, (first, *_) = self.cancels, self.cancels
         words = self.bench.run(self.store.cancel, rows, key_ttl_ms=600_000, now=self.model.now)
         self.checker.answers.note(rows, words, Snapshot(self.bench.client))
@@ -381,12 +373,6 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         if repeats:
             self._turn(self.turns[worker])
 
-    @precondition(lambda self: any(job.state in ENDED for job in self.model.jobs.values()))
-    @rule()
-    def sweep_old(self) -> None:
-        self.pass_time(200_001)
-        self.sweep(1000)
-
     @precondition(lambda self: self.steps > 30)
     @rule()
     def finish_all(self) -> None:
@@ -406,3 +392,4 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)
+    assert HandRules.handed > 30

@@ -62,7 +62,7 @@ _TOUCH_SECONDS = 600  # the key goes by itself once nobody writes it any more
 
 
 class NoReplica(StoreUnavailable):
-    """The server answered, but no replica acknowledged in time."""
+    """No replica acknowledged in time: of this call, which the server answered (`sent`), or of one before it."""
 
 
 class ReplicatedChannel:
@@ -125,6 +125,10 @@ class ReplicatedChannel:
             raise reply  # the call was refused, or its answer was lost: the caller repeats or gives up
         took = clock.monotonic() - began
         refused = next((answer for answer in others if isinstance(answer, StoreError)), None)
+        if isinstance(refused, StoreUnavailable):
+            raise StoreUnavailable(
+                str(refused), address=self.address, sent=True
+            ) from refused  # the call was answered
         if refused is None and others[-1] >= 1:
             self._wait = min(max(_FIRST_WAIT, 4 * took), _LAST_WAIT)
             return reply

@@ -44,6 +44,7 @@ from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.functions import Functions
 from eventbus.store.connection.invocation import Form, Invocation
+from eventbus.store.connection.known_scripts import KnownScripts
 from eventbus.store.connection.repeat_policy import (
     Decision,
     GiveUp,
@@ -79,9 +80,10 @@ class RetryingCaller:
         prelude: str = "",
         functions: Functions | None = None,
         availability: Availability | None = None,
+        known: KnownScripts | None = None,
     ) -> None:
-        """`functions` and `availability` are shared by all callers of the server. Without `functions` scripts run
-        by their digests; without `availability` the caller has its own.
+        """The last three are shared by all callers of a connection. Without `functions` scripts run by their
+        digests; without one of the others the caller has its own.
         """
         self._channel = channel
         self._keys = keys
@@ -93,15 +95,11 @@ class RetryingCaller:
             lost="no replica acknowledges, emissions wait",
             back="a replica acknowledges again",
         )
-        self._outages = 0
+        self._known = known or KnownScripts(self._availability)
         self._opening = asyncio.Lock()
         self.openings: int = 0
         """How often this caller opened the shard. A call that is refused because the shard is not open need
         not open it if another call did so since this one was sent."""
-        self._known: set[str] = set()
-        """Names and digests of the scripts that the server has, as far as is known since it last lost them."""
-        self._losses = 0
-        """How often the server was found to have lost its scripts."""
         self.repeats: int = 0
         """Calls sent again since the start."""
         self.loads: int = 0
@@ -148,7 +146,7 @@ class RetryingCaller:
         """Return a call of a script, in the form in which calls begin now."""
         form = Form.DIGEST if self._functions is None else self._functions.form
         call = Invocation(name, self._keys.declared, pack(arguments), form=form, prelude=self._prelude)
-        call.losses = self._losses
+        call.losses = self._known.losses
         return call
 
     async def command(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
@@ -206,7 +204,7 @@ class RetryingCaller:
                 if isinstance(decision, OpenShard):
                     await self._try_to_open(openings, deadline)
                 pause, may_load = min(2 * pause, _LAST_PAUSE), True
-            openings, invocation.losses = self.openings, self._losses
+            openings, invocation.losses = self.openings, self._known.losses
             try:
                 reply = await self._channel.call(*invocation.command, deadline=deadline)
             except StoreError as again:
@@ -246,7 +244,8 @@ class RetryingCaller:
     ) -> StoreError | None:
         """Do what comes before the next try. Return the error if the library cannot be loaded."""
         if isinstance(decision, LoadLibrary) or decision.form is Form.SOURCE:
-            self._note_load(invocation)
+            self.loads += 1
+            self._known.note_missing(invocation)
         if isinstance(decision, SendAs):
             invocation.put(decision.form)
             if decision.is_lasting and self._functions is not None:
@@ -295,23 +294,10 @@ class RetryingCaller:
         elif _is_away(error) and not self._channel.is_closed:
             self._availability.note_failure(error)
 
-    def _note_load(self, invocation: Invocation) -> None:
-        self.loads += 1
-        if self._outages != self._availability.outages:
-            self._outages = self._availability.outages
-            self._known.clear()  # the outage is logged; a restarted server knows no scripts
-        # A call that was sent before the last loss was found tells of the same one.
-        if invocation.known_by in self._known and invocation.losses == self._losses:
-            self._known.clear()
-            self._losses += 1
-            _log.info("the server forgot its scripts, sending them again")
-
     def note_answer(self, invocation: Invocation | None) -> None:
         """Record an answer. `invocation`: the call, None for one that others shared."""
-        if invocation is not None and invocation.losses == self._losses:
-            known_by = invocation.known_by
-            if known_by is not None:
-                self._known.add(known_by)
+        if invocation is not None:
+            self._known.note_answer(invocation)
         if self._availability.is_lost:
             self._availability.note_answer()
         if self._replicas.is_lost:
@@ -320,7 +306,9 @@ class RetryingCaller:
 
 def _is_away(error: StoreError) -> bool:
     """Return whether the server did not answer, or cannot carry out anything now."""
-    return is_transient(error) and not isinstance(error, NoReplica)
+    # What was sent before a replica was missed was answered. Who got no turn to send knows nothing of the server.
+    has_answered = isinstance(error, NoReplica) and error.sent
+    return is_transient(error) and not has_answered
 
 
 def _with_sent(error: StoreError, address: str, *, sent: bool) -> StoreError:

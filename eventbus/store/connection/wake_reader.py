@@ -102,14 +102,17 @@ class WakeReader:
 class _Answer:
     """The receiver of one answer. Without one, `on_loss` is called."""
 
-    __slots__ = ("_on_loss", "set_result")
+    __slots__ = ("_on_loss", "_on_reply")
 
-    def __init__(self, set_result: Callable[[Any], None], on_loss: Callable[[], None]) -> None:
-        self.set_result = set_result
+    def __init__(self, on_reply: Callable[[Any], None], on_loss: Callable[[], None]) -> None:
+        self._on_reply = on_reply
         self._on_loss = on_loss
 
     def done(self) -> bool:
         return False
+
+    def set_result(self, reply: Any, /) -> None:
+        self._on_reply(reply)
 
     def set_exception(self, _error: StoreError, /) -> None:
         """Note that the connection was lost, or that the command was refused."""

@@ -154,3 +154,13 @@ async def test_each_job_has_one_owner_and_ends_once(shard: Shard, seed: int) -> 
             life._note_end(claim.id, (await shard.record(claim.id))["state"])  # pyright: ignore[reportPrivateUsage]
         shard.now += LEASE
     assert await shard.members("ready", QUEUE) == []
+
+
+async def test_a_turn_answers_a_short_call_whose_answer_was_lost_as_that_call_would(shard: Shard) -> None:
+    await shard.announce()
+    await shard.turn(idle=1)
+    await shard.add(row("a"))
+    assert await shard.settle_one("a") == "done"
+    claim = ClaimRow("a", 1, "", 0, 0, 0, 0, "")
+    assert (await shard.turn(settle(claim, "w:h"))).lost == []
+    assert (await shard.turn(settle(claim, "x:h"), worker="x")).lost == ["a"]

@@ -67,6 +67,14 @@ async def test_what_no_replica_acknowledged_may_have_been_carried_out(rest: list
     assert caught.value.sent
 
 
+async def test_a_connection_that_is_lost_behind_the_call_says_nothing_of_replicas() -> None:
+    lost = StoreUnavailable("lost", sent=True)
+    for rest in ([lost, lost], ["OK", lost], [lost]):
+        with pytest.raises(StoreUnavailable, match="lost") as caught:
+            await _over(_Channel(["reply", *rest])).call("EVALSHA")
+        assert (type(caught.value), caught.value.sent) == (StoreUnavailable, True)
+
+
 @pytest.mark.parametrize(
     "error", [StoreRefused("unknown", code="NOSCRIPT"), StoreUnavailable("lost", sent=True)]
 )

@@ -26,6 +26,13 @@ local function read_records(holds, count)
   return records
 end
 
+-- Whether the short call of a job that was handed over has settled it, and its answer was lost (`settle_one.lua`).
+local function has_ended_short(id, token)
+  if not Hold.is_handed(token) then return false end
+  local record = try('GET', job_root .. id)
+  return not record or plain.was_completed_by(record, Hold.worker_of(token))
+end
+
 -- settles.simple: flat list of job, its record, its hold, result. settles.rows: all others.
 -- A hold whose job cannot be settled stays: the worker does not name it any more, and its renewal sees to it.
 function read_settles(holds, count)
@@ -35,7 +42,7 @@ function read_settles(holds, count)
     local id, state, attempts, text = args[at + 1], args[at + 3], args[at + 4], args[at + 5]
     local record, hold = records[i], holds[i + 2]
     if not record then
-      lost[#lost + 1] = id
+      if not has_ended_short(id, args[at + 2]) then lost[#lost + 1] = id end
     elseif state == 'completed' and attempts == '' and plain.read(record) then
       simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, record, hold, text
       n = n + 4
