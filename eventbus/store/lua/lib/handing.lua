@@ -22,6 +22,7 @@
 --   `confirmation-lost`       the worker runs the job; it confirms again before it reads again, and by its next renewal.
 --                             If a turn gives the job back before, it runs twice, and the worker learns of that
 --                             by its renewal
+--   `confirmed-by-another`    a renewal or the leave has cut `hand:` before the worker does: its hold says that it has the job
 --   `handed-while-stopping`   the call by which the worker leaves names what it has, which confirms it, and gives back the
 --                             rest; and so does the worker with what it reads after that
 --   `handed-then-died`        the lease runs out, and the job is rescued
