@@ -29,6 +29,9 @@ from benchmarks.measure import (
 )
 from eventbus import Emission, Event, EventProvider
 
+_UNSENT = 5_000
+"""Emissions awaited together; a provider refuses more than 10,000 that it has not sent."""
+
 
 class Emitters:
     """The providers of this process, and what they emit."""
@@ -105,9 +108,12 @@ async def fill(given: Flags) -> Line:
 async def cancel(given: Flags) -> Line:
     """Measure cancels of waiting jobs; emitting them is no part of it."""
     async with opened(given) as emitters:
-        emissions = [emitters.emit(n, reply=False) for n in range(given.count)]
-        for emission in emissions:
-            await emission
+        emissions: list[Emission[None]] = []
+        for first in range(0, given.count, _UNSENT):
+            some = [emitters.emit(n, reply=False) for n in range(first, min(first + _UNSENT, given.count))]
+            for emission in some:
+                await emission
+            emissions += some
 
         async def one(n: int) -> None:
             if not await emissions[n].cancel():
