@@ -17,15 +17,16 @@ local hold, record = found[2], redis.call('GET', job_root .. id)
 if not hold or Hold.token(hold) ~= worker .. ':h' then
   return (not record or plain.was_completed_by(record, worker)) and 'done' or 'lost'
 end
-local queue = record and plain.read(record)
-if not queue or string.sub(hold, 7, 7) ~= '0' then return 'long' end
+local simple = {}
+if not record or string.sub(hold, 7, 7) ~= '0' or not add_simple(simple, id, record, hold, text) then return 'long' end
 
 begin_writing()
-write_simple({ id, record, hold, text }, held, worker, {}, now)
+write_simple(simple, held, worker, {}, now)
 local lengths = outcomes.flush()
 if pool ~= '' and found[1] then idle.note(worker, pool, now) end
 if now % 8 == 0 then -- as a turn of few ends
   load_retention()
+  local queue = simple[5]
   completed.retain(queue, keep, age, 32, now, lengths[queue])
 end
 return 'done'

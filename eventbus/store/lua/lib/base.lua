@@ -49,6 +49,7 @@ end
 
 -- Reads many strings: one command for all. false where there is none, or somebody else's type.
 function get_all(names)
+  if #names <= 1000 then return names[1] and redis.call('MGET', unpack(names)) or {} end
   local values = {}
   for first = 1, #names, 1000 do
     for i, value in ipairs(redis.call('MGET', unpack(names, first, math.min(first + 999, #names)))) do

@@ -21,6 +21,18 @@ function candidates.is_open(line)
   return line.parts[line.part] ~= nil
 end
 
+-- A member of a set is the job itself, and no tombstone. Mostly a line is read once, and its entries are the jobs.
+local function add_entries(line, found, is_list)
+  local ids, entries, n = line.ids, line.entries, #line.ids
+  if n == 0 and is_list and not string.find(table.concat(found), '!', 1, true) then
+    line.ids, line.entries = found, found
+    return
+  end
+  for i, entry in ipairs(found) do
+    ids[n + i], entries[n + i] = is_list and id_of(entry) or entry, is_list and entry
+  end
+end
+
 -- Reads up to `count` more entries.
 local function read_entries(line, count)
   while count > 0 and candidates.is_open(line) do
@@ -31,11 +43,9 @@ local function read_entries(line, count)
       found = try('LRANGE', key(part[1], line.queue), read, read + count - 1)
     end
     line.is_foreign = line.is_foreign or not found
-    local ids, entries, n = line.ids, line.entries, #line.ids
-    for i, entry in ipairs(found or {}) do -- a member of a set is the job itself, and no tombstone
-      ids[n + i], entries[n + i] = part[2] and entry or id_of(entry), not part[2] and entry
-    end
-    local more = #(found or {})
+    found = found or {}
+    add_entries(line, found, not part[2])
+    local more = #found
     line.counts[line.part] = read + more
     if more < count then line.part = line.part + 1 end
     count = count - more
@@ -80,15 +90,20 @@ end
 
 -- Reads the records of the next entries of lines, `counts` of each: one command for all.
 function candidates.read_records(lines, counts)
-  local names, places = {}, {}
+  local names, n = {}, 0
   for i, line in ipairs(lines) do
     for j = #line.records + 1, math.min(#line.ids, #line.records + counts[i]) do
-      names[#names + 1], places[#places + 1] = job_root .. line.ids[j], line
+      n = n + 1
+      names[n] = job_root .. line.ids[j]
     end
   end
-  for i, text in ipairs(get_all(names)) do
-    local records = places[i].records
-    records[#records + 1] = text
+  local texts, at = get_all(names), 0
+  for i, line in ipairs(lines) do
+    local records = line.records
+    for j = #records + 1, math.min(#line.ids, #records + counts[i]) do
+      at = at + 1
+      records[j] = texts[at]
+    end
   end
 end
 

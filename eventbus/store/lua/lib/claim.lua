@@ -15,7 +15,8 @@ end
 
 -- Chooses at most `count` jobs of a line; `bytes` of bodies are left for all, but one job may always be taken.
 local function take_from(plan, line, count, bytes, choose_other)
-  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1]) and candidates.read_on(line, plan.budget) do
+  while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1])
+    and (line.records[line.seen + 1] ~= nil or candidates.read_on(line, plan.budget)) do
     line.seen = line.seen + 1
     bytes = bytes - (choose(plan, line, line.seen) or choose_other(false, plan, line, line.seen))
   end

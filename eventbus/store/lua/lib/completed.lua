@@ -15,47 +15,58 @@ function completed.read(queue, first, last)
   return found
 end
 
--- How many of the oldest entries may go: by count, and by age.
+local function stamp(ms)
+  return string.format('%013.0f', math.max(0, ms))
+end
+
+-- How many of the oldest entries may go: of the first `over` by count, of the others by age. An entry begins with its
+-- time, so that entries compare as their times do.
 local function count_old(entries, over, age, now)
-  local old = 0
-  for i, each in ipairs(entries) do
-    local ended = each.ended or 0
-    if i > over and ended >= now - age then break end
-    -- Somebody may ask for it; but one that ended far ahead did so before the clock was set back.
-    if ended >= now - floors.WINDOW and ended <= now + floors.WINDOW and ended >= floors.read(now) then break end
+  -- Somebody may ask for what ended from the floor on; but what ended far ahead did so before the clock was set back.
+  local window, ahead, young = stamp(now - floors.WINDOW), stamp(now + floors.WINDOW + 1), stamp(now - age)
+  local old, floor = 0, nil
+  for i, entry in ipairs(entries) do
+    if i > over and entry >= young then break end
+    if entry >= window and entry < ahead then
+      floor = floor or stamp(floors.read(now))
+      if entry >= floor then break end
+    end
     old = i
   end
   return old
 end
 
--- The first entries, without those of jobs that run again or did so since.
+-- The first entries, without those of jobs that run again or did so since. Returns their jobs and the records of these.
 local function list_confirmed(entries, count)
-  local names, ids = {}, {}
-  for i = 1, count do names[i] = job_root .. entries[i].id end
+  local names, ids, records = {}, {}, {}
+  for i = 1, count do names[i] = job_root .. string.sub(entries[i], 14) end
   for i, text in ipairs(get_all(names)) do
-    if not text or plain.is_over(text, entries[i].ended) then ids[#ids + 1] = entries[i].id end
+    if not text or plain.is_over(text, tonumber(string.sub(entries[i], 1, 13)) or 0) then
+      ids[#ids + 1], records[#records + 1] = string.sub(entries[i], 14), text
+    end
   end
-  return ids
+  return ids, records
 end
 
 -- Removes at most `limit` jobs past `count` or `age` (ms); returns how many. `length`: of the list, where it is known.
 -- The first entry mostly says that nothing may go.
 function completed.retain(queue, count, age, limit, now, length)
-  local first = completed.read(queue, 0, 0)
-  length = first[1] and (length or redis.call('LLEN', key('completed', queue)))
+  local name = key('completed', queue)
+  local first = try('LRANGE', name, 0, 0) or {}
+  length = first[1] and (length or redis.call('LLEN', name))
   if not first[1] or count_old(first, length - count, age, now) == 0 then return 0 end
-  local entries = completed.read(queue, 0, limit - 1)
+  local entries = redis.call('LRANGE', name, 0, limit - 1)
   local old = count_old(entries, math.min(length - count, limit), age, now)
-  redis.call('LTRIM', key('completed', queue), old, -1)
+  redis.call('LTRIM', name, old, -1)
   try('HINCRBY', root .. ':cuts', queue, old)
-  local ids = list_confirmed(entries, old)
-  forget(ids)
+  local ids, records = list_confirmed(entries, old)
+  forget(ids, records)
   return #ids
 end
 
 function completed.unlist(queue, id, ended)
   local name = key('completed', queue)
-  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, string.format('%013.0f', ended) .. id) end
+  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, stamp(ended) .. id) end
 end
 
 local ENDED = { 'completed', 'failed', 'cancelled' }

@@ -83,9 +83,9 @@ function plain.size(text, at)
   return #text == at + 3 and struct.unpack('>I4', text, at) or nil
 end
 
--- A plain record, completed; `ended`: 10 bytes and the worker, as above. Its emitter is told now, and forgotten.
-function plain.close(text, ended, result)
-  local queue, _, at, flags = plain.read(text)
+-- A plain record, completed. queue, at, flags: as `plain.read` tells of it; ended: 10 bytes and the worker, as above. Its
+-- emitter is told now, and forgotten.
+function plain.close(text, queue, at, flags, ended, result)
   local is_small = #result <= SMALL
   local inline = is_small and struct.pack('>I2', #result) .. result or '\0\0'
   return string.char(33, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline

@@ -20,10 +20,11 @@ function record_keys(ids)
   return names
 end
 
--- The keys that each of the records says there are: of a plain one its own alone. What cannot be read may have all.
-local function list_keys(ids, records)
+-- The keys that each of some records says there are: of a plain one its own alone. What cannot be read may have all.
+local function list_keys(ids, records, from, to)
   local names, trees = {}, {}
-  for i, id in ipairs(ids) do
+  for i = from, to do
+    local id = ids[i]
     local first, flags = string.byte(records[i] or '', 1, 2)
     if not first or first < 32 or first > 47 then flags = nil end
     names[#names + 1] = job_root .. id
@@ -35,13 +36,17 @@ local function list_keys(ids, records)
   return names, trees
 end
 
--- Removes records, and with a root its whole tree.
-function forget(ids)
-  local own = {}
-  for i, id in ipairs(ids) do own[i] = job_root .. id end
+local function read_records(ids)
+  local names = {}
+  for i, id in ipairs(ids) do names[i] = job_root .. id end
+  return get_all(names)
+end
+
+-- Removes records, and with a root its whole tree. `records`: as they are read, where somebody has read them.
+function forget(ids, records)
+  records = records or read_records(ids)
   for first = 1, #ids, 200 do
-    local last = math.min(first + 199, #ids)
-    local names, trees = list_keys({ unpack(ids, first, last) }, redis.call('MGET', unpack(own, first, last)))
+    local names, trees = list_keys(ids, records, first, math.min(first + 199, #ids))
     redis.call('UNLINK', unpack(names))
     for _, id in ipairs(trees) do
       if redis.call('EXISTS', key('members', id)) == 1 then forget_members(id) end

@@ -1,5 +1,5 @@
 --needs base format hold outcomes
---exports read_holds read_settles write_simple
+--exports add_simple read_holds read_settles write_simple
 -- Settling: first every hold is checked, then the outcomes are written.
 -- Most jobs simply complete: nothing to count, nobody but their emitter to tell.
 -- These go a short way of their own, which is what a busy worker's turn mostly does; all others are
@@ -33,20 +33,29 @@ local function has_ended_short(id, token)
   return not record or plain.was_completed_by(record, Hold.worker_of(token))
 end
 
--- settles.simple: flat list of job, its record, its hold, result. settles.rows: all others.
+local PARTS = 8 -- of what is known of a simple settle
+
+-- Adds what a simple settle takes to the flat list of all: job, its record, its hold, result, and what `plain.read` tells
+-- of the record. Returns whether the record is plain.
+function add_simple(simple, id, record, hold, text)
+  local queue, emitter, at, flags = plain.read(record)
+  if not queue then return false end
+  local n = #simple
+  simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, record, hold, text
+  simple[n + 5], simple[n + 6], simple[n + 7], simple[n + 8] = queue, emitter, at, flags
+  return true
+end
+
+-- settles.simple: those that `add_simple` takes. settles.rows: all others.
 -- A hold whose job cannot be settled stays: the worker does not name it any more, and its renewal sees to it.
 function read_settles(holds, count)
   local settles, lost, records = { simple = {}, rows = {} }, {}, read_records(holds, count)
-  local simple, n = settles.simple, 0
   for i = 1, count do
     local id, state, attempts, text = args[at + 1], args[at + 3], args[at + 4], args[at + 5]
     local record, hold = records[i], holds[i + 2]
     if not record then
       if not has_ended_short(id, args[at + 2]) then lost[#lost + 1] = id end
-    elseif state == 'completed' and attempts == '' and plain.read(record) then
-      simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, record, hold, text
-      n = n + 4
-    else
+    elseif state ~= 'completed' or attempts ~= '' or not add_simple(settles.simple, id, record, hold, text) then
       settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args[at + 6], hold = hold, recorded = record }
     end
     at = at + WIDTH
@@ -69,13 +78,13 @@ function write_simple(simple, held, worker, policies, now)
   if not simple[1] then return end
   local ended, records, n = {}, {}, 0
   local ending_of = make_endings(worker, now)
-  for i = 1, #simple, 4 do
-    local id, record, text = simple[i], simple[i + 1], simple[i + 3]
-    local queue, emitter = plain.read(record)
+  for i = 1, #simple, PARTS do
+    local id, record, hold, text = simple[i], simple[i + 1], simple[i + 2], simple[i + 3]
+    local queue, emitter = simple[i + 4], simple[i + 5]
     local policy = policies[queue]
     if policy then policy.completed = (policy.completed or 0) + 1 end
     ended[#ended + 1] = id
-    records[n + 1], records[n + 2] = job_root .. id, plain.close(record, ending_of(simple[i + 2]), text)
+    records[n + 1], records[n + 2] = job_root .. id, plain.close(record, queue, simple[i + 6], simple[i + 7], ending_of(hold), text)
     n = n + 2
     if #text > SMALL then
       records[n + 1], records[n + 2] = key('result', id), text
