@@ -7,7 +7,6 @@ reason of a goal that is met is not shown.
 from __future__ import annotations
 
 _SINGLE = "enqueue, single calls, 500 in flight"
-_BULK = "enqueue, one bulk call"
 _DRAIN = "drain, one worker, concurrency 100"
 _REPLY = "request-reply, 100 in flight"
 _ALONE = "request-reply, one at a time"
@@ -15,14 +14,27 @@ _WAITING = "with 1,000,000 jobs waiting in the queue (20 times --count): 1,000,0
 _TYPES = "with 200 event types, one worker for all: 200 types"
 _EMITTERS = "with 50 emitters: providers in one process, which share their connections: 50 emitters, "
 _SAME, _MORE = f"{_EMITTERS}as many in flight in all", f"{_EMITTERS}10 times in flight"
-_MEMORY = "memory in the server for each kept finished job, awaited: payload of 1,000 bytes, result of 982"
+_BREADTH = "flows of 10 and of 1,000 steps side by side, between a first and a last, 2,000 in flight: "
+_CALL = "the server's longest call, ms"
 
 _FLOOR = "the floor keeps no records and gives no leases; a job costs two reads and two writes of its record"
 _CACHES = (
-    "a million records and places in one sorted set: lookups leave the caches of the CPU "
-    "(our reading; not measured apart)"
+    "a million records and a list of a million entries: lookups leave the caches of the CPU (our reading; not measured "
+    "apart)"
+)
+_LUA = (
+    "Lua: of a turn's time a seventh is commands, and the rest reads rows, records and holds, job by job. Next: fewer "
+    "strings made for each job"
 )
 _SPREAD = "each job finds its queue empty: each add wakes the pool, each claim asks a queue for one job"
+_LOAD = (
+    "the library of functions is loaded once for a release and a server, which takes 7 to 12 ms on a quiet machine and "
+    "twice that beside starting processes; every other call is below 10 ms"
+)
+_SLOW_CLOCK = (
+    "time on the clock, on a machine whose cores were slow in this run: 6 to 8 ms in the run of 2026-11-21, with the "
+    "same calls"
+)
 _ONE_PROCESS = "all 50 emitters share one Python process and one core of two"
 _SMALL = "each provider has a send buffer of its own, and hands over a few emissions at a time"
 
@@ -31,28 +43,53 @@ REASONS: dict[tuple[str, str, str], str] = {
         "flow of 3 steps, one after the other, 50 in flight",
         "flows/s",
         "BullMQ",
-    ): "four jobs one after the other, each a claim, a record, a settle and the hand-over to the next: 232 to 290 µs "
-    "of server CPU a flow (BullMQ: 455 to 617), most of it Lua calling 62 commands; emitter, worker and server share "
-    "two cores",
-    (_SINGLE, "jobs/s", "BullMQ"): "bound by the emitter: 8 to 9 µs of Python for each call and its await",
-    (_BULK, "jobs/s", "BullMQ"): "bound by the emitter's process; met without the AOF",
+    ): "four jobs one after the other, each a claim, a record, a settle and the hand-over to the next; most of it Lua; "
+    "emitter, worker and server share two cores. Next: a flow is one job whose steps its worker records",
     (
-        _DRAIN,
+        _SINGLE,
         "jobs/s",
         "BullMQ",
-    ): "bound by the server: 17 to 20 µs of its CPU for each job, most of it Lua; BullMQ's takes 47 to 57",
+    ): "bound by the emitter's Python: for each call an id, a message, a future and an "
+    "await, and of that a quarter is the event loop's own",
+    (_DRAIN, "jobs/s", "BullMQ"): f"bound by the server, and that by {_LUA}",
     (_DRAIN, "jobs/s", "floor"): _FLOOR,
     (
         _REPLY,
         "jobs/s",
         "BullMQ",
-    ): "met without the AOF; with it the server takes 33.8 instead of 25.7 µs a job, and three processes share two cores",
+    ): "three processes share two cores, and the emitter's and the worker's Python takes "
+    "more of them than the server",
+    (
+        _REPLY,
+        "server CPU",
+        "BullMQ",
+    ): f"{_LUA}; with 100 in flight a turn has few jobs to share its fixed part",
     (_REPLY, "jobs/s", "floor"): _FLOOR,
     (
         _ALONE,
         "p50",
         "BullMQ",
-    ): "three script calls and six messages one after the other; the floor, with four messages and no script, is at 0.43 itself",
+    ): "two script calls and four messages one after the other, between three processes that "
+    "each wake up for it; the floor has the same four messages without scripts, and is at 0.46 itself",
+    (
+        "the server's CPU for each plain job: add in bulk, claim and settle",
+        "all of it, µs/job",
+        "",
+    ): f"{_LUA}. Retention is a fifth of it",
+    ("with 1,000,000 jobs waiting in the queue (20 times --count): empty server", _CALL, ""): _LOAD,
+    (_BREADTH + "10 side by side", _CALL, ""): _SLOW_CLOCK,
+    (_BREADTH + "1,000 side by side", _CALL, ""): _SLOW_CLOCK,
+    (
+        "a worker's own CPU for each no-op job, in a drain",
+        "process, user, µs/job",
+        "",
+    ): "reading a claim, a task with "
+    "its context and the settle's row; the machine's cores were slow in this run",
+    (
+        "`eventbus demo`: from its start to its first result, second run",
+        "s",
+        "",
+    ): "imports of Python, and a server that starts; the machine's cores were slow in this run",
     (_WAITING, "enqueue, µs/job", "empty server"): _CACHES,
     (_WAITING, "enqueue, server CPU, µs/job", "empty server"): _CACHES,
     (_WAITING, "drain, µs/job", "empty server"): _CACHES,
@@ -64,9 +101,4 @@ REASONS: dict[tuple[str, str, str], str] = {
     (_SAME, "request-reply, µs/job", "1 emitter"): _SMALL,
     (_MORE, "enqueue, µs/job", "1 emitter"): f"{_ONE_PROCESS}; the server's cost is flat",
     (_MORE, "request-reply, µs/job", "1 emitter"): _ONE_PROCESS,
-    (
-        _MEMORY,
-        "over payload and result, bytes/job",
-        "",
-    ): "payload and result have keys of their own, each with a name, an entry and rounded sizes",
 }
