@@ -15,7 +15,7 @@ def test_the_demo_shows_results_and_ends_by_itself(run: Run, tmp_path: Path) -> 
     began = time.monotonic()
     demo = run("demo")
     assert demo.wait_ended(within=30) == 0, demo.story()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20, "seconds, also beside five other tests"
     text = demo.out.decode()
     assert demo.err == ""
     assert "\x1b" not in text, "piped: plain lines"
