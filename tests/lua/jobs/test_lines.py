@@ -299,6 +299,24 @@ async def test_a_root_that_waits_again_is_claimed_once_though_its_first_entry_is
     assert await _dead(shard, ROOTS) == 0
 
 
+async def test_what_waits_again_is_claimed_where_a_line_is_read_a_second_time(shard: Shard) -> None:
+    """The first entries are read as they are; those behind the tombstones among them have marks."""
+    await _add_roots(shard, "e", "f", "g", "h")
+    await shard.cancel("f", "g")
+    entries = await shard.command("LRANGE", shard.key("ready", ROOTS), 0, -1)
+    assert entries == ["e", "f", "g", "h", "f!1", "g!1"]
+    turns = [await shard.turn(want=3, queues=[turn_queue(ROOTS)]) for _ in range(2)]
+    assert [_ids(turn) for turn in turns] == [["e", "h", "f"], ["g"]]
+    assert await _dead(shard, ROOTS) == 0
+
+
+async def test_other_priorities_are_claimed_where_they_are_read_behind_a_list(shard: Shard) -> None:
+    await shard.add(row("a"), row("low", priority=1), row("lower", priority=2))
+    await shard.turn(want=2)
+    await shard.turn(want=2)
+    assert await shard.held() == ["a", "low", "lower"]
+
+
 async def test_a_root_that_runs_anew_is_claimed_once_though_its_first_entry_is_still_there(
     shard: Shard,
 ) -> None:

@@ -21,15 +21,12 @@ function candidates.is_open(line)
   return line.parts[line.part] ~= nil
 end
 
--- A member of a set is the job itself, and no tombstone. Mostly a line is read once, and its entries are the jobs.
+-- A member of a set is the job itself, and no tombstone. Mostly no entry of a list has a mark either.
 local function add_entries(line, found, is_list)
   local ids, entries, n = line.ids, line.entries, #line.ids
-  if n == 0 and is_list and not string.find(table.concat(found), '!', 1, true) then
-    line.ids, line.entries = found, found
-    return
-  end
+  local is_marked = is_list and string.find(table.concat(found), '!', 1, true)
   for i, entry in ipairs(found) do
-    ids[n + i], entries[n + i] = is_list and id_of(entry) or entry, is_list and entry
+    ids[n + i], entries[n + i] = is_marked and id_of(entry) or entry, is_list and entry
   end
 end
 
