@@ -9,7 +9,7 @@ from benchmarks.own.row import Column, Limit
 
 _FRAME = '{"n":1234,"text":""}'
 _TEXT = 1000 - len(_FRAME)
-"""A payload of exactly 1,000 bytes: the server's allocator gives 1,024 bytes for it, and 1,280 for 20 bytes more."""
+"""A payload of 1,000 bytes with four digits of `n`: the server's allocator gives 1,024 bytes for it, and 1,280 for 20 bytes more."""
 _WARM = 200
 
 

@@ -27,10 +27,7 @@ _LUA = (
     "strings made for each job"
 )
 _SPREAD = "each job finds its queue empty: each add wakes the pool, each claim asks a queue for one job"
-_LOAD = (
-    "the library of functions is loaded once for a release and a server, which takes 7 to 12 ms on a quiet machine and "
-    "twice that beside starting processes; every other call is below 10 ms"
-)
+_LOAD = "the library of functions is loaded once for a release and a server, which takes 9 to 12 ms on a quiet machine"
 _SLOW_CLOCK = (
     "time on the clock, on a machine whose cores were slow in this run: 6 to 8 ms in the run of 2026-11-21, with the "
     "same calls"

@@ -63,7 +63,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_choosy: bool
     """Whether the emission does not simply join the job that has its key."""
     is_plain: bool
-    """Whether the emission asks for nothing but a reply, and maybe has a key."""
+    """Whether the options ask for nothing but a reply."""
 
 
 class Emitter:

@@ -317,7 +317,7 @@ class SendBuffer:
     def _deliver_unusual(self, place: int, verdict: AddVerdict, batch: _Batch) -> None:
         emission = batch.emissions[place]
         if verdict.word == "full":
-            limit = batch.queues[batch.rows.queues()[place] - 1].max_waiting
+            limit = batch.queues[batch.rows.queue(place) - 1].max_waiting
             message = _describe_full(emission.event, limit, verdict)
             error = QueueFull(message, event=emission.event, job_id=emission.job_id, queue=verdict.text)
             self._fail(emission, error)
@@ -331,7 +331,7 @@ class SendBuffer:
                 emission, EmitError(message, event=emission.event, job_id=emission.job_id, enqueued=False)
             )
             return
-        join(self._tracker, emission, verdict, since=batch.since, key=batch.keys[emission.job_id])
+        join(self._tracker, emission, verdict, since=batch.since, key=batch.keys.get(emission.job_id, ""))
 
     def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
         self._tracker.forget(emission, error)

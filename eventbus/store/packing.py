@@ -68,6 +68,10 @@ class AddRows:
             picked.fields += self.fields[first : first + self.width]
         return picked
 
+    def queue(self, place: int) -> int:
+        """Return the place of the queue of one row in the call, counted from 1."""
+        return self.fields[place * self.width + 1]
+
     def queues(self) -> list[int]:
         """Return for each row the place of its queue in the call, counted from 1."""
         return self.fields[1 :: self.width]

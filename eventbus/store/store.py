@@ -183,6 +183,7 @@ class Store:
         """Return a reader of one worker's wakes and messages, with its own connection."""
         return WakeReader(
             self.connector,
+            self._channel,
             name=f"{self.name}-wake",
             wake=self.keys.wake(pool),
             control=self.keys.control(worker),

@@ -391,5 +391,6 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
+    HandRules.handed = 0
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)
     assert HandRules.handed > 30

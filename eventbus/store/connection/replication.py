@@ -126,9 +126,8 @@ class ReplicatedChannel:
         took = clock.monotonic() - began
         refused = next((answer for answer in others if isinstance(answer, StoreError)), None)
         if isinstance(refused, StoreUnavailable):
-            raise StoreUnavailable(
-                str(refused), address=self.address, sent=True
-            ) from refused  # the call was answered
+            # The connection was lost behind the call: nothing is known of replicas, and the call may have been carried out.
+            raise StoreUnavailable(str(refused), address=self.address, sent=True) from refused
         if refused is None and others[-1] >= 1:
             self._wait = min(max(_FIRST_WAIT, 4 * took), _LAST_WAIT)
             return reply

@@ -19,13 +19,23 @@ class WakeReader:
     """The blocked read of one worker: its pool's wakes and its own control messages."""
 
     def __init__(
-        self, connector: Connector, *, name: str, wake: str, control: str, due: str, held: str
+        self,
+        connector: Connector,
+        beside: Channel,
+        *,
+        name: str,
+        wake: str,
+        control: str,
+        due: str,
+        held: str,
     ) -> None:
         """The reader has a connection of its own, because a blocked read would hold up other calls.
 
-        The others are keys of the server: `held` has what the worker holds.
+        What cannot wait for a blocked read is asked over the connection `beside` it. The last four are keys of the
+        server; `held` has what the worker holds.
         """
         self._channel = Channel(connector, name=name, answer_timeout=_BLOCK + _BLOCK_PATIENCE)
+        self._beside = beside
         self._wake = wake
         self._control = control
         self._due = due
@@ -76,7 +86,7 @@ class WakeReader:
             held = _Answer(
                 lambda hold: on_answer(hold is not None and hold.endswith(f"{worker}:h")), _leave_it
             )
-            self._channel.send(("HGET", self._held, job), held)
+            self._beside.send(("HGET", self._held, job), held)
 
         if not self._channel.send(("ZREM", self._due, entry), _Answer(take, repeat)):
             repeat()

@@ -156,7 +156,9 @@ async def test_a_large_outcome_stays_until_it_is_read_from_its_record(
         await until(lambda: floors.names() == [], "it leaves")
 
 
-@pytest.mark.parametrize("is_lost", [False, True], ids=["", "the server is lost after the look"])
+@pytest.mark.parametrize(
+    "is_lost", [False, True], ids=["the stream is read", "the server is lost after the look"]
+)
 async def test_emitter_hangs_and_hears_from_its_stream_what_no_record_has_any_more(
     make_provider: MakeProvider,
     admin: Admin,

@@ -94,12 +94,12 @@ function candidates.read_records(lines, counts)
       names[n] = job_root .. line.ids[j]
     end
   end
-  local texts, at = get_all(names), 0
+  local texts, place = get_all(names), 0
   for i, line in ipairs(lines) do
     local records = line.records
     for j = #records + 1, math.min(#line.ids, #records + counts[i]) do
-      at = at + 1
-      records[j] = texts[at]
+      place = place + 1
+      records[j] = texts[place]
     end
   end
 end

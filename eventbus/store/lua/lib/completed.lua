@@ -15,22 +15,18 @@ function completed.read(queue, first, last)
   return found
 end
 
-local function stamp(ms)
-  return string.format('%013.0f', math.max(0, ms))
+local function ended_of(entry)
+  return tonumber(string.sub(entry, 1, 13)) or 0
 end
 
--- How many of the oldest entries may go: of the first `over` by count, of the others by age. An entry begins with its
--- time, so that entries compare as their times do.
+-- How many of the oldest entries may go: by count, and by age.
 local function count_old(entries, over, age, now)
-  -- Somebody may ask for what ended from the floor on; but what ended far ahead did so before the clock was set back.
-  local window, ahead, young = stamp(now - floors.WINDOW), stamp(now + floors.WINDOW + 1), stamp(now - age)
-  local old, floor = 0, nil
+  local old = 0
   for i, entry in ipairs(entries) do
-    if i > over and entry >= young then break end
-    if entry >= window and entry < ahead then
-      floor = floor or stamp(floors.read(now))
-      if entry >= floor then break end
-    end
+    local ended = ended_of(entry)
+    if i > over and ended >= now - age then break end
+    -- Somebody may ask for it; but one that ended far ahead did so before the clock was set back.
+    if ended >= now - floors.WINDOW and ended <= now + floors.WINDOW and ended >= floors.read(now) then break end
     old = i
   end
   return old
@@ -41,7 +37,7 @@ local function list_confirmed(entries, count)
   local names, ids, records = {}, {}, {}
   for i = 1, count do names[i] = job_root .. string.sub(entries[i], 14) end
   for i, text in ipairs(get_all(names)) do
-    if not text or plain.is_over(text, tonumber(string.sub(entries[i], 1, 13)) or 0) then
+    if not text or plain.is_over(text, ended_of(entries[i])) then
       ids[#ids + 1], records[#records + 1] = string.sub(entries[i], 14), text
     end
   end
@@ -66,7 +62,7 @@ end
 
 function completed.unlist(queue, id, ended)
   local name = key('completed', queue)
-  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, stamp(ended) .. id) end
+  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, string.format('%013.0f', ended) .. id) end
 end
 
 local ENDED = { 'completed', 'failed', 'cancelled' }
