@@ -105,6 +105,7 @@ class History:
             record = audit.jobs.get(job)
             if record is None or record.state != "completed":
                 found["lost"].append(f"{job}: {record}")
+        for job in self.jobs("settled", "completed"):
             if job not in audit.members("completed", self.given[job][0]):
                 found["not listed"].append(job)
         found["nobody added"] += set(audit.jobs) - set(self.jobs())

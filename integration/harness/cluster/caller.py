@@ -57,12 +57,17 @@ class ClusterCaller:
         self._connections: dict[int, redis.Connection] = {}
 
     def call(self, name: str, arguments: list[Any]) -> Any:
-        """Run a script. Raises ResponseError for a refusal that does not belong to a slot that moves."""
+        """Run a script.
+
+        Raises:
+            redis.ResponseError: A refusal that does not belong to a slot that moves.
+            Halted: The test has ended.
+        """
         script = load_script(name)
         tail = (len(self._declared), *self._declared, pack(arguments))
         command = ("EVALSHA", script.digest, *tail)
         port, is_asking = self._port, False
-        while True:
+        while not self._halt.is_set():
             try:
                 answer = self._send(port, command, is_asking=is_asking)
             except foreign.NoScriptError:
@@ -85,6 +90,7 @@ class ClusterCaller:
                 return answer
             port, is_asking = self._port, False
             self.pause()
+        raise Halted
 
     def pause(self) -> None:
         """Wait a moment. Raises Halted if the test has ended."""
