@@ -15,7 +15,7 @@ function completed.read(queue, first, last)
   return found
 end
 
-local function ended_of(entry)
+local function read_end(entry)
   return tonumber(string.sub(entry, 1, 13)) or 0
 end
 
@@ -23,7 +23,7 @@ end
 local function count_old(entries, over, age, now)
   local old = 0
   for i, entry in ipairs(entries) do
-    local ended = ended_of(entry)
+    local ended = read_end(entry)
     if i > over and ended >= now - age then break end
     -- Somebody may ask for it; but one that ended far ahead did so before the clock was set back.
     if ended >= now - floors.WINDOW and ended <= now + floors.WINDOW and ended >= floors.read(now) then break end
@@ -37,7 +37,7 @@ local function list_confirmed(entries, count)
   local names, ids, records = {}, {}, {}
   for i = 1, count do names[i] = job_root .. string.sub(entries[i], 14) end
   for i, text in ipairs(get_all(names)) do
-    if not text or plain.is_over(text, ended_of(entries[i])) then
+    if not text or plain.is_over(text, read_end(entries[i])) then
       ids[#ids + 1], records[#records + 1] = string.sub(entries[i], 14), text
     end
   end
