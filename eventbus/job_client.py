@@ -19,7 +19,7 @@ from eventbus.model import clock
 from eventbus.model.durations import Duration
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest, payload_digest
-from eventbus.store.script_rows import EdgeRow, MemberRow, Outcome, SaveRow
+from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, Outcome, SaveRow
 from eventbus.store.tree_store import PAGE, TreePage
 
 __all__ = ["JobClient"]

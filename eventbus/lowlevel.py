@@ -20,7 +20,7 @@ from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 from eventbus.settings.keywords import check_priority
-from eventbus.store.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
+from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
 from eventbus.store.tree_store import PAGE_BYTES, TreePage
 from eventbus.telemetry.failure import (
     Failure,

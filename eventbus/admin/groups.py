@@ -22,7 +22,7 @@ from eventbus.handlers.consumer import retention_of
 from eventbus.model.durations import Duration
 from eventbus.model.names import DEFAULT_GROUP, check_group, event_of, group_queue
 from eventbus.settings.settings import Settings
-from eventbus.store.script_rows import GroupRemoval, QueueLook
+from eventbus.store.scripting.script_rows import GroupRemoval, QueueLook
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 

@@ -24,7 +24,7 @@ from eventbus.model.names import EVENT_QUEUES, check_job_id, queue_name, shown, 
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
 from eventbus.store.queries import Cursor, JobLook, JobRow
-from eventbus.store.script_rows import TreeMember
+from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.tree_store import PAGE, PAGE_BYTES
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import Any
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
 from eventbus.errors import EmitError, StoreError
-from eventbus.store.script_rows import AddVerdict
+from eventbus.store.scripting.script_rows import AddVerdict
 from eventbus.store.tree_store import TreeVerdict
 from eventbus.telemetry.logging import get_logger
 

@@ -29,7 +29,7 @@ from eventbus.errors import ProviderStopped, UnknownJob
 from eventbus.model.durations import Duration
 from eventbus.runtime.timers import TimerWheel
 from eventbus.settings.settings import Settings
-from eventbus.store.script_rows import CancelRow
+from eventbus.store.scripting.script_rows import CancelRow
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
 

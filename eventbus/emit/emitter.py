@@ -32,7 +32,7 @@ from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest, payload_digest
-from eventbus.store.script_rows import JOIN, REUSE, SUPERSEDE, AddRow
+from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, AddRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, current

@@ -17,7 +17,7 @@ import msgspec
 
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
-from eventbus.store.script_rows import JOIN, EdgeRow, MemberRow, TreeHead
+from eventbus.store.scripting.script_rows import JOIN, EdgeRow, MemberRow, TreeHead
 from eventbus.store.tree_store import CALL_ROWS, Chunk
 
 __all__ = ["Member", "Policy", "Tree", "chunks_of", "rows_of"]

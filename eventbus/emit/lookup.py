@@ -13,7 +13,7 @@ from eventbus.errors import UnknownJob
 from eventbus.model import clock
 from eventbus.model.states import FINAL_STATES
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 
 __all__ = ["Lookup"]

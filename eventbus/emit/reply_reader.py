@@ -27,7 +27,7 @@ from eventbus.errors import ResponseTimeout, StoreError, StoreUnavailable, Unkno
 from eventbus.model import clock
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 

@@ -10,7 +10,7 @@ from eventbus.model.codec.codec import Codec
 from eventbus.model.event import Event
 from eventbus.model.names import queue_name, shown
 from eventbus.settings.settings import Settings
-from eventbus.store.script_rows import AddQueue
+from eventbus.store.scripting.script_rows import AddQueue
 from eventbus.telemetry.failure import revive
 
 __all__ = ["Route", "Routes"]

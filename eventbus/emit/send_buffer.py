@@ -40,8 +40,8 @@ from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, S
 from eventbus.model import clock
 from eventbus.model.names import split_group
 from eventbus.store.connection.connector import TRANSIENT
-from eventbus.store.packing import AddRows
-from eventbus.store.script_rows import AddAnswer, AddQueue, AddRow, AddVerdict
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
 
 __all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]

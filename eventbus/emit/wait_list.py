@@ -31,7 +31,7 @@ from eventbus.emit.emission import PendingEmission
 from eventbus.model import clock
 from eventbus.model.states import FINAL_STATES
 from eventbus.runtime.timers import TimerWheel
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 
 __all__ = ["WaitList"]
 

@@ -25,7 +25,7 @@ from typing import Any
 from eventbus.engine.executor import Executor, Running
 from eventbus.errors import StoreError
 from eventbus.model import clock
-from eventbus.store.script_rows import LeaseRow
+from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import job_around

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
 from eventbus.model import clock
-from eventbus.store.script_rows import AnnounceQueue
+from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from eventbus.engine.executor import Executor
-from eventbus.store.script_rows import NoteRow
+from eventbus.store.scripting.script_rows import NoteRow
 from eventbus.store.store import Store
 
 __all__ = ["ProgressWriter"]

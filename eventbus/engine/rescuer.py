@@ -15,7 +15,7 @@ from eventbus.engine.consumer import Consumer
 from eventbus.engine.job import Job
 from eventbus.errors import StoreError
 from eventbus.model import clock
-from eventbus.store.script_rows import StallRow
+from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 

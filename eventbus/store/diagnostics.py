@@ -20,7 +20,8 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.presence_store import PresenceStore
-from eventbus.store.store import OLDEST, SHARD, parse_info
+from eventbus.store.server_info import parse_info
+from eventbus.store.store import OLDEST, SHARD
 
 __all__ = ["TRIED", "Checkup", "Finding"]
 

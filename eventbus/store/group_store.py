@@ -6,7 +6,7 @@ from typing import Any
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
-from eventbus.store.script_rows import GroupRemoval
+from eventbus.store.scripting.script_rows import GroupRemoval
 
 __all__ = ["GroupStore"]
 

@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "due": (
         "zset",
         "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `kind:tree` -> timeouts, chores; ms",
-        "add, graph, checkpoint, turn, rescue, cancel, sweep",
+        "add, graph, checkpoint, turn, signal, rescue, cancel, sweep",
         "never",
     ),
     "rooted": ("set", "queues that have roots of trees", "graph, checkpoint", "never"),
@@ -105,13 +105,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "ready": (
         "list",
         "waiting jobs of priority 0, the next one first; `job!n` for one that was taken out n times",
-        "add, turn, rescue, cancel",
+        "add, turn, signal, rescue, cancel",
         "with its last job",
     ),
     "ready+": (
         "zset",
         "waiting job of another priority -> priority and order",
-        "add, turn, rescue, cancel",
+        "add, turn, signal, rescue, cancel",
         "with its last job",
     ),
     "suspects": (
@@ -120,7 +120,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "rescue, turn, cancel",
         "with its last job",
     ),
-    "delayed": ("zset", "delayed job -> due time, ms", "add, turn", "with its last job"),
+    "delayed": ("zset", "delayed job -> due time, ms", "add, turn, signal", "with its last job"),
     "completed": ("list", "end, 13 digits of ms, and the job, oldest first", "turn", "by retention"),
     "failed": (
         "zset",
@@ -157,6 +157,14 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "members": ("list", "members of the tree, as they were added", "graph, checkpoint", "with the record"),
     "done": ("list", "members that completed, in that order", "turn", "with the record"),
     "leaves": ("list", "members that begin the tree once it is open", "graph, checkpoint", "when it is open"),
+    "journal": ("list", "what has happened in the job, in order", "turn", "with the record"),
+    "live": ("hash", "name -> text that the job replaces whole", "turn", "with the record"),
+    "inbox": (
+        "hash",
+        "signal that the job has not taken -> order, name, payload; `#`: how many ever came; `#b`: bytes of those there",
+        "signal, turn",
+        "with the record",
+    ),
     "checkpoints": ("hash", "what the job saved, by name", "checkpoint", "with the record"),
     "raw": ("any", "what stood in the place of a damaged record", "turn, rescue", "7 days"),
     "rawmore": ("any", "what stood beside a damaged record", "turn, rescue", "7 days"),

@@ -12,8 +12,8 @@ from eventbus.store.connection.functions import Scripting
 from eventbus.store.connection.invocation import Form, Invocation
 from eventbus.store.connection.repeat_policy import next_form
 from eventbus.store.keys import Keys
-from eventbus.store.script_rows import LeaseRow
-from eventbus.store.scripts import pack
+from eventbus.store.scripting.script_rows import LeaseRow
+from eventbus.store.scripting.scripts import pack
 
 __all__ = ["LeaseStore", "Renewal"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eventbus.store.connection.retrying import RetryingCaller
-from eventbus.store.script_rows import QueueLook
+from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["PresenceStore"]
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
-from eventbus.store.script_rows import QueueLook
+from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
 

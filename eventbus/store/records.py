@@ -32,11 +32,12 @@ FLAGS: dict[str, int] = {
     "MORE": 1,
     "BODY": 2,
     "RESULT": 4,
+    "JOURNAL": 8,
     "STOP": 16,
     "MEMBER": 32,
     "SIDE": 128,
 }
-"""The flags of the second byte; `format.lua` says what each means. 8 and 64 are for later releases."""
+"""The flags of the second byte; `format.lua` says what each means. 64 is for later releases."""
 
 #: the fields of the record -> what each has
 CORE: dict[str, str] = {
@@ -84,6 +85,8 @@ MORE: dict[str, tuple[str, str]] = {
         "of a job that was tried or waits: when it was claimed last, ms",
         "blame checkpoint settle_rows",
     ),
+    "inbox": ("1: it was sent signals", "signal"),
+    "listens": ("1: it sleeps, and a signal wakes it", "settle_rows"),
     "waited": ("the token by which it began to wait for children, until it is claimed again", "checkpoint"),
     # members and roots of trees
     "tree": ("1: it is a root, also a nested one", "plant record restart"),

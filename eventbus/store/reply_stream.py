@@ -23,7 +23,7 @@ import msgspec
 from eventbus.errors import StoreCorrupt
 from eventbus.model import clock
 from eventbus.store.connection.channel import Channel
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 
 __all__ = ["ReplyStream"]

@@ -28,29 +28,35 @@ from eventbus.store.connection.replication import ReplicatedChannel, warn_withou
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.group_store import GroupStore
+from eventbus.store.journal_store import JournalStore
 from eventbus.store.keys import Keys
 from eventbus.store.lease_store import LeaseStore
-from eventbus.store.packing import AddRows, join_arguments, read_added, read_turn
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.queries import QueryStore
-from eventbus.store.script_rows import (
+from eventbus.store.scripting.packing import (
+    AddRows,
+    Append,
+    flatten_appends,
+    join_arguments,
+    read_added,
+    read_turn,
+)
+from eventbus.store.scripting.script_rows import (
     AddAnswer,
     AddQueue,
     AnnounceQueue,
     CancelRow,
-    Idle,
     NoteRow,
     Outcome,
-    SettleRow,
     StallRow,
     SweepQueue,
-    TurnAnswer,
-    TurnQueue,
 )
+from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.server_info import parse_info
 from eventbus.store.tree_store import TreeStore
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["OLDEST", "SHARD", "Store", "parse_info"]
+__all__ = ["OLDEST", "SHARD", "Store"]
 
 SHARD = "0"
 """The name of the only shard."""
@@ -114,7 +120,9 @@ class Store:
         self.inspection: QueryStore = QueryStore(self._caller, self.keys)
         self.presence: PresenceStore = PresenceStore(self._caller)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
-        self.trees: TreeStore = TreeStore(self._caller, self._adder or self._caller, self.keys)
+        writer = self._adder or self._caller
+        self.trees: TreeStore = TreeStore(self._caller, writer, self.keys)
+        self.journals: JournalStore = JournalStore(self._caller, writer, self.keys)
 
     def share(self, *, replicated: bool = False) -> Store:
         """Return a store over this one's connection. Its `aclose` ends its own calls alone.
@@ -243,6 +251,7 @@ class Store:
         max_bytes: int,
         queues: Sequence[TurnQueue],
         settles: Sequence[SettleRow],
+        appends: Sequence[Append] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> TurnAnswer:
@@ -264,9 +273,11 @@ class Store:
             *room,
             max_bytes,
             len(queues),
+            len(appends),
             len(settles),
         ]
         arguments.extend(chain.from_iterable(queues))
+        arguments.extend(flatten_appends(appends))
         arguments.extend(chain.from_iterable(settles))
         answer = await self._caller.script("turn", arguments, deadline=deadline)
         return read_turn(answer, token=f"{lane}:{call}")
@@ -384,9 +395,3 @@ class Store:
     async def poke(self, worker: str, message: str) -> None:
         """Send a control message to one worker, which ends its blocked read."""
         await self._caller.script("post", ["control", worker, 1, message])
-
-
-def parse_info(text: str) -> dict[str, str]:
-    """Return the facts of an answer to INFO, by their names."""
-    lines = (line.partition(":") for line in text.splitlines() if ":" in line)
-    return {name: value.strip() for name, _, value in lines}

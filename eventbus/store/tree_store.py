@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import TIME_DIGITS, Keys
-from eventbus.store.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember
+from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember
 
 __all__ = ["CALL_ROWS", "PAGE", "PAGE_BYTES", "Chunk", "TreePage", "TreeStore", "TreeVerdict"]
 

@@ -15,7 +15,7 @@ from harness.journal import Journal
 from harness.programs import Program
 
 from eventbus.store.connection.connector import Connector
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 from eventbus.store.store import Store
 
 Run = Callable[..., Program]

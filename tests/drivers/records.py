@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from eventbus.store.linker import link
 from eventbus.store.records import decode
-from eventbus.store.scripts import pack, read_part
+from eventbus.store.scripting.linker import link
+from eventbus.store.scripting.scripts import pack, read_part
 
 __all__ = ["change_record", "make_record", "make_suspect", "read_record"]
 

@@ -11,25 +11,21 @@ import msgspec
 from drivers.records import change_record
 
 from eventbus.store.keys import TIME_DIGITS
-from eventbus.store.packing import AddRows
 from eventbus.store.queries import Cursor
-from eventbus.store.script_rows import (
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import (
     AddQueue,
     AddRow,
     AddVerdict,
     AnnounceQueue,
     CancelRow,
-    ClaimRow,
-    Idle,
     LeaseRow,
     NoteRow,
     QueueLook,
-    SettleRow,
     StallRow,
     SweepQueue,
-    TurnAnswer,
-    TurnQueue,
 )
+from eventbus.store.scripting.turn_rows import ClaimRow, Idle, SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
 __all__ = ["CANCELLED", "LEASE", "QUEUE", "START", "Shard", "add_queue", "row", "settle", "turn_queue"]

@@ -12,7 +12,8 @@ from typing import Any
 from drivers.shards import LEASE, Shard, settle, turn_queue
 
 from eventbus.emit.job_tree import Member, Tree, rows_of
-from eventbus.store.script_rows import ClaimRow, TreeHead, TurnAnswer
+from eventbus.store.scripting.script_rows import TreeHead
+from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
 from eventbus.store.tree_store import Chunk, TreePage, TreeVerdict
 
 __all__ = ["ROOTS", "STEPS", "TIMEOUT", "TreeDriver", "make_tree", "pieces_of"]

@@ -14,7 +14,7 @@ from eventbus import EventContext, EventProvider, HandlerError, Retry, StoreRefu
 from eventbus.engine import presence, rescuer, sweeper
 from eventbus.engine.consumer import Retention
 from eventbus.engine.executor import MAX_ABANDONED
-from eventbus.store.script_rows import StallRow
+from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]

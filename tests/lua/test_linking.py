@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from drivers.lua_scopes import read_scopes
 
-from eventbus.store.linker import Part, link, parse_part
-from eventbus.store.scripts import load_script, read_part
+from eventbus.store.scripting.linker import Part, link, parse_part
+from eventbus.store.scripting.scripts import load_script, read_part
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
 _SCRIPTS = sorted(path.stem for path in _LUA.glob("*.lua"))

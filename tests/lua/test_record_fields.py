@@ -123,7 +123,7 @@ def test_the_scan_sees_what_it_must() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"\x30\x00", b"\x27\x00" + bytes(12), b"\x20\x08" + bytes(12), b"\x20\x00\x00"]
+    "text", [b"", b"\x30\x00", b"\x27\x00" + bytes(12), b"\x20\x40" + bytes(12), b"\x20\x00\x00"]
 )
 def test_what_is_no_record_is_no_record(text: bytes) -> None:
     with pytest.raises((ValueError, IndexError)):

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from drivers.shards import Shard, add_queue, row
 
-from eventbus.store import script_rows
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
-from eventbus.store.packing import AddRows
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.scripts import load_script
+from eventbus.store.scripting import script_rows, turn_rows
+from eventbus.store.scripting.packing import AddRows, Append
+from eventbus.store.scripting.scripts import load_script
 from eventbus.store.store import Store
 from eventbus.store.tree_store import Chunk, TreePage, TreeVerdict
 
@@ -29,8 +29,12 @@ _SECTIONS = {
     ("add", "plain"): script_rows.PlainRow,
     ("add", "rows"): script_rows.AddRow,
     ("cancel", "jobs"): script_rows.CancelRow,
-    ("turn", "queues"): script_rows.TurnQueue,
-    ("turn", "settles"): script_rows.SettleRow,
+    ("turn", "queues"): turn_rows.TurnQueue,
+    ("turn", "appends"): turn_rows.AppendRow,
+    ("turn", "live"): turn_rows.LiveRow,
+    ("turn", "taken"): turn_rows.TakenRow,
+    ("turn", "entries"): turn_rows.EntryRow,
+    ("turn", "settles"): turn_rows.SettleRow,
     ("renew", "jobs"): script_rows.LeaseRow,
     ("note", "jobs"): script_rows.NoteRow,
     ("announce", "queues"): script_rows.AnnounceQueue,
@@ -45,7 +49,7 @@ _SECTIONS = {
     ("checkpoint", "rows"): script_rows.MemberRow,
     ("checkpoint", "edges"): script_rows.EdgeRow,
 }
-_COUNTED = {"graph": {"rows", "edges"}}
+_COUNTED = {"graph": {"rows", "edges"}, "turn": {"live", "taken", "entries"}}
 """Sections whose rows are counted by those of another section."""
 
 
@@ -89,6 +93,7 @@ def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     recorder = _Recorder()
     for part in (store, store.presence, store.groups):
         monkeypatch.setattr(part, "_caller", recorder)
+    monkeypatch.setattr(store.journals, "_adder", recorder)
     return recorder
 
 
@@ -138,13 +143,15 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     given: dict[str, Any] = {
         "lane": "lane", "call": "call", "lease_ms": "lease", "pool": "pool", "idle": "offer", "want": "want",
-        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes", "now": "now", "queues": _sample(script_rows.TurnQueue, 2),
-        "settles": _sample(script_rows.SettleRow, 3),
+        "suspects": "most", "watched": "watched", "is_alone": True, "max_bytes": "bytes", "now": "now", "queues": _sample(turn_rows.TurnQueue, 2),
+        "settles": _sample(turn_rows.SettleRow, 3),
+        "appends": [Append("id", "token", 7, ["a", "b"], {"name": "text"}, ["s"]), Append("id", "token", 0, ["c"], {}, [])],
     }  # fmt: skip
     await store.turn(**given)
     fields = load_script("turn").fields
-    head = _expected("turn", queues=2, settles=3, alone=1)
-    assert recorder.arguments == head + fields["queues"] * 2 + fields["settles"] * 3
+    head = _expected("turn", queues=2, settles=3, alone=1, appends=2)
+    appends = ["id", "token", 7, 1, 1, 2, "id", "token", 0, 0, 0, 1, "name", "text", "s", "a", "b", "c"]
+    assert recorder.arguments == head + fields["queues"] * 2 + appends + fields["settles"] * 3
 
 
 async def test_the_small_scripts_get_what_their_headers_say(store: Store, recorder: _Recorder) -> None:
@@ -177,6 +184,10 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
         "queue", "group", force=True, key_ttl_ms=_any("key_ttl"), now="now", **_any(given)
     )
     assert recorder.arguments == _expected("ungroup", force=1)
+    await store.journals.signal(
+        "id", signal="signal", name="name", payload="payload", deadline=0.0, now="now"
+    )
+    assert recorder.arguments == _expected("signal")
     await store.rearm("name", ["message"])
     assert recorder.arguments == ["wake", "name", 1, "message"]
     await store.poke("name", "message")
@@ -268,6 +279,7 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
         "rows": {"row_count"},
         "plain": {"plain_count"},
         "settles": {"settle_count"},
+        "appends": {"append_count"},
         "jobs": {"count"},
         "messages": {"count"},
         "trees": {"tree_count"},

@@ -12,7 +12,7 @@ from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_que
 
 from eventbus.errors import StoreRefused
 from eventbus.store.connection.connector import Connector
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 from eventbus.store.store import Store
 
 _KEYLESS = {"TIME"}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from models.snapshots import ENDED, Snapshot
 
-from eventbus.store.script_rows import CancelRow
+from eventbus.store.scripting.script_rows import CancelRow
 
 __all__ = ["Answers"]
 

@@ -12,7 +12,7 @@ from models.job_model_values import Turn
 from models.strategies import LEASE
 
 from eventbus.store.connection.connector import Connector
-from eventbus.store.script_rows import TurnAnswer, TurnQueue
+from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 
 __all__ = ["Bench"]

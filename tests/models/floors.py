@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from models.snapshots import ENDED
 
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 
 __all__ = ["EMITTERS", "WINDOW", "FloorRules", "Floors"]
 

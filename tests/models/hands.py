@@ -12,7 +12,8 @@ from hypothesis.stateful import precondition, rule
 from models.job_model_values import Job, Turn
 from models.strategies import LONE, TEXTS
 
-from eventbus.store.script_rows import AddRow, TurnAnswer
+from eventbus.store.scripting.script_rows import AddRow
+from eventbus.store.scripting.turn_rows import TurnAnswer
 
 __all__ = ["HandRules", "Hands", "describe_handed"]
 

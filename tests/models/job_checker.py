@@ -17,7 +17,7 @@ from models.job_places import worker_of
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 from models.stall_model import check_suspects
 
-from eventbus.store.script_rows import ClaimRow, TurnAnswer
+from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
 
 __all__ = ["JobChecker", "Wakes"]
 

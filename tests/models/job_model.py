@@ -17,7 +17,8 @@ from models.snapshots import ENDED, UNIT
 from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
 from models.strategies import LEASE
 
-from eventbus.store.script_rows import SUPERSEDE, AddRow, AddVerdict, SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import SUPERSEDE, AddRow, AddVerdict
+from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
 
 __all__ = ["JobModel"]
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from models.snapshots import ENDED
 from models.stalled import Stalled
 
-from eventbus.store.script_rows import REUSE, AddRow, AddVerdict, Idle, SettleRow, SweepQueue, TurnAnswer
+from eventbus.store.scripting.script_rows import REUSE, AddRow, AddVerdict, SweepQueue
+from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer
 
 __all__ = ["Job", "Memory", "Pointer", "Queue", "Turn"]
 

@@ -13,7 +13,7 @@ from models.job_model_values import Job, Turn
 from models.stalled import Stalled
 from models.tree_model_values import Node
 
-from eventbus.store.script_rows import TurnAnswer, WatchRow
+from eventbus.store.scripting.turn_rows import TurnAnswer, WatchRow
 
 __all__ = ["Blame", "Blames", "check_suspects", "is_spent", "note_rooms", "note_stall", "take_stalled"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from eventbus.store.script_rows import AddRow
+from eventbus.store.scripting.script_rows import AddRow
 
 __all__ = ["DELAYS", "LEASE", "LONE", "MANY", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
 

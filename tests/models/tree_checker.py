@@ -10,7 +10,7 @@ from models.snapshots import Finals, Snapshot
 from models.tree_model import TreeModel
 from models.tree_model_values import Node, is_of
 
-from eventbus.store.script_rows import SettleRow, TurnAnswer
+from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
 
 __all__ = ["TreeChecker"]
 

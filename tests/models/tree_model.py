@@ -1,7 +1,6 @@
 """A model of trees of jobs, without a server: what each call must do to every job.
 
-It uses dicts and sets instead of scores and keys. The trees are so small that a single call notifies all
-dependents, sweeps all members and opens all of them.
+The trees are so small that a single call notifies all dependents, sweeps all members and opens all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from models.snapshots import ENDED
 from models.stall_model import is_spent, note_stall, take_stalled
 from models.tree_model_values import LEASE, Node
 
-from eventbus.store.script_rows import EdgeRow, MemberRow, SettleRow, TurnAnswer
+from eventbus.store.scripting.script_rows import EdgeRow, MemberRow
+from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
 from eventbus.store.tree_store import Chunk
 
 __all__ = ["TreeModel"]

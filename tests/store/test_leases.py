@@ -11,7 +11,7 @@ from drivers.fakes import CLOSE, FakeServer
 from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import Connector
 from eventbus.store.lease_store import LeaseStore
-from eventbus.store.script_rows import LeaseRow
+from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.store import Store
 
 _LEASES = [LeaseRow("a", "w:1")]

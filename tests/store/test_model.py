@@ -30,17 +30,16 @@ from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
-from eventbus.store.packing import AddRows
-from eventbus.store.script_rows import (
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import (
     AddQueue,
     AddRow,
     AnnounceQueue,
     CancelRow,
-    Idle,
     NoteRow,
-    SettleRow,
     SweepQueue,
 )
+from eventbus.store.scripting.turn_rows import Idle, SettleRow
 
 _FAR, _DAY = 10.0**12, 86_400_000
 _KEPT = {

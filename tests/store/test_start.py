@@ -14,8 +14,8 @@ from drivers.shards import row
 
 from eventbus.errors import StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import Connector
-from eventbus.store.packing import AddRows
-from eventbus.store.script_rows import AddQueue, LeaseRow
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import AddQueue, LeaseRow
 from eventbus.store.store import Store
 
 _SECRET = "s3cr3t-pa55"

@@ -12,7 +12,7 @@ from drivers.shards import Shard, row
 
 from eventbus.errors import StoreCorrupt, StoreError, StoreUnavailable
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 from eventbus.store.store import Store
 
 

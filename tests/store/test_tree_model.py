@@ -28,7 +28,8 @@ from models.tree_model import TreeModel
 from models.tree_model_values import LEASE
 
 from eventbus.emit.job_tree import Member, Policy, Tree, rows_of
-from eventbus.store.script_rows import AnnounceQueue, CancelRow, SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.scripting.script_rows import AnnounceQueue, CancelRow
+from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.tree_store import Chunk
 
 _FAR = 10.0**12

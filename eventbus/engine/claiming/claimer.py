@@ -43,7 +43,7 @@ from eventbus.engine.executor import Executor
 from eventbus.engine.job import Job, Settle, give_back
 from eventbus.errors import StoreError
 from eventbus.model import clock
-from eventbus.store.script_rows import SettleRow, TurnAnswer, TurnQueue
+from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 

@@ -21,7 +21,7 @@ from functools import partial
 
 from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
-from eventbus.store.script_rows import Idle, TurnAnswer
+from eventbus.store.scripting.turn_rows import Idle, TurnAnswer
 from eventbus.store.store import Store
 
 __all__ = ["ECHO", "HandedJobs"]

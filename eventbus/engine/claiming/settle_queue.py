@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from eventbus.store.script_rows import LeaseRow, SettleRow
+from eventbus.store.scripting.script_rows import LeaseRow
+from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["SettleQueue"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
-from eventbus.store.script_rows import TurnQueue
+from eventbus.store.scripting.turn_rows import TurnQueue
 
 __all__ = ["Slots"]
 

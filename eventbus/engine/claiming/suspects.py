@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from eventbus.model import clock
-from eventbus.store.script_rows import TurnAnswer
+from eventbus.store.scripting.turn_rows import TurnAnswer
 
 __all__ = ["Ask", "SuspectGate"]
 

@@ -44,9 +44,9 @@ from eventbus.store.connection.invocation import Command, Invocation
 from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.connection.wire import ReplySink
 from eventbus.store.keys import Keys
-from eventbus.store.packing import AddRows
-from eventbus.store.script_rows import AddQueue
-from eventbus.store.scripts import pack
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import AddQueue
+from eventbus.store.scripting.scripts import pack
 
 __all__ = ["AddGatherer", "AddPart"]
 

@@ -14,7 +14,7 @@ import enum
 from typing import TypeAlias
 
 from eventbus.store.functions.library import load_library
-from eventbus.store.scripts import load_script
+from eventbus.store.scripting.scripts import load_script
 
 __all__ = ["Command", "Form", "Invocation"]
 

@@ -57,7 +57,7 @@ from eventbus.store.connection.repeat_policy import (
 from eventbus.store.connection.replication import NoReplica, ReplicatedChannel
 from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.keys import EDITION, Keys
-from eventbus.store.scripts import pack
+from eventbus.store.scripting.scripts import pack
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["RetryingCaller"]

@@ -38,8 +38,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from eventbus.store.functions.part_sections import NAMES, Sections, split_part
-from eventbus.store.linker import Part, find_names, link, list_parts
-from eventbus.store.scripts import list_scripts, read_part, read_script
+from eventbus.store.scripting.linker import Part, find_names, link, list_parts
+from eventbus.store.scripting.scripts import list_scripts, read_part, read_script
 
 __all__ = ["PREFIX", "Library", "load_library"]
 

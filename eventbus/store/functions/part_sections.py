@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from eventbus.store.linker import Part, find_names
+from eventbus.store.scripting.linker import Part, find_names
 
 __all__ = ["NAMES", "Sections", "split_part"]
 

@@ -39,7 +39,7 @@ for _, field in ipairs({ 'tree', 'on', 'key', 'priority' }) do
 end
 local text = state ~= 'completed' and text_of(id, record) or ''
 redis.call('HSET', key('more', id), 'restarter', call) -- a full server refuses it
-for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body' }) do
+for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body', 'journal', 'inbox', 'live' }) do
   redis.call('DEL', key(kind, id)) -- whatever the last run left there
 end
 redis.call('HSET', key('more', id), unpack(more))

@@ -6,51 +6,52 @@
 -- a promotion made ready can be claimed in the same call. If they fail, the settles stay, and are none again.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: now lane call lease pool offer want most watched alone bytes queues settles
+-- head: now lane call lease pool offer want most watched alone bytes queues appends settles
 -- queues: queue quota keep_completed age_completed keep_failed age_failed key_ttl
+-- appends: id token place live taken entries
+-- live: name text
+-- taken: signal
+-- entries: text
 -- settles: id token state attempts text delay
---   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked
+--   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked |
+--     suspended (delay: until it wakes, or -1; text: how many signals it knows of, or '' if none wakes it)
 -- most: how many suspects may be claimed; watched: how many the worker has; alone: 1 if it made room for one (`suspects.lua`)
 -- offer: whether lone jobs may be handed to the worker (`idle.lua`)
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
---   queues that cannot be read, because somebody else's value stands in their place; if it met suspects, also:
---   id, cap, fatal of those that it claims; indexes of queues whose next suspect needs a worker for itself
+--   queues that cannot be read, because somebody else's value stands in their place; and if there is any of these:
+--   id, cap, fatal of suspects that it claims; indexes of queues whose next suspect needs a worker for itself;
+--   of appends, and of claims with a journal or an inbox, what `journal.lua` tells
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base book outcomes hold holds settle due candidate claim
+--include base book turn_queues outcomes hold holds settle due candidate claim
 --defer load_retention: retain completed
 --defer load_idle: idle
---defer load_trees: ready waking settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
+--defer load_trees: ready waking journal settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
 
 local now = read_now(take())
 local lane, call, lease, pool, offer = take(), take(), take(), take(), take()
-local want, most, watched, alone, bytes, queue_count, settle_count = take(), take(), take(), take(), take(), take(), take()
+local want, most, watched, alone, bytes, queue_count, append_count, settle_count = take(), take(), take(), take(), take(), take(), take(), take()
 local token, worker = lane .. ':' .. call, Hold.worker_of(lane)
 local room = { worker = worker, now = now, left = most, watched = watched, is_alone = alone == 1 }
 room.is_first = room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
 local held = key('held', worker)
 
-local queues, names, by_name = {}, {}, {}
-for i = 1, queue_count do
-  local queue = { name = take(), quota = take(), index = i }
-  queue.keep_completed, queue.age_completed = take(), take()
-  queue.keep_failed, queue.age_failed, queue.key_ttl = take(), take(), take()
-  queues[i], names[i], by_name[queue.name] = queue, queue.name, queue
-end
-local flags = book.read(names)
-if not flags then return redis.error_reply(CLOSED) end
-for i, queue in ipairs(queues) do queue.flags = flags[i] end
-
+local queues, by_name = read_queues(queue_count)
+if not queues then return redis.error_reply(CLOSED) end
+if append_count > 0 then load_trees() end
+local rows = append_count > 0 and journals.read_rows(append_count, take)
 local holds = read_holds(held, lane, settle_count)
 if holds[2] then
-  local number, was_lost, was_woken = unpack(cmsgpack.unpack(holds[2]))
-  if number > call then return redis.error_reply('STALE an older call of lane ' .. lane) end
-  if number == call then
+  local last = cmsgpack.unpack(holds[2])
+  if last[1] > call then return redis.error_reply('STALE an older call of lane ' .. lane) end
+  if last[1] == call then
     load_trees()
-    return answer_again(queues, held, token, now, was_lost, was_woken)
+    return answer_again(queues, held, token, now, last)
   end
 end
 
+if rows then begin_writing() end -- before the settles, which read what appends change; appends are known if they come again
+local appended = rows and journals.append(rows, held) or {}
 local settles, lost = read_settles(holds, settle_count)
 local due_at = next_due()
 local is_plain, filled = #settles.rows == 0 and (due_at < 0 or due_at > now), {}
@@ -97,20 +98,20 @@ if not is_plain then
   due_at = next_due()
 end
 local lengths = outcomes.flush()
--- Where few ended, one turn of eight asks; the time decides which, for calls that settle may all have even numbers.
-for i, queue in ipairs(queues) do
-  local most = math.max(queue.completed or 0, queue.failed or 0, queue.cancelled or 0)
-  if most >= 8 or most > 0 and (now + i) % 8 == 0 then
-    load_retention()
-    completed.retain_ended(queue, (now + i) % 8 == 0, now, lengths)
-  end
-end
+retain_some(queues, now, function(queue, is_eighth)
+  load_retention()
+  completed.retain_ended(queue, is_eighth, now, lengths)
+end)
 
 local woken = exchange_wakes(pool, want, plan.more, queues, now)
 if offer > 0 then
   load_idle()
   idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1])
 end
-redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken }))
+redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken, appended }))
 local answer = { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }
-return (plan.watched[1] or plan.lonely[1]) and suspects.tell(answer, plan) or answer
+if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] then
+  load_trees()
+  answer[8], answer[9], answer[10], answer[11] = plan.watched, suspects.list_lonely(plan), appended, plan.journals
+end
+return answer

@@ -12,7 +12,7 @@ from checks.history import History
 from harness.cluster.caller import ClusterCaller
 
 from eventbus.store.keys import payload_digest
-from eventbus.store.script_rows import JOIN, AddQueue, AddRow, PlainRow
+from eventbus.store.scripting.script_rows import JOIN, AddQueue, AddRow, PlainRow
 
 __all__ = ["Adder"]
 

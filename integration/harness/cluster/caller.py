@@ -15,7 +15,7 @@ import redis.exceptions as foreign
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from eventbus.store.scripts import load_script, pack
+from eventbus.store.scripting.scripts import load_script, pack
 
 __all__ = ["ClusterCaller", "Halted"]
 

@@ -12,7 +12,8 @@ import redis
 from checks.history import History
 from harness.cluster.caller import ClusterCaller
 
-from eventbus.store.script_rows import AnnounceQueue, LeaseRow, SettleRow, TurnQueue
+from eventbus.store.scripting.script_rows import AnnounceQueue, LeaseRow
+from eventbus.store.scripting.turn_rows import SettleRow, TurnQueue
 
 __all__ = ["Worker"]
 

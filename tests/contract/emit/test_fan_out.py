@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventbus import EventProvider
-from eventbus.store.packing import AddRows
+from eventbus.store.scripting.packing import AddRows
 from eventbus.store.store import Store
 
 GROUPS = 24

@@ -14,7 +14,7 @@ from eventbus.emit import attendance as attendance_module
 from eventbus.emit import stream_keeper
 from eventbus.emit.lookup import Lookup
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]

@@ -17,7 +17,7 @@ from eventbus.emit.emission import PendingEmission
 from eventbus.emit.wait_list import EARLY_AGE, EARLY_LIMIT, WaitList
 from eventbus.model import clock
 from eventbus.model.event import Event
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]

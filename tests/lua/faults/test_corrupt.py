@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, row, settle
 
-from eventbus.store.script_rows import NoteRow
+from eventbus.store.scripting.script_rows import NoteRow
 
 _IDS = [f"j{i:03}" for i in range(100)]
 _BAD = "j050"

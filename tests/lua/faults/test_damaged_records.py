@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, Shard, row, settle, turn_queue
 from drivers.tree_driver import TreeDriver, make_tree, pieces_of
 
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 
 _LARGE = '"' + "b" * 300 + '"'
 _DAY = 86_400_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 
-from eventbus.store.script_rows import AddVerdict, SweepQueue
+from eventbus.store.scripting.script_rows import AddVerdict, SweepQueue
 
 _BAD = "event.bad"
 _QUEUES = [add_queue(_BAD), add_queue()]

@@ -16,7 +16,7 @@ from drivers.tree_driver import STEPS, TreeDriver, make_tree, pieces_of
 from eventbus.emit.job_tree import Member
 from eventbus.errors import StoreRefused
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.script_rows import SaveRow
+from eventbus.store.scripting.script_rows import SaveRow
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_every_script_says_what_a_full_server_makes_of_it() -> None:
         header = " ".join(re.findall(r"^-- ?(.*)", path.read_text().partition("--include")[0], re.MULTILINE))
         (word,) = [word for word, phrase in words.items() if phrase in header]
         said[word].add(path.stem)
-    assert said["refuses"] == {"add", "graph", "group", "restart"}
+    assert said["refuses"] == {"add", "graph", "group", "restart", "signal"}
     assert said["looks"] == {"job", "list", "survey", "tree"}
 
 

@@ -11,8 +11,8 @@ from drivers.servers import SCRIPTINGS, Server
 
 from eventbus.store.functions.library import PREFIX, load_library
 from eventbus.store.functions.part_sections import split_part
-from eventbus.store.linker import find_names, list_parts
-from eventbus.store.scripts import list_scripts, load_script, read_part, read_script
+from eventbus.store.scripting.linker import find_names, list_parts
+from eventbus.store.scripting.scripts import list_scripts, load_script, read_part, read_script
 
 _LIBRARY = load_library()
 _TEXT = _LIBRARY.source.partition("\n")[2]
@@ -118,6 +118,7 @@ _VERBS = frozenset(
         "add",
         "admit",
         "answer",
+        "append",
         "ask",
         "await",
         "begin",
@@ -171,9 +172,9 @@ _VERBS = frozenset(
         "park",
         "peek",
         "place",
+        "plant",
         "point",
         "promote",
-        "plant",
         "push",
         "put",
         "quarantine",
@@ -187,6 +188,7 @@ _VERBS = frozenset(
         "reply",
         "requeue",
         "rescue",
+        "reset",
         "retain",
         "satisfy",
         "say",
@@ -194,6 +196,7 @@ _VERBS = frozenset(
         "settle",
         "stamp",
         "stop",
+        "suspend",
         "sweep",
         "take",
         "tell",

@@ -10,8 +10,8 @@ import pytest
 from drivers.lua_scopes import read_scopes
 
 from eventbus.store.functions.part_sections import NAMES, Sections, split_part
-from eventbus.store.linker import Part, find_names
-from eventbus.store.scripts import list_scripts, read_part, read_script
+from eventbus.store.scripting.linker import Part, find_names
+from eventbus.store.scripting.scripts import list_scripts, read_part, read_script
 
 _LUA = Path(str(files("eventbus.store").joinpath("lua")))
 _PARTS = sorted(path.stem for path in (_LUA / "lib").glob("*.lua"))

@@ -7,8 +7,8 @@ import random
 import pytest
 from drivers.shards import QUEUE, START, Shard, add_queue, row, turn_queue
 
-from eventbus.store.packing import AddRows
-from eventbus.store.script_rows import AddVerdict
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import AddVerdict
 
 
 async def _dump(shard: Shard) -> dict[str, str]:

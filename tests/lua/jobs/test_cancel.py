@@ -7,7 +7,7 @@ import json
 import pytest
 from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle
 
-from eventbus.store.script_rows import SUPERSEDE
+from eventbus.store.scripting.script_rows import SUPERSEDE
 
 
 async def test_a_waiting_job_ends_at_once_and_its_emitter_is_told(shard: Shard) -> None:

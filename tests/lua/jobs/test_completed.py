@@ -7,7 +7,7 @@ from drivers.shards import QUEUE, START, Shard, row, settle, turn_queue
 
 from eventbus.emit.job_tree import Tree, chunks_of
 from eventbus.store.queries import Cursor
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 
 _WINDOW = 120_000
 _ROOTS = "flows"

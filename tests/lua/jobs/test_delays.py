@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drivers.shards import QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 
 _TWO = [add_queue(), add_queue("event.two")]
 

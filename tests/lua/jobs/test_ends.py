@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 
 _HOUR = 3_600_000
 _WINDOW = 120_000

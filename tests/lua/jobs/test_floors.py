@@ -8,9 +8,9 @@ import pytest
 from drivers.shards import LEASE, QUEUE, START, Shard, add_queue, row, settle, turn_queue
 
 from eventbus.emit.job_tree import Tree, chunks_of
-from eventbus.store.packing import AddRows
 from eventbus.store.reply_stream import ReplyStream
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import SweepQueue
 
 _WINDOW = 120_000
 _NONE = SweepQueue(QUEUE, 0, 10**9, 0, 10**9)

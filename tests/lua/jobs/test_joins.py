@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from drivers.shards import CANCELLED, Shard, add_queue, row
 
-from eventbus.store.script_rows import AddVerdict
+from eventbus.store.scripting.script_rows import AddVerdict
 
 _MOST, _TOLD = 1000, 200
 OPEN = AddVerdict(0, "joined", "a", "open", "")

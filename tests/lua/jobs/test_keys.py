@@ -6,7 +6,7 @@ from typing import Any
 
 from drivers.shards import QUEUE, Shard, add_queue, row
 
-from eventbus.store.script_rows import AddRow, AddVerdict
+from eventbus.store.scripting.script_rows import AddRow, AddVerdict
 
 _DAY = 86_400_000
 

@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, row, settle, turn_queue
 
 from eventbus.errors import StoreRefused
-from eventbus.store.script_rows import GroupRemoval
+from eventbus.store.scripting.script_rows import GroupRemoval
 
 GROUP = f"{QUEUE}@audit"
 _DAY = 86_400_000

@@ -9,7 +9,7 @@ from drivers.shards import LEASE, QUEUE, row, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
 from eventbus.emit.job_tree import Member, rows_of
-from eventbus.store.script_rows import SaveRow, SweepQueue
+from eventbus.store.scripting.script_rows import SaveRow, SweepQueue
 
 
 def _child(name: str, **given: Any) -> Member:

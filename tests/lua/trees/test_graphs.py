@@ -8,7 +8,7 @@ from drivers.shards import START, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 
 from eventbus.emit.job_tree import Member, Tree
-from eventbus.store.script_rows import REUSE, SUPERSEDE
+from eventbus.store.scripting.script_rows import REUSE, SUPERSEDE
 from eventbus.store.tree_store import Chunk, TreeVerdict
 
 _CHAIN = {"a": "", "b": "a", "c": "b"}

@@ -10,8 +10,8 @@ from drivers.shards import START, Shard, settle, turn_queue
 from eventbus.emit.job_tree import Member, Tree, chunks_of, rows_of
 from eventbus.store.keys import Keys
 from eventbus.store.queries import Cursor, QueryStore
-from eventbus.store.script_rows import REUSE, SaveRow
-from eventbus.store.scripts import load_script
+from eventbus.store.scripting.script_rows import REUSE, SaveRow
+from eventbus.store.scripting.scripts import load_script
 from eventbus.store.tree_store import TreeStore, TreeVerdict
 
 _ROOTS, _LEAVES = "tree", "tree.leaves"

@@ -10,7 +10,7 @@ from drivers.shards import settle, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
 
 from eventbus.emit.job_tree import Member
-from eventbus.store.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import SweepQueue
 
 _DAMAGES = ["missing", "foreign", "no queue", "no state", "bad priority"]
 

@@ -7,7 +7,7 @@ from drivers.shards import turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 
 from eventbus.emit.job_tree import Member
-from eventbus.store.script_rows import SaveRow, SweepQueue
+from eventbus.store.scripting.script_rows import SaveRow, SweepQueue
 
 _DAY = 86_400_000
 _LARGE = '"' + "x" * 500 + '"'

@@ -10,7 +10,8 @@ import pytest
 from drivers.shards import CANCELLED, LEASE, QUEUE, Shard, add_queue, row, settle
 
 from eventbus.store.queries import Cursor
-from eventbus.store.script_rows import ClaimRow, StallRow, SweepQueue
+from eventbus.store.scripting.script_rows import StallRow, SweepQueue
+from eventbus.store.scripting.turn_rows import ClaimRow
 
 PATIENCE = 1500
 

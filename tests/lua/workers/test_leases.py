@@ -8,7 +8,7 @@ import pytest
 from drivers.shards import LEASE, QUEUE, START, Shard, row, settle
 
 from eventbus.errors import StoreRefused
-from eventbus.store.script_rows import StallRow
+from eventbus.store.scripting.script_rows import StallRow
 
 # rescue
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from drivers.shards import QUEUE, START, Shard, row
 
-from eventbus.store.script_rows import AnnounceQueue, QueueLook
+from eventbus.store.scripting.script_rows import AnnounceQueue, QueueLook
 
 
 async def _workers(shard: Shard, queue: str = QUEUE, *, asker: str = "") -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from drivers.shards import LEASE, Shard, row, settle, turn_queue
 
-from eventbus.store.script_rows import TurnAnswer, WatchRow
+from eventbus.store.scripting.turn_rows import TurnAnswer, WatchRow
 
 BEAT = LEASE * 3 // 10
 

@@ -12,9 +12,9 @@ from drivers.fakes import FakeServer
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.connector import Connector
-from eventbus.store.packing import AddRows
 from eventbus.store.queries import Cursor
-from eventbus.store.script_rows import AddAnswer, AddQueue, AddRow
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import AddAnswer, AddQueue, AddRow
 from eventbus.store.store import Store
 
 Admin = Callable[..., Any]

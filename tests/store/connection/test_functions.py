@@ -22,7 +22,7 @@ from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.functions.library import PREFIX, load_library
 from eventbus.store.keys import Keys
-from eventbus.store.script_rows import LeaseRow
+from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.store import Store
 
 _UNKNOWN = b"-ERR Function not found\r\n"

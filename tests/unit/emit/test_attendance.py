@@ -9,7 +9,7 @@ import pytest
 from eventbus.emit.attendance import Attendance
 from eventbus.emit.wait_list import EARLY_LIMIT, WaitList
 from eventbus.model import clock
-from eventbus.store.script_rows import Outcome
+from eventbus.store.scripting.script_rows import Outcome
 
 
 class _Time:

@@ -1,6 +1,8 @@
---needs base candidate candidate_unusual due hold lines record suspects
+--needs base candidate candidate_unusual due hold lines record
 --exports answer_again
 -- What a turn that is sent again hears: what it claimed then and its worker still holds, read anew from the records.
+
+local WIDTH = 8 -- fields of a claim
 
 -- The jobs that the call claimed, of the queue that each is of, in the order of their claims.
 local function read_claimed(held, token)
@@ -20,19 +22,19 @@ local function read_claimed(held, token)
   return claimed
 end
 
-function answer_again(queues, held, token, now, lost, woken)
-  local rows, watched, claimed = {}, {}, read_claimed(held, token)
+function answer_again(queues, held, token, now, last)
+  local rows, watched, told, claimed = {}, {}, {}, read_claimed(held, token)
   for index, queue in ipairs(queues) do
     local records = claimed[queue.name] or {}
     table.sort(records, Hold.is_older)
     for _, each in ipairs(records) do
       add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
+      tell_journal(told, each.id, each, #rows / WIDTH)
       if lines.is_suspect(each) then
         local n = #watched
         watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0
       end
     end
   end
-  local answer = { now, next_due(), lost, woken, {}, rows, {} }
-  return watched[1] and suspects.tell(answer, { watched = watched, lonely = {} }) or answer
+  return { now, next_due(), last[2], last[3], {}, rows, {}, watched, {}, last[4] or {}, told }
 end

@@ -17,7 +17,7 @@ function choose(plan, line, i)
   local id, text = line.ids[i], line.records[i]
   if not text or line.entries[i] ~= id then return nil end
   local name, _, at, flags = plain.read(text)
-  if name ~= line.queue then return nil end
+  if name ~= line.queue or flags % (2 * FLAG.JOURNAL) >= FLAG.JOURNAL then return nil end
   local has_body = flags % (2 * FLAG.BODY) >= FLAG.BODY
   local size = has_body and plain.size(text, at) or not has_body and #text - at + 1
   local created, attempts = plain.count(text)

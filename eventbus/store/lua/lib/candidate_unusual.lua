@@ -1,5 +1,5 @@
---needs base candidate codec entry fields format lines marks record
---exports read_body choose_unusual name_holder
+--needs base candidate codec entry fields format journal lines marks record
+--exports read_body tell_journal choose_unusual name_holder
 -- A candidate that is not plain: a member or a root of a tree, one that was tried before, or none at all. Writes nothing.
 
 -- A member without a body of its own is told what its root was given, read once for all of them.
@@ -20,6 +20,14 @@ end
 local function drop(plan, line)
   line.dropped, plan.is_unusual = line.dropped + 1, true
   return 0
+end
+
+-- Adds the journal and the inbox of a claim to the list, if it has them; returns their size.
+function tell_journal(list, id, record, place)
+  if not record.inbox and bit.band(record.flags, FLAG.JOURNAL) == 0 then return 0 end
+  local size
+  list[#list + 1], size = journals.read(id, place)
+  return size
 end
 
 -- Reads one candidate into `plan`; returns its size in bytes, nil where its line does not admit it (`suspects.lua`). An entry that its record does not explain is odd, unless
@@ -43,8 +51,8 @@ function choose_unusual(plan, line, i)
   if line.admit and not line.admit(id, record) then return nil end
   add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
   plan.ids[#plan.ids + 1] = id
-  if record.root or record.tree or record.waited then plan.named[id] = record end
-  return #body
+  if record.root or record.tree or record.waited or record.listens then plan.named[id] = record end
+  return #body + tell_journal(plan.journals, id, record, #plan.ids)
 end
 
 -- A root that stops is claimed knowing it.
@@ -54,5 +62,5 @@ function name_holder(id, record, token, now)
     record.token, record.claimed = token, now
     redis.call('SET', job_root .. id, codec.encode(record)) -- as it was read in this call
   end
-  if record.waited then clear(id, 'waited') end -- last: it may change the record
+  if record.waited or record.listens then clear(id, 'waited', 'listens') end -- last: it may change the record
 end

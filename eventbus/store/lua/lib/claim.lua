@@ -8,7 +8,7 @@ local AHEAD = 400 -- entries that one call reads past those that it asked for: s
 local function begin_plan()
   return {
     ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {},
-    watched = {}, lonely = {},
+    watched = {}, lonely = {}, journals = {},
     budget = { left = AHEAD },
   }
 end

@@ -11,7 +11,7 @@ local NAMES = {
 }
 local CODES = {}
 for code = 0, 6 do CODES[NAMES[code]] = code end
-local KNOWN = FLAG.MORE + FLAG.BODY + FLAG.RESULT + FLAG.STOP + FLAG.MEMBER + FLAG.SIDE
+local KNOWN = FLAG.MORE + FLAG.BODY + FLAG.RESULT + FLAG.JOURNAL + FLAG.STOP + FLAG.MEMBER + FLAG.SIDE
 local LONGEST = 4294967295
 
 -- The fields that stand in the record; all others stand in `more:<id>`.

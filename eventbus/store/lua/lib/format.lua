@@ -16,14 +16,15 @@
 --   states  0 waiting, also while a worker holds it; 1 completed; 2 failed; 3 cancelled; 4 delayed; 5 parked;
 --           6 waits for others; 8 is 0 of a record that names its holder
 --   flags   1 MORE: `more:<id>` has what is unusual; 2 BODY; 4 RESULT: `result:<id>` has its outcome, or what the
---           outcome will be; 16 STOP: of a root, its tree stops; 32 MEMBER; 128 SIDE: it may have progress, a log,
---           waiters or checkpoints; 8 and 64 are for later releases: a job with them is not run, but parked
+--           outcome will be; 8 JOURNAL: it has a journal; 16 STOP: of a root, its tree stops; 32 MEMBER; 128 SIDE: it may
+--           have progress, a log, waiters, checkpoints, an inbox or live texts; 64 is for later releases: a job with it is
+--           not run, but parked
 --
--- A plain record is waiting, and has no flags but BODY and SIDE. The functions of this file read and change it by place.
+-- A plain record is waiting, and has no flags but BODY, JOURNAL and SIDE. The functions of this file read and change it by place.
 SMALL = 256 -- longer bodies and results have keys of their own: a settle would copy them
-FLAG = { MORE = 1, BODY = 2, RESULT = 4, STOP = 16, MEMBER = 32, SIDE = 128 }
+FLAG = { MORE = 1, BODY = 2, RESULT = 4, JOURNAL = 8, STOP = 16, MEMBER = 32, SIDE = 128 }
 plain = {}
-local IS_PLAIN = { [0] = true, [FLAG.BODY] = true, [FLAG.SIDE] = true, [FLAG.BODY + FLAG.SIDE] = true }
+local IS_PLAIN = { [0] = true, [2] = true, [8] = true, [10] = true, [128] = true, [130] = true, [136] = true, [138] = true }
 
 -- Sets flags of a record. Returns whether there is one.
 function add_flag(id, flag)
@@ -32,6 +33,18 @@ function add_flag(id, flag)
   local all = bit.bor(flags, flag)
   if all ~= flags then redis.call('SETRANGE', job_root .. id, 1, string.char(all)) end
   return true
+end
+
+-- The flags of an open job, and how many attempts it has ended as far as its record says; nil if there is none.
+function plain.read_head(id)
+  local first, flags, _, _, _, _, _, _, attempts = string.byte(try('GETRANGE', job_root .. id, 0, 8) or '', 1, 9)
+  if not attempts or first ~= 32 and first ~= 40 then return nil end
+  return flags, attempts
+end
+
+-- No attempt has ended yet.
+function plain.reset_attempts(id)
+  redis.call('SETRANGE', job_root .. id, 8, '\0')
 end
 
 -- Whether a later release wrote the record, in a format to come.

@@ -71,7 +71,8 @@ function quarantine(id, queue, why, now)
   end
   -- It goes when its tree does, with all that may stand beside it; and the members of a root do not start.
   local size = redis.call('EXISTS', key('body', id)) == 1 and 0 or nil
-  local head = { state = 'waiting', flags = FLAG.RESULT + FLAG.SIDE, created = now, queue = record.queue, root = record.root, size = size }
+  local flags = FLAG.RESULT + FLAG.SIDE + (redis.call('EXISTS', key('journal', id)) == 1 and FLAG.JOURNAL or 0)
+  local head = { state = 'waiting', flags = flags, created = now, queue = record.queue, root = record.root, size = size }
   redis.call('SET', name, codec.encode(head))
   change(id, 'why', string.sub(why, 1, 64))
   if record.tree then change(id, 'tree', 1, 'stop', 'failed') end

@@ -1,4 +1,4 @@
---needs base delays fields finish hold lines putting_off ready record trees verdict
+--needs base delays fields finish hold journal lines putting_off ready record trees verdict
 --exports complete_rows write_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 
@@ -30,6 +30,25 @@ local function settle_retry(row, now, retried, delayed)
   end
 end
 
+-- Sleeps until a time, until it is sent a signal, or both. It has got on, so its trouble is forgotten. text: how many
+-- signals it knows of, or '' if it listens to none; one that came since wakes it at once.
+local function suspend(row, record, now, lists)
+  local listens, wakes = row.text ~= '' and 1 or nil, row.delay >= 0
+  clear(row.id, 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts')
+  record.stalls, record.spared = nil, nil
+  if listens and journals.count_signals(row.id) > (tonumber(row.text) or 0) then
+    change(row.id, 'token', false, 'attempts', 0)
+    lines.unlisted[row.id] = 'nowhere'
+    push(lists.retried, record.queue, record)
+    return
+  end
+  change(row.id, 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', Hold.time(row.hold))
+  if listens then change(row.id, 'listens', 1) end
+  if not wakes then return end
+  change(row.id, 'due', now + row.delay)
+  push(lists.delayed, record.queue, now + row.delay, row.id)
+end
+
 local function settle_row(row, record, key_ttl, now, lists)
   if row.state == 'delayed' then
     settle_retry(row, now, lists.retried, lists.delayed)
@@ -38,6 +57,8 @@ local function settle_row(row, record, key_ttl, now, lists)
     lines.unlisted[row.id] = 'nowhere'
     record.time, record.place = Hold.time(row.hold), Hold.place(row.hold)
     lists.backs[#lists.backs + 1] = record
+  elseif row.state == 'suspended' then
+    suspend(row, record, now, lists)
   elseif row.state == 'parked' then
     change(row.id, 'state', 'parked', 'token', false, 'why', string.sub(row.text, 1, 64), 'began', Hold.time(row.hold))
     if not try('ZADD', key('parked', record.queue), now, row.id) then put_off(row.id, now, record.queue) end

@@ -76,11 +76,9 @@ function suspects.keep_room(plan, room, lease)
   for i = 1, #plan.watched, 3 do clear(plan.watched[i], 'room') end
 end
 
--- What the worker is told, behind the answer of every turn: id, cap, fatal of those that it claims, and the indexes of
--- the queues whose heads need room.
-function suspects.tell(answer, plan)
+-- The indexes of the queues whose heads need room.
+function suspects.list_lonely(plan)
   local indexes = {}
   for i, each in ipairs(plan.lonely) do indexes[i] = each.index end
-  answer[#answer + 1], answer[#answer + 2] = plan.watched, indexes
-  return answer
+  return indexes
 end

@@ -60,9 +60,10 @@ function break_tree(top, by, kind, id, now)
   end
 end
 
--- Whether a job waits although nothing says for what.
+-- Whether a job waits although nothing says for what. Who listens may wait for a signal.
 function waits_for_nothing(id)
-  return not freed[id] and redis.call('EXISTS', key('needs', id)) == 0 and (peek(id) or {}).state == 'waiting-children'
+  if freed[id] or redis.call('EXISTS', key('needs', id)) == 1 then return false end
+  return (peek(id) or {}).state == 'waiting-children' and not try('HGET', key('more', id), 'listens')
 end
 
 -- `id` needs `child` no more.

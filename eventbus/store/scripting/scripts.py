@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.store.linker import Part, link, parse_part
+from eventbus.store.scripting.linker import Part, link, parse_part
 
 __all__ = ["Script", "list_scripts", "load_script", "pack", "read_part", "read_script"]
 

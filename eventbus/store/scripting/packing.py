@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
-from eventbus.store.script_rows import (
-    JOIN,
-    AddAnswer,
-    AddQueue,
-    AddRow,
-    AddVerdict,
-    ClaimRow,
-    PlainRow,
-    TurnAnswer,
-    WatchRow,
-)
+from eventbus.store.scripting.script_rows import JOIN, AddAnswer, AddQueue, AddRow, AddVerdict, PlainRow
+from eventbus.store.scripting.turn_rows import AppendRefusal, ClaimRow, JournalRow, TurnAnswer, WatchRow
 
-__all__ = ["AddRows", "join_arguments", "read_added", "read_turn"]
+__all__ = ["AddRows", "Append", "flatten_appends", "join_arguments", "read_added", "read_turn"]
 
 
 class AddRows:
@@ -101,10 +92,35 @@ def read_turn(answer: list[Any], *, token: str) -> TurnAnswer:
     """Read the answer of `turn.lua`; `token` is that of its claims."""
     flat = answer[5]
     claims = [ClaimRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
-    met = answer[7:]  # it met suspects: those that it claims, and queues
-    rows = met[0] if met else ()
-    watches = [WatchRow(*rows[i : i + 3]) for i in range(0, len(rows), 3)]
-    lonely = met[1] if met else ()
-    return TurnAnswer(
-        *answer[:5], token=token, claims=claims, foreign=answer[6], watches=watches, lonely=lonely
+    plain = TurnAnswer(*answer[:5], token=token, claims=claims, foreign=answer[6])
+    if len(answer) == 7:
+        return plain
+    watches, lonely, refused, journals = answer[7:]
+    return plain._replace(
+        watches=[WatchRow(*watches[i : i + 3]) for i in range(0, len(watches), 3)],
+        lonely=lonely,
+        refusals=[AppendRefusal(*refused[i : i + 3]) for i in range(0, len(refused), 3)],
+        journals=[JournalRow(*each) for each in journals],
     )
+
+
+class Append(NamedTuple):
+    """What one job appends: entries, live texts by name, and the signals that the entries take over."""
+
+    id: str
+    token: str
+    place: int
+    entries: Sequence[str]
+    live: Mapping[str, str]
+    taken: Sequence[str]
+
+
+def flatten_appends(appends: Sequence[Append]) -> list[Any]:
+    """Return the arguments of appends: an `AppendRow` for each, then of all of them the live texts, the signals, the entries."""
+    flat: list[Any] = []
+    for each in appends:
+        flat += (each.id, each.token, each.place, len(each.live), len(each.taken), len(each.entries))
+    flat += chain.from_iterable(chain.from_iterable(each.live.items()) for each in appends)
+    flat += chain.from_iterable(each.taken for each in appends)
+    flat += chain.from_iterable(each.entries for each in appends)
+    return flat

@@ -6,8 +6,7 @@ that order (a test compares them). `''` stands for an absent value; times and de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 __all__ = [
     "JOIN",
@@ -19,7 +18,6 @@ __all__ = [
     "AddVerdict",
     "AnnounceQueue",
     "CancelRow",
-    "ClaimRow",
     "EdgeRow",
     "GroupRemoval",
     "JobRow",
@@ -31,14 +29,10 @@ __all__ = [
     "QueueLook",
     "QueueRow",
     "SaveRow",
-    "SettleRow",
     "StallRow",
     "SweepQueue",
     "TreeHead",
     "TreeMember",
-    "TurnAnswer",
-    "TurnQueue",
-    "WatchRow",
 ]
 
 JOIN = 0
@@ -106,78 +100,6 @@ class AddAnswer(NamedTuple):
 
     widths: list[int]
     verdicts: list[AddVerdict]
-
-
-Idle: TypeAlias = Literal[0, 1, 2, 3]
-"""Whether a worker is idle: 0 no, 1 yes unless its turn claims something, 2 as an earlier turn said, 3 no more."""
-
-
-class TurnQueue(NamedTuple):
-    """A queue of one turn: how many jobs may be claimed from it, and how long its ended jobs are kept."""
-
-    queue: str
-    quota: int
-    keep_completed: int
-    age_completed: int
-    keep_failed: int
-    age_failed: int
-    key_ttl: int
-
-
-class SettleRow(NamedTuple):
-    """The outcome of one attempt, under its lease. `state` is the state that the job goes to."""
-
-    id: str
-    token: str
-    state: str
-    attempts: int | str
-    text: str
-    delay: int
-
-
-class ClaimRow(NamedTuple):
-    """One claimed job; `queue` is the place of its queue in the turn, counted from 1."""
-
-    id: str
-    queue: int
-    body: str
-    attempts: int
-    stalls: int
-    created: int
-    due: int
-    stop: str
-    """Why the tree of this root stops: `failed`, `cancelled` or `timeout`; `''` for every other job."""
-
-
-class WatchRow(NamedTuple):
-    """A claimed suspect: at most `cap` may be watched together; it ran `fatal` ms at most when it was blamed last."""
-
-    id: str
-    cap: int
-    fatal: int
-
-
-class TurnAnswer(NamedTuple):
-    """The answer to one turn.
-
-    `next_due` is -1 when no job is delayed. `lost` are the ids of settled jobs whose lease was lost,
-    `woken` the queues of the wakes that were taken. `more` are the places of queues that have further
-    ready jobs, counted from 1. `token` proves the leases of `claims`.
-    """
-
-    now: int
-    next_due: int
-    lost: list[str]
-    woken: list[str]
-    more: list[int]
-    token: str
-    claims: list[ClaimRow]
-    foreign: list[str]
-    """Queues whose waiting jobs cannot be read, because another program's value stands in their place."""
-    watches: Sequence[WatchRow] = ()
-    """Those of the claims that are suspects."""
-    lonely: Sequence[int] = ()
-    """The places of queues whose next suspect needs a worker for itself."""
 
 
 class LeaseRow(NamedTuple):

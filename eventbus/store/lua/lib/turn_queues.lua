@@ -1,0 +1,27 @@
+--needs base book
+--exports read_queues retain_some
+-- The queues of a turn.
+
+-- Returns them in their order, and by their names; nil where the shard was not opened.
+function read_queues(count)
+  local queues, names, by_name = {}, {}, {}
+  for i = 1, count do
+    local queue = { name = take(), quota = take(), index = i }
+    queue.keep_completed, queue.age_completed = take(), take()
+    queue.keep_failed, queue.age_failed, queue.key_ttl = take(), take(), take()
+    queues[i], names[i], by_name[queue.name] = queue, queue.name, queue
+  end
+  local flags = book.read(names)
+  if not flags then return nil end
+  for i, queue in ipairs(queues) do queue.flags = flags[i] end
+  return queues, by_name
+end
+
+-- Calls `retain` with each queue of which jobs ended. Where few ended, one turn of eight asks; the time decides which, for
+-- calls that settle may all have even numbers. The second argument: whether it is the eighth.
+function retain_some(queues, now, retain)
+  for i, queue in ipairs(queues) do
+    local most = math.max(queue.completed or 0, queue.failed or 0, queue.cancelled or 0)
+    if most >= 8 or most > 0 and (now + i) % 8 == 0 then retain(queue, (now + i) % 8 == 0) end
+  end
+end

@@ -1,0 +1,46 @@
+-- Sends a signal to a job: its inbox keeps it until an entry of the job's journal takes it. A job that sleeps and
+-- listens wakes up.
+-- Repeat-safe: the sender makes the signal's id, and one that is there already changes nothing. One that was taken before
+-- its repeat came stands there again: the id in the journal tells.
+-- The first write is one that a full server refuses.
+-- flags: none
+-- KEYS: the shard's book, and a key that never exists
+-- head: now id signal name payload
+-- answer: sent | unknown (no record) | ended | stopping (its tree stops) | full (too many signals are not taken yet) |
+--   foreign (somebody else's value stands in the place of its inbox)
+--include base book guard delays fields format journal putting_off ready record waking
+
+local MOST, BYTES = 1000, 1048576 -- of an inbox
+local SLEEPS = { delayed = true, ['waiting-children'] = true }
+local now = read_now(take())
+local id, signal, name, payload = take(), take(), take(), take()
+local record = fetch(id)
+if not record then return 'unknown' end
+if record.ended then return 'ended' end
+if record.stop then return 'stopping' end
+
+local inbox = key('inbox', id)
+local text = try('HGET', inbox, signal)
+if text == nil then return 'foreign' end
+if text then return 'sent' end
+local order, bytes = journals.count_signals(id) + 1, tonumber(try('HGET', inbox, '#b') or 0) or 0
+text = whole(order) .. ' ' .. name .. ' ' .. payload
+if redis.call('HLEN', inbox) >= MOST + 2 or bytes > 0 and bytes + #text > BYTES then return 'full' end
+
+redis.call('HSET', inbox, signal, text, '#', whole(order), '#b', whole(bytes + #text))
+change(id, 'inbox', 1)
+add_flag(id, FLAG.SIDE)
+if record.listens and SLEEPS[record.state] then
+  local ready, queue = {}, record.queue
+  if record.state == 'delayed' then
+    redis.call('ZREM', key('delayed', queue), id)
+    delays.forget(queue)
+  end
+  redis.call('DEL', key('needs', id))
+  clear(id, 'listens')
+  set_waiting(id)
+  record.id = id
+  line_up(ready, queue, record)
+  place_ready(ready, now, put_off)
+end
+return 'sent'

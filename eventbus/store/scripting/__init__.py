@@ -1,0 +1,1 @@
+"""The scripts in the server: their texts, and what they are sent and answer."""
