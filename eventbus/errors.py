@@ -13,6 +13,7 @@
     │   └── QueueFull               the queue is at its `max_waiting`
     ├── UnknownJob                  the server has no record of the job (any more), or the id is not a job's
     ├── ResponseTimeout             no outcome within `reply_timeout`; the job goes on
+    ├── SignalRefused               a job did not take a signal
     ├── ProviderStopped             the provider stopped while the caller waited
     ├── ProcessDied                 the process that ran a handler ended before its handler did
     └── JobError                    the recorded outcome of a job that did not complete
@@ -44,6 +45,7 @@ __all__ = [
     "ProviderStopped",
     "QueueFull",
     "ResponseTimeout",
+    "SignalRefused",
     "StalledError",
     "StoreCorrupt",
     "StoreError",
@@ -179,6 +181,27 @@ class UnknownJob(EventBusError):
             "raise keep_completed or keep_failed to ask for outcomes later"
         )
         self.job_id = job_id
+
+
+class SignalRefused(EventBusError):
+    """A job did not take a signal.
+
+    `reason` is `ended` (the job), `stopping` (its tree is being cancelled or rolled back), `full` (it has 1,000 signals, or
+    1 MiB of them, that it has not taken yet) or `foreign` (another program's value stands in the place of its inbox).
+    """
+
+    def __init__(self, job_id: str, name: str, reason: str) -> None:
+        super().__init__(f"signal {name} was not sent to job {job_id}: {_UNTAKEN.get(reason, reason)}")
+        self.job_id = job_id
+        self.reason = reason
+
+
+_UNTAKEN = {
+    "ended": "the job has ended",
+    "stopping": "its tree is being cancelled or rolled back",
+    "full": "it has 1,000 signals, or 1 MiB of them, that it has not taken yet; try again later",
+    "foreign": "another program's value stands in the place of its inbox",
+}
 
 
 class ResponseTimeout(EventBusError):

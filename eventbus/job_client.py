@@ -13,10 +13,12 @@ from typing import Any
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Tree, parts_of, rows_of
 from eventbus.engine.job import Job
+from eventbus.errors import SignalRefused, StoreCorrupt, UnknownJob, UsageError
 from eventbus.handlers.extension import Extension
 from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
 from eventbus.model.durations import Duration
+from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest, payload_digest
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, Outcome, SaveRow
@@ -24,6 +26,7 @@ from eventbus.store.tree_store import PAGE, TreePage
 
 __all__ = ["JobClient"]
 
+_JOURNAL_PAGE = 500
 _PATIENCE = 30.0
 """Seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here."""
 
@@ -131,6 +134,88 @@ class JobClient:
             job.id, job.token, saves=_saves(saved), acknowledges=acknowledges, deadline=_deadline()
         )
         return status == "ok"
+
+    async def append(
+        self,
+        job: Job,
+        entries: Sequence[str],
+        *,
+        live: Mapping[str, str] | None = None,
+        taken: Sequence[str] = (),
+    ) -> str:
+        """Append entries to the journal of a job that runs here, under its lease; return when they are recorded.
+
+        `live` are texts by name that replace those of before, and `taken` are ids of signals that the entries take over,
+        so that no later run is given them. All of it is recorded together. Entries of several calls may be appended at a
+        time, in the order of the calls.
+
+        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, and nothing was recorded.
+        Raises UsageError if the job does not run in this process, and StoreCorrupt if somebody else changed the journal.
+        """
+        worker = self._life.worker
+        if worker is None:
+            raise UsageError(f"job {job.id} does not run here, so this process cannot append to its journal")
+        await self.read_journal(job)
+        word = await worker.append(job, entries, live=live or {}, taken=taken)
+        if word == "torn":
+            raise StoreCorrupt(
+                f"the journal of job {job.id} has other entries than this worker has appended; nothing was recorded"
+            )
+        return word
+
+    async def read_journal(self, job: Job) -> list[str]:
+        """Return the whole journal of a claimed job; reads what its claim did not bring."""
+        journals = self._life.running("read a journal").store.journals
+        while job.unread > 0:
+            first = len(job.journal)
+            page = await journals.entries(job.id, first=first, limit=_JOURNAL_PAGE, deadline=_deadline())
+            if first == len(job.journal):  # otherwise another call has read it meanwhile
+                job.journal += page
+                job.unread = job.unread - len(page) if page else 0
+        return job.journal
+
+    async def journal(self, job_id: str, *, first: int = 0, limit: int = 200) -> list[str]:
+        """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted from 0."""
+        journals = self._life.running("read a journal").store.journals
+        return list(await journals.entries(job_id, first=first, limit=limit, deadline=_deadline()))
+
+    async def live(self, job_id: str, name: str) -> str | None:
+        """Return a live text of any job, as it was appended last; None if there is none."""
+        journals = self._life.running("read a live text").store.journals
+        return await journals.live(job_id, name, deadline=_deadline())
+
+    async def signal(
+        self,
+        job_id: str,
+        name: str,
+        payload: str = "null",
+        *,
+        signal: str = "",
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Send a signal to a job, which keeps it until an entry of its journal takes it; a sleeping job wakes up.
+
+        `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who sends the same
+        one again sends none, as long as no entry has taken it. By default it is fresh.
+
+        Raises UnknownJob, UsageError for a name that is none, SignalRefused if the job cannot take it, and StoreError.
+        """
+        if not name or not name.isprintable() or " " in name:
+            raise UsageError(
+                f"{shown(name)} is no name of a signal: it is empty, or has spaces or control characters"
+            )
+        journals = self._life.running("send a signal").store.journals
+        word = await journals.signal(
+            job_id,
+            signal=signal or secrets.token_hex(8),
+            name=name,
+            payload=payload,
+            deadline=self.settings.deadline(call_timeout),
+        )
+        if word == "unknown":
+            raise UnknownJob(job_id)
+        if word != "sent":
+            raise SignalRefused(job_id, name, word)
 
     async def spawn(
         self,

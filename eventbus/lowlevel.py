@@ -9,7 +9,7 @@ from eventbus.admin.inspector import FailureReport, Inspector, JobReport
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
-from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry
+from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry, suspend
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.job_client import JobClient
 from eventbus.model import clock
@@ -20,6 +20,7 @@ from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 from eventbus.settings.keywords import check_priority
+from eventbus.store.journal_store import Signal
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
 from eventbus.store.tree_store import PAGE_BYTES, TreePage
 from eventbus.telemetry.failure import (
@@ -76,6 +77,7 @@ __all__ = [
     "Policy",
     "Retention",
     "Settle",
+    "Signal",
     "Tree",
     "TreeMember",
     "TreePage",
@@ -115,6 +117,7 @@ __all__ = [
     "revive",
     "seconds",
     "shown",
+    "suspend",
     "trace_facts",
     "trace_id_of",
     "traceparent_of",

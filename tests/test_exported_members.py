@@ -42,6 +42,7 @@ def test_the_front_door_offers_just_this() -> None:
         "ProviderStopped",
         "QueueFull",
         "ResponseTimeout",
+        "SignalRefused",
         "Retry",
         "StalledError",
         "StoreCorrupt",

@@ -6,7 +6,21 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Job", "Settle", "cancel", "cancelled", "complete", "fail", "give_back", "later", "park", "retry"]
+from eventbus.store.journal_store import Signal
+
+__all__ = [
+    "Job",
+    "Settle",
+    "cancel",
+    "cancelled",
+    "complete",
+    "fail",
+    "give_back",
+    "later",
+    "park",
+    "retry",
+    "suspend",
+]
 
 
 class Job(msgspec.Struct, gc=False):
@@ -27,6 +41,14 @@ class Job(msgspec.Struct, gc=False):
     claimed_ms: int
     stop: str = ""
     """For the root of a stopped tree the cause: `failed`, `cancelled` or `timeout`. Empty for every other job."""
+    journal: list[str] = []
+    """What the job has appended to its journal, in this run and in earlier ones."""
+    unread: int = 0
+    """How many further entries the journal has, because the claim brings only the first ones of a long one."""
+    signals: list[Signal] = []
+    """The signals that the job was sent before its claim, and that no entry has taken, in the order in which they came."""
+    heard: int = 0
+    """How many signals the job was ever sent before its claim."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -35,7 +57,7 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     `counts` says whether this run counts as an attempt that ended in an error.
     """
 
-    state: Literal["completed", "failed", "cancelled", "delayed", "waiting", "parked"]
+    state: Literal["completed", "failed", "cancelled", "delayed", "waiting", "parked", "suspended"]
     text: str = ""
     delay_ms: int = 0
     counts: bool = False
@@ -74,6 +96,19 @@ def cancel(text: str) -> Settle:
 def park(why: str) -> Settle:
     """Set the job aside until a worker that can run it comes. It counts neither an attempt nor a stall."""
     return Settle("parked", why)
+
+
+def suspend(*, delay_ms: int | None = None, heard: int | None = None) -> Settle:
+    """Let the job sleep without a worker, and run it again after `delay_ms` or as soon as it is sent a signal.
+
+    At least one of the two must be given. `heard` is how many signals the job knows of (`Job.heard`): one that came
+    later wakes it at once. With None no signal wakes it. The sleep forgets earlier attempts and stalls, because the job got
+    on.
+    """
+    if delay_ms is None and heard is None:
+        raise ValueError("nothing would wake the job: give delay_ms, heard, or both")
+    listens = "" if heard is None else str(heard)
+    return Settle("suspended", listens, -1 if delay_ms is None else max(0, delay_ms))
 
 
 def give_back() -> Settle:

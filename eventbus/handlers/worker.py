@@ -16,12 +16,13 @@ lifespans around one that hangs cannot be left either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Wait
 from eventbus.engine.health import Health
+from eventbus.engine.job import Job
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped
@@ -203,6 +204,12 @@ class EventWorker:
         while empty < 2:
             await flush()
             empty = empty + 1 if await self._worker.claimer.look_through() else 0
+
+    def append(
+        self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]
+    ) -> asyncio.Future[str]:
+        """Append to the journal of a job that runs in this worker; see `AppendQueue.put`."""
+        return self._worker.claimer.append(job, entries, live=live, taken=taken)
 
     async def note_progress(self, job_id: str, token: str, progress: str) -> None:
         """Record a job's progress, JSON text, for its context, under the lease that `token` proves.

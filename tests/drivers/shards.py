@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from drivers.records import change_record
 
 from eventbus.store.keys import TIME_DIGITS
 from eventbus.store.queries import Cursor
-from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.script_rows import (
     AddQueue,
     AddRow,
@@ -100,6 +100,7 @@ class Shard:
         is_alone: bool = False,
         pool: str = "pool",
         idle: Idle = 0,
+        appends: Sequence[Append] = (),
     ) -> TurnAnswer:
         """The worker's next turn, or its turn number `call`."""
         self._calls[worker] = self._calls[worker] + 1 if call is None else call
@@ -116,6 +117,36 @@ class Shard:
             max_bytes=max_bytes,
             queues=queues,
             settles=settles,
+            appends=appends,
+            now=self.now,
+        )
+
+    async def append(
+        self,
+        claim: ClaimRow | str,
+        token: str,
+        place: int,
+        *entries: str,
+        live: Mapping[str, str] | None = None,
+        taken: Sequence[str] = (),
+        worker: str = "w",
+    ) -> tuple[str, int]:
+        """Append to a journal; return the word and the length of a refusal, `ok` and 0 otherwise."""
+        job = claim if isinstance(claim, str) else claim.id
+        rows = [Append(job, token, place, entries, live or {}, taken)]
+        answer = await self.turn(want=0, worker=worker, appends=rows)
+        return next(((each.word, each.length) for each in answer.refusals), ("ok", 0))
+
+    async def signal(
+        self, job: str, name: str = "go", payload: str = "1", *, signal: str | None = None
+    ) -> str:
+        """Send a new signal, or the one that `signal` names once more."""
+        return await self.store.journals.signal(
+            job,
+            signal=signal or secrets.token_hex(4),
+            name=name,
+            payload=payload,
+            deadline=_FAR,
             now=self.now,
         )
 

@@ -25,12 +25,14 @@ and the jobs are rescued), `dies-before-settle` (the job runs again: handlers ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import anyio
 import msgspec
 
+from eventbus.engine.claiming.append_queue import AppendQueue
+from eventbus.engine.claiming.claimed_jobs import claimed_jobs
 from eventbus.engine.claiming.due_timer import DueTimer
 from eventbus.engine.claiming.handed_jobs import HandedJobs
 from eventbus.engine.claiming.lane import Lane
@@ -78,6 +80,7 @@ class Claimer:
         self.answered: float | None = None
         """When a turn was last answered, in monotonic seconds; None before the first answer."""
         self.settles: SettleQueue = SettleQueue(self._cost_of)
+        self._appends = AppendQueue()
         self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store
         self._consumers = consumers
@@ -122,6 +125,14 @@ class Claimer:
         """Ask these queues in the next turns, because they may have work; others' queues are ignored."""
         self._rotation.note(queue for queue in queues if queue in self._consumers)
         self._poke()
+
+    def append(
+        self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]
+    ) -> asyncio.Future[str]:
+        """Append to the journal of a running job; see `AppendQueue.put`."""
+        appended = self._appends.put(job, entries, live=live, taken=taken)
+        self._poke()
+        return appended
 
     def start_handed(self, job: Job) -> None:
         """Run a job that was handed to this worker, or give it back if the worker has no slot for it."""
@@ -206,7 +217,8 @@ class Claimer:
                 (self._suspects.find_lonely() or self._rotation.choose(_QUEUES, want)) if want > 0 else []
             )
             enough = _ENOUGH if is_second else 1
-            if not (queues or len(self.settles) >= enough or (self._due.is_due and not is_second)):
+            rows = len(self.settles) + len(self._appends)
+            if not (queues or rows >= enough or (self._due.is_due and not is_second)):
                 break
             await self._turn(lane, queues)
         self._poked.clear()
@@ -219,7 +231,7 @@ class Claimer:
             await self._pay_owed()
 
     async def _turn(self, lane: Lane, asked: list[str]) -> None:
-        settles = self.settles.take()
+        settles, appends = self.settles.take(), self._appends.take()
         asked = self._with_followers(asked, settles)
         want = self._slots.want
         if any(self._consumers[queue].follows for queue in asked):
@@ -251,9 +263,11 @@ class Claimer:
                     max_bytes=_BYTES,
                     queues=queues,
                     settles=[row for _, row in settles],
+                    appends=appends,
                 )
         except BaseException:  # also a cancellation: no settle may be lost
             self.settles.put_back(settles)
+            self._appends.put_back(appends)
             self._rotation.unanswered(asked)
             # The server may have carried it out, or a part of it. Its kept answer does not fit another list of
             # settles, so its number is not used again. The next renewal gives back the jobs that it claimed.
@@ -268,6 +282,7 @@ class Claimer:
                 self.settles.note_refused(row)
             elif self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
+        self._appends.answered(appends, answer.refusals)
         self.handed.answered(idle, answer)
         self._apply(answer, asked, queues)
         lane.done = lane.call  # not before, because the lease thread may look at any moment
@@ -282,24 +297,11 @@ class Claimer:
         self._due.expect(answer.next_due, answer.now)
         self._note_foreign(answer.foreign, asked)
         self.claimed += len(answer.claims)
-        for row in answer.claims:
-            queue = queues[row.queue - 1].queue
-            job = Job(
-                row.id,
-                answer.token,
-                queue,
-                row.body,
-                row.attempts,
-                row.stalls,
-                row.created,
-                row.due,
-                answer.now,
-                row.stop,
-            )
+        for job in claimed_jobs(answer, queues):
             if self._is_draining:
                 self._settle(job, give_back())  # the call that claimed it began before the stop
             else:
-                self.executor.start(job, self._consumers[queue])
+                self.executor.start(job, self._consumers[job.queue])
 
     def _note_foreign(self, found: list[str], asked: list[str]) -> None:
         """Log the queues that cannot be read, each once until it can be."""
@@ -328,7 +330,7 @@ class Claimer:
         """Return whether nothing is under way here but `running` jobs that end, and a turn that asks the queues `asked`."""
         return (
             len(self.executor.running) <= running
-            and not (self.settles or self.handed.is_settling)
+            and not (self.settles or self._appends or self.handed.is_settling)
             and not any(lane.is_busy for lane in self._lanes)
             and not self._rotation.has_others(asked)
             and self._is_open()

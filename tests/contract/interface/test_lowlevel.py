@@ -2,93 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from drivers.lowlevel import Mine, Reading
 
 from eventbus import EventProvider, UnknownJob
-from eventbus.lowlevel import (
-    Consumer,
-    Job,
-    JobClient,
-    Member,
-    Settle,
-    Tree,
-    WorkerServices,
-    complete,
-    describe,
-    fail,
-)
-
-Work = Callable[[Job], Awaitable[Settle | None]]
-
-
-class Reading:
-    """Outcomes of these jobs are their texts."""
-
-    name = "mine"
-    queue = "mine"
-
-    def decode_result(self, text: str) -> Any:
-        return text
-
-    def revive(self, state: str, text: str, job_id: str) -> Exception:
-        return RuntimeError(f"{job_id} {state}: {text}")
-
-
-class Hand:
-    """A consumer that does what the test says."""
-
-    base = queue = "mine"
-    group = ""
-    concurrency = 10
-    follows: Sequence[str] = ("mine",)
-
-    def __init__(self, host: WorkerServices, work: Work) -> None:
-        self.retention = host.retention
-        self._work = work
-
-    def settled(self, job_id: str, state: str, text: str) -> None:
-        pass
-
-    def surround(self) -> None:
-        pass
-
-    def facts(self, job: Job) -> dict[str, Any]:
-        return {}
-
-    def failed(self, job: Job, settle: Settle) -> None:
-        pass
-
-    def timeout_of(self, job: Job) -> float | None:
-        return None
-
-    async def run(self, job: Job) -> Settle | None:
-        return await self._work(job)
-
-    def decide(self, job: Job, error: BaseException) -> Settle:
-        return fail(describe(error, attempts=1))
-
-
-class Mine:
-    """An extension with one queue, and what it saw."""
-
-    queues = ("mine",)
-
-    def __init__(self, provider: EventProvider) -> None:
-        self.jobs: JobClient = provider.jobs
-        self.ran: list[str] = []
-        self.answers: dict[str, Work] = {}
-        provider.jobs.attach(self)
-
-    def make_consumer(self, queue: str, services: WorkerServices) -> Consumer:
-        return Hand(services, self._run)
-
-    async def _run(self, job: Job) -> Settle | None:
-        self.ran.append(job.id)
-        work = self.answers.get(job.id.rpartition("/")[2])
-        return complete(f'"{job.body}"') if work is None else await work(job)
+from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail
 
 
 async def _fails(job: Job) -> Settle:

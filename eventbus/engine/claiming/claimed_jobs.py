@@ -1,0 +1,36 @@
+"""The jobs that a turn claimed, made from its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from eventbus.engine.job import Job
+from eventbus.store.journal_store import read_signals
+from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
+
+__all__ = ["claimed_jobs"]
+
+
+def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue]) -> Iterator[Job]:
+    """Yield the jobs of an answer; `queues` are those that the turn asked."""
+    journals = {each.place: each for each in answer.journals}
+    for place, row in enumerate(answer.claims, 1):
+        queue = queues[row.queue - 1].queue
+        job = Job(
+            row.id,
+            answer.token,
+            queue,
+            row.body,
+            row.attempts,
+            row.stalls,
+            row.created,
+            row.due,
+            answer.now,
+            row.stop,
+        )
+        if journals and (given := journals.get(place)) is not None:
+            job.journal = given.entries
+            job.unread = given.length - len(given.entries)
+            job.signals = read_signals(given.signals)
+            job.heard = given.heard
+        yield job

@@ -1,0 +1,218 @@
+"""Sleeping jobs, and the signals that wake them."""
+
+from __future__ import annotations
+
+import pytest
+from drivers.shards import QUEUE, START, Shard, row, settle
+
+from eventbus.errors import StoreRefused
+from eventbus.store.journal_store import Signal, read_signals
+from eventbus.store.scripting.turn_rows import ClaimRow
+
+
+async def _claim(shard: Shard, job: str = "a") -> tuple[ClaimRow, str]:
+    answer = await shard.turn()
+    (claim,) = answer.claims
+    assert claim.id == job
+    return claim, answer.token
+
+
+async def _sleep(shard: Shard, *, until: int = -1, knows: int | str = "", job: str = "a") -> None:
+    """Claim a job and let it sleep: at most `until` ms, until a signal comes beyond those that it `knows`."""
+    claim, token = await _claim(shard, job)
+    await shard.turn(settle(claim, token, "suspended", str(knows), delay=until), want=0)
+
+
+async def _inbox(shard: Shard) -> list[Signal]:
+    (journal,) = (await shard.turn()).journals
+    return read_signals(journal.signals)
+
+
+async def test_a_job_sleeps_for_a_time(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, until=500)
+    assert await shard.state("a") == "delayed"
+    assert (await shard.turn()).next_due == START + 500
+    shard.now += 499
+    assert (await shard.turn()).claims == []
+    shard.now += 1
+    claim, _ = await _claim(shard)
+    assert (claim.attempts, claim.stalls) == (0, 0)
+    assert await shard.command("EXISTS", shard.key("log", "a")) == 0, "sleeping is no error"
+
+
+async def test_a_signal_does_not_wake_who_listens_to_none(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, until=500)
+    assert await shard.signal("a") == "sent"
+    assert (await shard.turn()).claims == []
+    shard.now += 500
+    assert [each.name for each in await _inbox(shard)] == ["go"]
+
+
+@pytest.mark.parametrize("until", [-1, 500])
+async def test_a_signal_wakes_a_job_that_listens(shard: Shard, until: int) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, until=until, knows=0)
+    assert await shard.state("a") == ("waiting-children" if until < 0 else "delayed")
+    assert (await shard.turn()).claims == []
+    assert await shard.signal("a", "verdict", '{"ok": true}', signal="s1") == "sent"
+    assert await shard.members("delayed") == []
+    assert await shard.members("due", "") == []
+    answer = await shard.turn()
+    (journal,) = answer.journals
+    assert journal.heard == 1
+    assert read_signals(journal.signals) == [Signal("s1", 1, "verdict", '{"ok": true}')]
+    assert [each.id for each in answer.claims] == ["a"]
+
+
+async def test_a_signal_wakes_a_worker(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.announce()
+    await _sleep(shard, knows=0)
+    await shard.turn()
+    await shard.signal("a")
+    assert await shard.members("wake", "pool") == [QUEUE]
+
+
+@pytest.mark.parametrize("until", [-1, 500])
+async def test_a_signal_that_came_before_the_sleep_wakes_at_once_unless_it_was_known(
+    shard: Shard, until: int
+) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    await shard.signal("a")
+    answer = await shard.turn(settle(claim, token, "suspended", "0", delay=until))
+    assert [each.id for each in answer.claims] == ["a"], "in the same call"
+    await shard.turn(settle(claim, answer.token, "suspended", "1", delay=until))
+    assert await shard.state("a") != "waiting", "it knows of the one"
+    await shard.signal("a")
+    assert [each.order for each in await _inbox(shard)] == [1, 2]
+
+
+async def test_a_signal_stays_until_an_entry_takes_it(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    await shard.signal("a", signal="s1")
+    await shard.signal("a", signal="s2")
+    await shard.turn(settle(claim, token, "waiting", ""), want=0)
+    answer = await shard.turn()
+    assert [each.id for each in read_signals(answer.journals[0].signals)] == ["s1", "s2"]
+    await shard.append("a", answer.token, 0, "took s1", taken=["s1"])
+    await shard.append("a", answer.token, 0, "took s1", taken=["s1"])  # once more
+    await shard.turn(settle(claim, answer.token, "waiting", ""), want=0)
+    (journal,) = (await shard.turn()).journals
+    assert ([each.id for each in read_signals(journal.signals)], journal.heard) == (["s2"], 2)
+    assert await shard.command("HGET", shard.key("inbox", "a"), "#b") == str(len("2 go 1"))
+
+
+async def test_a_signal_that_is_sent_twice_is_one(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, knows=0)
+    assert await shard.signal("a", signal="s1") == "sent"
+    assert await shard.signal("a", signal="s1") == "sent"
+    answer = await shard.turn()
+    assert len(answer.claims) == 1
+    assert len(read_signals(answer.journals[0].signals)) == 1
+    assert answer.journals[0].heard == 1
+
+
+async def test_a_signal_to_an_unknown_or_ended_job_is_refused(shard: Shard) -> None:
+    assert await shard.signal("a") == "unknown"
+    await shard.add(row("a"))
+    await shard.run("completed")
+    assert await shard.signal("a") == "ended"
+    assert await shard.command("EXISTS", shard.key("inbox", "a")) == 0
+
+
+async def test_a_full_inbox_refuses(shard: Shard) -> None:
+    await shard.add(row("a"), row("b"))
+    for n in range(1000):
+        assert await shard.signal("a", signal=f"s{n}") == "sent"
+    assert await shard.signal("a") == "full"
+    assert await shard.signal("a", signal="s5") == "sent", "that one is there"
+    assert await shard.signal("b", payload="." * (1 << 20)) == "sent", "one of any size"
+    assert await shard.signal("b") == "full"
+    answer = await shard.turn(max_bytes=1 << 30)
+    await shard.append("a", answer.token, 0, "took two", taken=["s1", "s2"])
+    assert [await shard.signal("a") for _ in range(3)] == ["sent", "sent", "full"]
+
+
+async def test_a_full_server_refuses_signals_and_lets_jobs_sleep(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    await shard.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreRefused, match="maxmemory"):
+            await shard.signal("a")
+        claim = ClaimRow("a", 1, "", 0, 0, 0, 0, "")
+        answer = await shard.turn(settle(claim, "w:1", "suspended", "0", delay=-1), want=0)
+        assert answer.lost == []
+    finally:
+        await shard.command("CONFIG", "SET", "maxmemory", "0")
+    assert await shard.state("a") == "waiting-children"
+    assert await shard.signal("a") == "sent"
+    await _claim(shard)
+
+
+async def test_another_programs_value_in_the_place_of_the_inbox_is_told(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.command("SET", shard.key("inbox", "a"), "foreign")
+    assert await shard.signal("a") == "foreign"
+    await shard.run("completed")
+    await shard.command("DEL", shard.key("inbox", "a"))
+
+
+@pytest.mark.parametrize("until", [-1, 500])
+async def test_a_sleeping_job_is_cancelled_at_once(shard: Shard, until: int) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, until=until, knows=0)
+    assert await shard.cancel("a") == ["ended"]
+    assert await shard.state("a") == "cancelled"
+    assert await shard.members("due", "") == []
+    assert await shard.signal("a") == "ended"
+
+
+async def test_a_sleep_forgets_attempts_and_stalls(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.turn()
+    shard.now += 30_000
+    await shard.rescue()
+    await shard.run("delayed", text="{}", attempts=3)
+    await _sleep(shard, until=10)
+    shard.now += 10
+    claim, _ = await _claim(shard)
+    assert (claim.attempts, claim.stalls) == (0, 0)
+
+
+async def test_a_retry_after_a_sleep_is_not_cut_short_by_a_signal(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, knows=0)
+    await shard.signal("a")
+    claim, token = await _claim(shard)
+    await shard.turn(settle(claim, token, "delayed", "{}", attempts=1, delay=700), want=0)
+    assert await shard.signal("a") == "sent"
+    assert (await shard.turn()).claims == []
+    shard.now += 700
+    await _claim(shard)
+
+
+async def test_a_signal_to_a_job_that_waits_or_runs_does_not_place_it_twice(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.signal("a")
+    assert await shard.members("ready") == ["a"]
+    claim, token = await _claim(shard)
+    await shard.signal("a")
+    assert (await shard.turn()).claims == []
+    await shard.turn(settle(claim, token), want=0)
+    assert await shard.state("a") == "completed"
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+async def test_a_woken_job_has_its_priority(shard: Shard, priority: int) -> None:
+    await shard.add(row("a", priority=priority))
+    await _sleep(shard, knows=0)
+    await shard.add(row("b"))
+    await shard.signal("a")
+    order = [each.id for each in (await shard.turn()).claims]
+    assert order == ["b", "a"]
