@@ -247,7 +247,7 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     used = {name for each in store.rglob("*.lua") for name in _IN_LUA.findall(each.read_text())}
     for module in (
         *("connection/retrying", "connection/replication", "connection/invocation", "connection/functions"),
-        *("group_store", "presence_store"),
+        *("group_store", "journal_store", "presence_store"),
         *("queries", "reply_stream", "store", "tree_store", "connection/wake_reader"),
     ):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))

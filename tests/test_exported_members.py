@@ -42,8 +42,8 @@ def test_the_front_door_offers_just_this() -> None:
         "ProviderStopped",
         "QueueFull",
         "ResponseTimeout",
-        "SignalRefused",
         "Retry",
+        "SignalRefused",
         "StalledError",
         "StoreCorrupt",
         "StoreError",
@@ -186,7 +186,7 @@ _OFFERED = {
     ),
     # `add`, `note_progress` and `start` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
-        "add claimed health id is_idle note_progress queues request_stop start stop wait wait_drained"
+        "add append claimed health id is_idle note_progress queues request_stop start stop wait wait_drained"
     ),
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id",
     eventbus.SyncEmission: "cancel correlation_id done enqueued job_id result",

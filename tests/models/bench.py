@@ -56,6 +56,7 @@ class Bench:
             max_bytes=turn.max_bytes,
             queues=rows,
             settles=turn.settles,
+            appends=turn.appends,
             now=model.now,
         )
 

@@ -52,6 +52,11 @@ class Hands:
         del self.idle[place]
         self.open[worker, job] = now + _PATIENCE
 
+    def is_unread(self, job: Job) -> bool:
+        """Return whether a job is held by a worker that was handed it and has not confirmed it."""
+        worker, _, call = job.token.partition(":")
+        return call == "h" and (worker, job.id) in self.open
+
     def take_due(self, now: int) -> list[tuple[str, str]]:
         """Return what was not confirmed in time, in the order of the times; it counts as open no more."""
         due = sorted((until, f"{worker}/{job}", worker, job) for (worker, job), until in self.open.items())

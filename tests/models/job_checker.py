@@ -14,6 +14,7 @@ from models.floors import WINDOW, Floors
 from models.job_model import JobModel
 from models.job_model_values import Job, Turn
 from models.job_places import worker_of
+from models.journals import check_stories, check_told
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 from models.stall_model import check_suspects
 
@@ -72,6 +73,7 @@ class JobChecker:
             last = [job.is_suspect for job in chosen]
             assert last == sorted(last), "suspects come last"
         self._check_share(turn, answer, chosen)
+        check_told(self.model, answer)
 
     def _is_alone(self, chosen: list[Job]) -> bool:
         return any(job.is_suspect and job.crowd == 1 for job in chosen)
@@ -93,7 +95,7 @@ class JobChecker:
             return
         suspects = Counter(job.queue for job in chosen if job.is_suspect)
         want = turn.want - suspects.total()
-        if chosen and sum(len(job.body) for job in chosen) >= turn.max_bytes:
+        if chosen and sum(len(job.body) + job.story.size for job in chosen) >= turn.max_bytes:
             return
         took = Counter(turn.queues[claim.queue - 1][0] for claim in answer.claims)
         for name, quota in turn.queues:
@@ -109,6 +111,8 @@ class JobChecker:
         watches = [row for row in first.watches if row.id in names]
         assert sorted(again.watches) == sorted(watches), "and tells what is to be watched"
         assert (again.lost, again.woken) == (first.lost, first.woken)
+        assert list(again.refusals) == list(first.refusals)
+        check_told(self.model, again)
 
     # what lies in the server
 
@@ -130,6 +134,7 @@ class JobChecker:
             line = [job.id for job in self.model.waiting(queue)]
             assert now.waiting(queue) == line, f"the order of {queue}"
         self._dead = dict(now.values["dead"].get("", {}))
+        check_stories(self.model, now.values)
         self._check_pointers(now)
         self._check_told(now)
         assert now.zset("workers") == self.model.leases, "when the leases of workers end"

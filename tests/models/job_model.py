@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from models.hands import Hands, describe_handed
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
 from models.job_places import JobPlaces, in_order, worker_of
+from models.journals import fall_asleep
 from models.snapshots import ENDED, UNIT
 from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
 from models.strategies import LEASE
@@ -53,11 +54,11 @@ class JobModel(JobPlaces):
     def add(self, emitter: str, names: Sequence[str], rows: Sequence[AddRow]) -> list[AddVerdict]:
         """A row names its queue by its place in `names`."""
         verdicts: list[AddVerdict] = []
-        waiting = {name: len(self.waiting(name)) for name in self._all_queues()}
+        waiting = {name: len(self.waiting(name)) for name in self.all_queues()}
         superseded: list[Job] = []
         for index, row in enumerate(rows):
             queue = self.queues[names[row.queue - 1]]
-            plan = [each for suffix in self._suffixes(queue) if (each := self._meet(row, queue, suffix))]
+            plan = [each for suffix in self.suffixes(queue) if (each := self._meet(row, queue, suffix))]
             new = [name for name, met in plan if met is None and not self._supersedes(row, name)]
             is_delayed = self._due(row) > self.now
             most = 10**9 if queue.max_waiting == "" or is_delayed else int(queue.max_waiting)
@@ -82,13 +83,6 @@ class JobModel(JobPlaces):
         if row.delay != "":
             return self.now + int(row.delay)
         return int(row.due) if row.due != "" else self.now
-
-    def _all_queues(self) -> list[str]:
-        return [each.name + suffix for each in self.queues.values() for suffix in self._suffixes(each)]
-
-    def _suffixes(self, queue: Queue) -> list[str]:
-        """Return the suffixes of the queue names: of the default group, then of the other groups."""
-        return ["", *(f"@{group}" for group in sorted(queue.groups))]
 
     def _meet(self, row: AddRow, queue: Queue, suffix: str) -> tuple[str, Pointer | None] | None:
         """Return None for a repeat; otherwise the queue name, with the pointer to join if there is one."""
@@ -142,7 +136,7 @@ class JobModel(JobPlaces):
         words: list[str] = []
         for each in ids:
             job = self.jobs.get(each)
-            suffixes = self._suffixes(self.base(job)) if job and "@" not in each else [""]
+            suffixes = self.suffixes(self.base(job)) if job and "@" not in each else [""]
             said = [self.cancel_one(each + suffix, call, text, key_ttl) for suffix in suffixes]
             words.append(max(said, key=ranks.index))
         return words
@@ -185,9 +179,9 @@ class JobModel(JobPlaces):
         lost = [row.id for row in turn.settles if row not in rows and not self._has_ended_short(row)]
         retried = [job for row in rows if (job := self._settle(row))]
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
+        back = [job for row in rows if (job := self.jobs[row.id]).state == "waiting" and job not in retried]
         for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
             self.place(job)
-        back = [job for row in rows if (job := self.jobs[row.id]).state == "waiting" and job not in retried]
         due = self.hands.take_due(self.now)
         for who, job in due:
             self._withdraw(who, job)
@@ -229,7 +223,7 @@ class JobModel(JobPlaces):
     def leave(self, worker: str, pool: str) -> None:
         """A worker stops serving, and knows of no job."""
         self.hands.idle.pop((pool, worker), None)
-        unread = [job for job in self.held_by(worker) if (worker, job.id) in self.hands.open]
+        unread = [job for job in self.held_by(worker) if self.hands.is_unread(job)]
         self.give_back(self._take_back(unread))
 
     def settle_one(self, job: Job, worker: str, text: str, pool: str) -> str:
@@ -251,6 +245,7 @@ class JobModel(JobPlaces):
         for place, claim in enumerate(answer.claims):
             job = self.jobs[claim.id]
             job.state, job.token, job.claimed = "active", answer.token, (self.now, place)
+            job.story.listens = False
         note_rooms(turn, answer, self.jobs, self.waiting, self.now + LEASE)
         self.hands.turn(turn, answer, self.now)
         self.memories[turn.worker] = Memory(turn, answer)
@@ -278,6 +273,8 @@ class JobModel(JobPlaces):
             state = "cancelled" if job.cancelled_by else row.state
             job.ended_by = worker_of(job)
             self.finish(job, state, row.text, self.base(job).key_ttl)
+        elif row.state == "suspended":
+            return job if fall_asleep(job, row, self.now) else None
         elif row.state == "delayed" and row.delay == 0:
             job.state = "waiting"
             return job
@@ -344,7 +341,7 @@ class JobModel(JobPlaces):
         for end, worker in over:
             held = self.held_by(worker)
             lag, _ = self.lags.get(worker, (0, 0))
-            ran = [job for job in held if (worker, job.id) not in self.hands.open]
+            ran = [job for job in held if not self.hands.is_unread(job)]
             blame = self._blames.find(worker, end, LEASE, ran)
             for job in held[-(limit - len(rows) - len(unread)) :]:
                 if job not in ran:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from models.journals import Story
 from models.snapshots import ENDED
 from models.stalled import Stalled
 
+from eventbus.store.scripting.packing import Append
 from eventbus.store.scripting.script_rows import REUSE, AddRow, AddVerdict, SweepQueue
 from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer
 
@@ -55,6 +57,7 @@ class Job(Stalled):
     """The call that cancelled it."""
     waiters: set[str] = field(default_factory=set[str])
     progress: str = ""
+    story: Story = field(default_factory=Story)
 
     @property
     def is_open(self) -> bool:
@@ -96,6 +99,7 @@ class Turn:
     queues: list[tuple[str, int]]
     settles: list[SettleRow]
     idle: Idle = 0
+    appends: list[Append] = field(default_factory=list[Append])
 
 
 @dataclass

@@ -29,6 +29,13 @@ class JobPlaces:
     def unit(self) -> int:
         return self.now // UNIT
 
+    def all_queues(self) -> list[str]:
+        return [each.name + suffix for each in self.queues.values() for suffix in self.suffixes(each)]
+
+    def suffixes(self, queue: Queue) -> list[str]:
+        """Return the suffixes of the queue names: of the default group, then of the other groups."""
+        return ["", *(f"@{group}" for group in sorted(queue.groups))]
+
     def waiting(self, queue: str) -> list[Job]:
         """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
         found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]

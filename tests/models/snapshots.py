@@ -21,6 +21,8 @@ UNIT = 30_000
 """Expiry times pass in whole units of model time, in ms; a test takes much less real time than one unit."""
 
 _SMALL = 256
+_BESIDE = (("more", "MORE"), ("body", "BODY"), ("result", "RESULT"), ("journal", "JOURNAL"))
+_SIDES = ("progress", "log", "waiters", "checkpoints", "inbox", "live")
 
 _READ = """
 local rows = {}
@@ -176,9 +178,9 @@ class Snapshot:
         """Check that the flags of a record tell of all that stands beside it: who forgets it goes by them."""
         flags = {name for name, bit in FLAGS.items() if self._flags[job] & bit}
         beside = {kind: job in self.values[kind] for kind in KINDS}
-        for kind, flag in (("more", "MORE"), ("body", "BODY"), ("result", "RESULT")):
+        for kind, flag in _BESIDE:
             assert beside[kind] == (flag in flags), f"{job}: {flags}, and its {kind}: {beside[kind]}"
-        sides = [kind for kind in ("progress", "log", "waiters", "checkpoints") if beside[kind]]
+        sides = [kind for kind in _SIDES if beside[kind]]
         assert bool(sides) <= ("SIDE" in flags), f"the flags of {job} say nothing of its {sides}"
         assert ("STOP" in flags) == ("stop" in self.jobs[job]), f"{job}: {flags}"
 

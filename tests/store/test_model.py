@@ -26,17 +26,17 @@ from models.hands import HandRules
 from models.job_checker import JobChecker, Wakes
 from models.job_model import JobModel
 from models.job_model_values import Queue, Turn
+from models.journals import JournalRules, append
 from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
-from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.script_rows import (
     AddQueue,
     AddRow,
     AnnounceQueue,
     CancelRow,
-    NoteRow,
     SweepQueue,
 )
 from eventbus.store.scripting.turn_rows import Idle, SettleRow
@@ -58,7 +58,7 @@ _SETTINGS = settings(
 )
 
 
-class Life(FloorRules, HandRules, RuleBasedStateMachine):
+class Life(FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -77,6 +77,7 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         self.snapshot = Snapshot(bench.client)
         self.steps = self.count = 0
         self.leases: list[tuple[str, str]] = []
+        self.rows: list[Append] = []
         self.calls: dict[str, int] = dict.fromkeys(_WORKERS, 0)
         self.turns: dict[str, Turn] = {}
         self.cancels: list[CancelRow] = []
@@ -200,6 +201,7 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         quotas: Sequence[int] = (1000, 1000, 1000),
         max_bytes: int = 1 << 20,
         idle: Idle = 0,
+        appends: Sequence[Append] = (),
     ) -> None:
         """One that the worker did not take before; `x` serves one queue, the others all."""
         self.calls[worker] += 1
@@ -208,7 +210,8 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         others = {self.model.jobs[row.id].queue for row in settles if row.id in self.model.jobs}
         queues += [(name, 0) for name in sorted(others.difference(_SERVED[pool]))]
         call = self.calls[worker]
-        self.turns[worker] = Turn(worker, call, pool, want, *room, max_bytes, queues, list(settles), idle)
+        rest = (max_bytes, queues, list(settles), idle, list(appends))
+        self.turns[worker] = Turn(worker, call, pool, want, *room, *rest)
         self._turn(self.turns[worker])
 
     @precondition(lambda self: self.turns)
@@ -239,6 +242,8 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         if first is not None:
             self.checker.check_repeat(first, answer)
         else:
+            refused = append(self.model, turn.worker.rstrip("+"), turn.appends)
+            assert list(answer.refusals) == refused
             assert answer.lost == self.model.settle(turn)
             self.checker.check_claims(turn, answer)
             self.wakes.turn(turn, answer, self.model)
@@ -247,13 +252,13 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         self.checker.check_next_due(answer, is_repeat=first is not None)
         self.check(may_forget=first is None)
 
-    def _some_leases(self, draw: Callable[..., Any]) -> list[tuple[str, str]]:
+    def some_leases(self, draw: Callable[..., Any]) -> list[tuple[str, str]]:
         return draw(st.lists(st.sampled_from(self.leases[-8:]), max_size=4, unique_by=lambda each: each[0]))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), lag=st.sampled_from([0, 1500]), worker=st.sampled_from(["w", "x"]))
     def renew(self, data: st.DataObject, lag: int, worker: str) -> None:
-        self._renew(worker, lag, self._some_leases(data.draw))
+        self._renew(worker, lag, self.some_leases(data.draw))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), worker=st.sampled_from(["w", "x"]), behind=st.sampled_from([0, 0, 1]))
@@ -272,13 +277,6 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
             flat.extend(lease)
         answer = self.bench.script("renew", flat)
         assert tuple(answer) == self.model.renew(worker, lag, leases, calls)
-        self.check()
-
-    @precondition(lambda self: self.leases)
-    @rule(data=st.data(), progress=st.sampled_from(["1", '"half"']))
-    def note(self, data: st.DataObject, progress: str) -> None:
-        notes = [NoteRow(*lease, progress) for lease in self._some_leases(data.draw)]
-        assert self.bench.run(self.store.note, notes) == self.model.note(notes)
         self.check()
 
     # duties of any worker, and time
@@ -381,6 +379,7 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
         self._wait_heard(5 * LEASE // 4)
         self._rescue(1000, 3)
         self.announce("both", unpark=True)
+        self.wake_all()
         while before := sum(job.is_open for job in self.model.jobs.values()):
             self._next_turn("w", ends := self._settle_all("w", "completed", "1"))
             after = sum(job.is_open for job in self.model.jobs.values())
@@ -390,6 +389,7 @@ class Life(FloorRules, HandRules, RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
-    HandRules.handed = 0
+    HandRules.handed = JournalRules.woken = JournalRules.appended = 0
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)
     assert HandRules.handed > 30
+    assert min(JournalRules.woken, JournalRules.appended) > 15
