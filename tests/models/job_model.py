@@ -230,7 +230,7 @@ class JobModel(JobPlaces):
         """Settle a job that was handed over, in the short way."""
         if not self.holds(job.id, f"{worker}:h"):
             return "done" if (job.state, job.ended_by) == ("completed", worker) else "lost"
-        if job.cancelled_by or job.waiters or job.progress:
+        if job.cancelled_by or job.waiters or job.story.heard:
             return "long"
         job.ended_by = worker
         self.finish(job, "completed", text, 0)

@@ -225,6 +225,6 @@ class JournalRules:
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), progress=st.sampled_from(["1", '"half"']))
     def note(self: Any, data: st.DataObject, progress: str) -> None:
-        notes = [NoteRow(*lease, progress) for lease in self.some_leases(data.draw)]
+        notes = [NoteRow(job, token, progress) for job, token in self.some_leases(data.draw)]
         assert self.bench.run(self.store.note, notes) == self.model.note(notes)
         self.check()
