@@ -75,14 +75,14 @@ def fall_asleep(job: Any, row: SettleRow, now: int) -> bool:
 def check_told(model: Any, answer: TurnAnswer) -> None:
     """Each claim brings the journal and the inbox of its job, if it has any."""
     should: list[JournalRow] = []
-    for place, claim in enumerate(answer.claims, 1):
+    for claim in answer.claims:
         story = model.jobs[claim.id].story
         if story.journal or story.heard:
-            told = next((each for each in answer.journals if each.place == place), None)
+            told = next((each for each in answer.journals if each.id == claim.id), None)
             assert told is not None, f"the claim of {claim.id} brings no journal"
             assert dict(zip(told.signals[::2], told.signals[1::2], strict=True)) == story.inbox
             should.append(
-                JournalRow(place, len(story.journal), story.heard, story.journal[:500], told.signals)
+                JournalRow(claim.id, len(story.journal), story.heard, story.journal[:500], told.signals)
             )
     assert sorted(answer.journals) == sorted(should), "what claims bring"
 

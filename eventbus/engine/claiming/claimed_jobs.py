@@ -13,8 +13,8 @@ __all__ = ["claimed_jobs"]
 
 def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue]) -> Iterator[Job]:
     """Yield the jobs of an answer; `queues` are those that the turn asked."""
-    journals = {each.place: each for each in answer.journals}
-    for place, row in enumerate(answer.claims, 1):
+    journals = {each.id: each for each in answer.journals}
+    for row in answer.claims:
         queue = queues[row.queue - 1].queue
         job = Job(
             row.id,
@@ -28,7 +28,7 @@ def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue]) -> Iterator[Jo
             answer.now,
             row.stop,
         )
-        if journals and (given := journals.get(place)) is not None:
+        if journals and (given := journals.get(row.id)) is not None:
             job.journal = given.entries
             job.unread = given.length - len(given.entries)
             job.signals = read_signals(given.signals)

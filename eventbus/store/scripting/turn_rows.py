@@ -113,13 +113,13 @@ class AppendRefusal(NamedTuple):
 
 
 class JournalRow(NamedTuple):
-    """The journal and the inbox of one claim; `place` counts the claims of the turn from 1.
+    """The journal and the inbox of one claimed job.
 
     `entries` are the first of `length`. `heard` is how many signals ever came. `signals` has by turns the id of a signal
     and its text.
     """
 
-    place: int
+    id: str
     length: int
     heard: int
     entries: list[str]

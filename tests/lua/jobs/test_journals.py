@@ -45,8 +45,7 @@ async def test_the_next_holder_is_given_the_journal_and_a_job_without_one_has_no
     await shard.turn(*(settle(each, answer.token, "waiting", "") for each in answer.claims), want=0)
     answer = await shard.turn()
     (journal,) = answer.journals
-    assert answer.claims[journal.place - 1].id == "b"
-    assert (journal.length, journal.heard, journal.entries, journal.signals) == (2, 0, ["one", "two"], [])
+    assert (journal.id, journal.length, journal.heard, journal.entries, journal.signals) == ("b", 2, 0, ["one", "two"], [])
 
 
 async def test_a_turn_that_is_sent_again_is_answered_the_same(shard: Shard) -> None:
@@ -208,6 +207,24 @@ async def test_what_a_claim_brings_counts_as_bytes_of_the_call(shard: Shard) -> 
     await shard.turn(*(settle(each, answer.token, "waiting", "") for each in answer.claims), want=0)
     claimed = [each.id for each in (await shard.turn(max_bytes=1500)).claims]
     assert claimed == ["a", "b"]
+
+
+async def test_a_claim_that_is_dropped_for_its_lost_body_takes_no_journal_of_another_job(shard: Shard) -> None:
+    await shard.add(row("a", body="." * 300), row("b"))
+    answer = await shard.turn()
+    await shard.append("b", answer.token, 0, "one")
+    await shard.turn(*(settle(each, answer.token, "waiting", "") for each in answer.claims), want=0)
+    await shard.command("DEL", shard.key("body", "a"))
+    answer = await shard.turn()
+    assert [each.id for each in answer.claims] == [each.id for each in answer.journals] == ["b"]
+
+
+async def test_another_programs_value_in_the_place_of_live_texts_goes(shard: Shard) -> None:
+    await shard.add(row("a"))
+    token = await _claim(shard, "a")
+    await shard.command("SET", shard.key("live", "a"), "foreign")
+    assert await shard.append("a", token, 0, "one", live={"state": "1"}) == ("ok", 0)
+    assert await shard.store.journals.live("a", "state") == "1"
 
 
 async def test_a_full_server_takes_entries(shard: Shard) -> None:

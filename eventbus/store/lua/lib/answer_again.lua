@@ -2,8 +2,6 @@
 --exports answer_again
 -- What a turn that is sent again hears: what it claimed then and its worker still holds, read anew from the records.
 
-local WIDTH = 8 -- fields of a claim
-
 -- The jobs that the call claimed, of the queue that each is of, in the order of their claims.
 local function read_claimed(held, token)
   local claimed, all = {}, redis.call('HGETALL', held)
@@ -29,7 +27,7 @@ function answer_again(queues, held, token, now, last)
     table.sort(records, Hold.is_older)
     for _, each in ipairs(records) do
       add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
-      tell_journal(told, each.id, each, #rows / WIDTH)
+      tell_journal(told, each.id, each)
       if lines.is_suspect(each) then
         local n = #watched
         watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0

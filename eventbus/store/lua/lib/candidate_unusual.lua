@@ -23,10 +23,10 @@ local function drop(plan, line)
 end
 
 -- Adds the journal and the inbox of a claim to the list, if it has them; returns their size.
-function tell_journal(list, id, record, place)
+function tell_journal(list, id, record)
   if not record.inbox and bit.band(record.flags, FLAG.JOURNAL) == 0 then return 0 end
   local size
-  list[#list + 1], size = journals.read(id, place)
+  list[#list + 1], size = journals.read(id)
   return size
 end
 
@@ -52,7 +52,7 @@ function choose_unusual(plan, line, i)
   add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
   plan.ids[#plan.ids + 1] = id
   if record.root or record.tree or record.waited or record.listens then plan.named[id] = record end
-  return #body + tell_journal(plan.journals, id, record, #plan.ids)
+  return #body + tell_journal(plan.journals, id, record)
 end
 
 -- A root that stops is claimed knowing it.

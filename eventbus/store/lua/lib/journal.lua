@@ -70,7 +70,10 @@ end
 
 local function write_row(row, flags, attempts)
   if row.entries[1] then call_many('RPUSH', key('journal', row.id), row.entries) end
-  if row.live[1] then try('HSET', key('live', row.id), unpack(row.live)) end
+  if row.live[1] and not try('HSET', key('live', row.id), unpack(row.live)) then -- somebody else's value
+    redis.call('DEL', key('live', row.id))
+    redis.call('HSET', key('live', row.id), unpack(row.live))
+  end
   if row.taken[1] then take_signals(row) end
   forget_trouble(row.id, flags, attempts)
   local added = (row.entries[1] and FLAG.JOURNAL or 0) + (row.live[1] and FLAG.SIDE or 0)
@@ -98,9 +101,9 @@ function journals.append(rows, held)
   return answer
 end
 
--- What the holder of a job is told of its journal and its inbox: place of the claim, length of the journal, how many signals
--- ever came, the first entries, and a flat list of signal, text. The second value: the size in bytes.
-function journals.read(id, place)
+-- What the holder of a job is told of its journal and its inbox: the job, length of the journal, how many signals ever came,
+-- the first entries, and a flat list of signal, text. The second value: the size in bytes.
+function journals.read(id)
   local name, entries, size = key('journal', id), {}, 0
   local length = try('LLEN', name) or 0
   while #entries < math.min(length, MOST) and size < BYTES do
@@ -116,5 +119,5 @@ function journals.read(id, place)
       signals[#signals + 1], signals[#signals + 2], size = inbox[i], inbox[i + 1], size + #inbox[i + 1]
     end
   end
-  return { place, length, came, entries, signals }, size
+  return { id, length, came, entries, signals }, size
 end

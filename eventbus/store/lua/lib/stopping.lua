@@ -79,7 +79,7 @@ end
 
 -- Undoing has counts of its own.
 local function wait_anew(id)
-  clear(id, 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal')
+  clear(id, 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'listens')
   change(id, 'state', 'waiting-children', 'attempts', 0, 'token', false)
 end
 
