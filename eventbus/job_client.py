@@ -27,6 +27,7 @@ from eventbus.store.tree_store import PAGE, TreePage
 __all__ = ["JobClient"]
 
 _JOURNAL_PAGE = 500
+_LONGEST_NAME = 256
 _PATIENCE = 30.0
 """Seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here."""
 
@@ -150,13 +151,17 @@ class JobClient:
         time, in the order of the calls.
 
         Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, and nothing was recorded.
-        Raises UsageError if the job does not run in this process, and StoreCorrupt if somebody else changed the journal.
+        Raises UsageError if the job does not run in this process, or for what cannot be recorded: a text that is none or
+        over `max_result` bytes, more than 2,000 entries, 100 live texts or 1,000 signals. Raises StoreCorrupt if somebody
+        else changed the journal.
         """
+        live = live or {}
+        _check_append(entries, live, taken, most=self.settings.max_result)
         worker = self._life.worker
         if worker is None:
             raise UsageError(f"job {job.id} does not run here, so this process cannot append to its journal")
         await self.read_journal(job)
-        word = await worker.append(job, entries, live=live or {}, taken=taken)
+        word = await worker.append(job, entries, live=live, taken=taken)
         if word == "torn":
             raise StoreCorrupt(
                 f"the journal of job {job.id} has other entries than this worker has appended; nothing was recorded"
@@ -198,8 +203,12 @@ class JobClient:
         `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who sends the same
         one again sends none, as long as no entry has taken it. By default it is fresh.
 
-        Raises UnknownJob, UsageError for a name that is none, SignalRefused if the job cannot take it, and StoreError.
+        Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes, SignalRefused
+        if the job cannot take it, and StoreError.
         """
+        _check_text(payload, "the payload of a signal", most=self.settings.max_payload)
+        if signal.startswith("#"):
+            raise UsageError(f"{shown(signal)} is no id of a signal: it must not begin with a #")
         if not name or not name.isprintable() or " " in name:
             raise UsageError(
                 f"{shown(name)} is no name of a signal: it is empty, or has spaces or control characters"
@@ -309,6 +318,36 @@ class JobClient:
     def payload_digest(payload: bytes) -> str:
         """Return the digest that a `Tree` holds as the `print` of its payload."""
         return payload_digest(payload)
+
+
+def _check_append(
+    entries: Sequence[str], live: Mapping[str, str], taken: Sequence[str], *, most: int
+) -> None:
+    """Refuse what the server could not record, because its refusal would concern other jobs, too."""
+    if isinstance(entries, str) or isinstance(taken, str):
+        raise UsageError("entries and taken are lists of texts; put the one text into a list")
+    for given, limit, what in (
+        (entries, 2000, "entries"),
+        (live, 100, "live texts"),
+        (taken, 1000, "signals"),
+    ):
+        if len(given) > limit:
+            raise UsageError(f"{len(given)} {what} in one append; at most {limit} are possible")
+    for text in (*entries, *live.values()):
+        _check_text(text, "an entry or a live text", most=most)
+    for text in (*live, *taken):
+        _check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
+
+
+def _check_text(text: object, what: str, *, most: int) -> None:
+    if not isinstance(text, str):
+        raise UsageError(f"{what} is text; this is {type(text).__name__}: {shown(repr(text))}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} cannot be written as UTF-8: {error}") from None
+    if size > most:
+        raise UsageError(f"{what} has {size} bytes; at most {most} are possible")
 
 
 def _saves(saved: Mapping[str, str] | None) -> list[SaveRow]:

@@ -33,6 +33,7 @@ from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowP
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
+_STAGES = _ROOT / "examples" / "stages.py"
 _EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -105,6 +106,26 @@ def test_the_first_programs_are_the_examples() -> None:
     programs = [source for _, source in _blocks(_ROOT / "README.md", "python")]
     examples = ("quickstart.py", "first_workflow.py")
     assert programs == [(_ROOT / "examples" / name).read_text() for name in examples]
+
+
+def test_the_page_on_the_low_level_api_is_the_example_in_pieces() -> None:
+    pieces = [source for _, source in _blocks(_ROOT / "docs" / "lowlevel.md", "python")]
+    text = _STAGES.read_text()
+    program = text[text.index("import asyncio") :]  # behind its docstring
+    assert "\n\n".join(pieces) == program
+
+
+@pytest.mark.usefixtures("own_keys")
+def test_the_example_in_stages_prints_what_its_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    ((_, shown),) = _blocks(_ROOT / "docs" / "lowlevel.md", "console")
+    runpy.run_path(str(_STAGES), run_name="__main__")
+    first, *printed = shown.splitlines()
+    assert first == f"$ python {_STAGES.name}"
+    assert _without_ids(capsys.readouterr().out.splitlines()) == _without_ids(printed)
+
+
+def _without_ids(lines: list[str]) -> list[str]:
+    return [re.sub(r"report-[0-9a-f]{6}", "report", each) for each in lines]
 
 
 @pytest.fixture
@@ -295,6 +316,14 @@ async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: s
             many = provider.emit_many("later", range(300))
             assert [await each for each in many] == list(range(300))
             assert await provider.remove_group("work", "third") > 0
+
+
+@pytest.mark.slow
+async def test_the_stated_rights_are_enough_for_journals(limited_url: str) -> None:
+    environment = {**os.environ, "EVENTBUS_URL": limited_url}
+    words = [sys.executable, str(_STAGES)]
+    ran = await asyncio.to_thread(subprocess.run, words, env=environment, capture_output=True, timeout=30)
+    assert ran.returncode == 0, ran.stderr.decode()
 
 
 async def _fail_once(ctx: StepContext[Any]) -> None:

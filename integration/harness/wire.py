@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
     Calls of flows have further steps: `<state> <unit>` for each settle, where the unit is a step or, for a
     root, its workflow; `acknowledge`, `save <name>` and `spawn` for a checkpoint; `plant` for a chunk of a
-    graph and `open` for its last chunk.
+    graph and `open` for its last chunk. A turn has `append <place>` for each job that appends to its journal there.
     """
 
 
@@ -75,14 +75,17 @@ def read_claims(frame: bytes) -> frozenset[str]:
 
 
 def _read_rows(script: Script, packed: list[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return section -> its rows, without the sections whose count is not in the head."""
+    """Return section -> its rows, without the sections whose count is neither in the head nor in rows of appends."""
     names = script.fields["head"]
     head = dict(zip(names, packed, strict=False))
     rows, place = {"head": [head]}, len(names)
     for section, fields in script.fields.items():
-        if section == "head" or section not in head:
+        if section == "head":
             continue
-        width, count = len(fields), head[section]
+        counts = [head] if section in head else rows.get("appends", [])
+        if any(section not in each for each in counts):
+            continue
+        width, count = len(fields), sum(each[section] for each in counts)
         found = [packed[place + i * width : place + (i + 1) * width] for i in range(count)]
         rows[section] = [dict(zip(fields, each, strict=True)) for each in found]
         place += width * count
@@ -90,7 +93,8 @@ def _read_rows(script: Script, packed: list[Any]) -> dict[str, list[dict[str, An
 
 
 def _turn_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
-    return {f"{each['state']} {_unit(each['id'])}" for each in rows["settles"]}
+    steps = {f"{each['state']} {_unit(each['id'])}" for each in rows["settles"]}
+    return steps | {f"append {each['place']}" for each in rows["appends"]}
 
 
 def _checkpoint_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:

@@ -26,6 +26,7 @@ __all__ = ["AppendQueue"]
 
 _MOST = 200  # rows in one call: the server serves nobody else while a script runs
 _BYTES = 1 << 20  # of texts in one call
+_TEXTS = 500  # from so many on, what a job appends next gets a row of its own
 
 
 class _Part:
@@ -36,6 +37,17 @@ class _Part:
         self.live: dict[str, str] = {}
         self.taken: list[str] = []
         self.waiters: list[asyncio.Future[str]] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.entries) + len(self.live) + len(self.taken) >= _TEXTS or self._bytes >= _BYTES
+
+    def put(self, entries: Sequence[str], live: Mapping[str, str], taken: Sequence[str]) -> None:
+        self.entries += entries
+        self.live |= live
+        self.taken += taken
+        self._bytes += sum(map(len, entries)) + sum(map(len, live.values()))
 
 
 class _Series:
@@ -45,12 +57,17 @@ class _Series:
         self.job = job
         self.row: Append | None = None
         self.sent = _Part()
-        self.next = _Part()
+        self.later: deque[_Part] = deque()
+
+    def open_part(self) -> _Part:
+        """Return the part that takes what is appended now."""
+        if not self.later or self.later[-1].is_full:
+            self.later.append(_Part())
+        return self.later[-1]
 
     def make_row(self) -> Append:
         if self.row is None:
-            self.sent, self.next = self.next, _Part()
-            part = self.sent
+            part = self.sent = self.later.popleft()
             self.row = Append(
                 self.job.id, self.job.token, len(self.job.journal), part.entries, part.live, part.taken
             )
@@ -98,10 +115,8 @@ class AppendQueue:
         if series is None:
             series = self._series[_name(job)] = _Series(job)
             self._waiting.append(series)
-        part = series.next
-        part.entries += entries
-        part.live |= live
-        part.taken += taken
+        part = series.open_part()
+        part.put(entries, live, taken)
         waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         part.waiters.append(waiter)
         return waiter
@@ -131,7 +146,7 @@ class AppendQueue:
                 self._waiting.append(series)
                 continue
             series.end("ok" if refusal is None else refusal.word)
-            if series.next.waiters:
+            if series.later:
                 self._waiting.append(series)
             else:
                 del self._series[_name(series.job)]

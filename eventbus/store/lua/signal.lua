@@ -6,7 +6,7 @@
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
 -- head: now id signal name payload
--- answer: sent | unknown (no record) | ended | stopping (its tree stops) | full (too many signals are not taken yet) |
+-- answer: sent | unknown (no record) | ended | stopping (its tree stops, and it does not know yet) | full (too many signals are not taken yet) |
 --   foreign (somebody else's value stands in the place of its inbox)
 --include base book guard delays fields format journal putting_off ready record waking
 
@@ -17,7 +17,7 @@ local id, signal, name, payload = take(), take(), take(), take()
 local record = fetch(id)
 if not record then return 'unknown' end
 if record.ended then return 'ended' end
-if record.stop then return 'stopping' end
+if record.stop and not record.knows then return 'stopping' end
 
 local inbox = key('inbox', id)
 local text = try('HGET', inbox, signal)

@@ -10,7 +10,7 @@ import pytest
 from drivers.lowlevel import Mine, Reading
 
 from eventbus import EventProvider, SignalRefused, StoreCorrupt, UnknownJob, UsageError
-from eventbus.lowlevel import Job, Settle, Tree, complete, fail, give_back, suspend
+from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail, give_back, suspend
 from eventbus.store.keys import Keys
 
 MakeProvider = Callable[..., EventProvider]
@@ -154,6 +154,126 @@ async def test_what_a_job_says_of_itself_is_seen_from_elsewhere(
         assert await other.jobs.journal("t") == ["half"]
         with pytest.raises(UsageError, match="does not run here"):
             await other.jobs.append(_job("t"), ["x"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"entries": "text"}, "put the one text into a list"),
+        ({"entries": [1]}, "this is int"),
+        ({"entries": ["\ud800"]}, "UTF-8"),
+        ({"entries": ["x" * 1001]}, "1001 bytes"),
+        ({"entries": ["x"] * 2001}, "2001 entries"),
+        ({"entries": [], "live": {"a": None}}, "this is NoneType"),
+        ({"entries": [], "live": {f"n{n}": "" for n in range(101)}}, "101 live texts"),
+        ({"entries": [], "taken": [f"n{n}" for n in range(1001)]}, "1001 signals"),
+        ({"entries": [], "taken": ["\ud800"]}, "UTF-8"),
+    ],
+)
+async def test_what_cannot_be_recorded_is_refused_at_once(
+    make_provider: MakeProvider, given: dict[str, Any], message: str
+) -> None:
+    provider = make_provider(max_result=1000)
+    mine = Mine(provider)
+    async with provider, provider.worker():
+        with pytest.raises(UsageError, match=message):
+            await mine.jobs.append(_job("t"), **given)
+        assert await mine.jobs.add(Tree("u", "mine", "x"), Reading()) == '"x"', "the worker goes on"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"signal": "#"}, "no id of a signal"),
+        ({"payload": "\ud800"}, "UTF-8"),
+        ({"payload": "x" * 1001}, "1001"),
+    ],
+)
+async def test_a_signal_that_cannot_be_kept_is_refused_at_once(
+    make_provider: MakeProvider, given: dict[str, Any], message: str
+) -> None:
+    provider = make_provider(max_payload=1000)
+    async with provider:
+        with pytest.raises(UsageError, match=message):
+            await provider.jobs.signal("t", "name", **given)
+
+
+async def test_thousands_of_appends_at_a_time_are_bounded_rows(provider: EventProvider) -> None:
+    mine = Mine(provider)
+
+    async def writes(job: Job) -> Settle:
+        words = await asyncio.gather(
+            *(mine.jobs.append(job, [str(n)], live={f"name {n}": str(n)}) for n in range(5000))
+        )
+        assert set(words) == {"ok"}
+        return complete(str(len(job.journal)))
+
+    mine.answers["t"] = writes
+    async with provider, provider.worker():
+        assert await mine.jobs.add(Tree("t", "mine", "x"), Reading()) == "5000"
+        assert await mine.jobs.live("t", "name 4999") == "4999"
+
+
+async def test_a_member_that_falls_asleep_while_its_tree_stops_ends(provider: EventProvider) -> None:
+    mine = Mine(provider)
+    has_begun = asyncio.Event()
+
+    async def fails(job: Job) -> Settle:
+        await has_begun.wait()
+        return fail('{"type":"Oops","message":"no luck"}')
+
+    async def sleeps(job: Job) -> Settle:
+        has_begun.set()
+        while True:
+            if (await mine.jobs.look("t")).root.get("stop"):
+                break
+            await asyncio.sleep(0.01)
+        return suspend(heard=job.heard)
+
+    async def undoes(job: Job) -> Settle:
+        assert job.stop == "failed"
+        await mine.jobs.checkpoint(job, acknowledges=True)
+        return fail('"undone"')
+
+    mine.answers |= {"a": fails, "b": sleeps, "t": undoes}
+    async with provider, provider.worker():
+        members = [Member("t/a", "mine"), Member("t/b", "mine")]
+        with pytest.raises(RuntimeError, match="undone"):
+            await mine.jobs.add(Tree("t", "mine", "x", members, needs=["t/a", "t/b"]), Reading())
+        states = [(each.state, each.text) for each in (await mine.jobs.outcomes(["t/b"]))]
+        assert states == [("cancelled", '{"type":"JobCancelled","message":"its tree stopped"}')]
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+@pytest.mark.parametrize("cause", ["cancelled", "failed"])
+async def test_a_root_that_undoes_may_sleep_until_a_signal(
+    provider: EventProvider, until: Until, cause: str, acknowledges: bool
+) -> None:
+    mine = Mine(provider)
+    is_undoing = asyncio.Event()
+
+    async def root(job: Job) -> Settle:
+        if not job.stop:
+            return fail('"first"') if cause == "failed" else suspend(delay_ms=60_000)
+        if acknowledges:
+            await mine.jobs.checkpoint(job, acknowledges=True)
+        if not job.signals:
+            is_undoing.set()
+            return suspend(heard=job.heard)
+        await mine.jobs.checkpoint(job, acknowledges=True)
+        return fail('"undone"')
+
+    mine.answers["t"] = root
+    async with provider, provider.worker():
+        emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
+        await emission.enqueued()
+        if cause == "cancelled":
+            await until(lambda: mine.ran == ["t"], "the job sleeps")
+            assert await mine.jobs.cancel("t", "enough")
+        await is_undoing.wait()
+        await mine.jobs.signal("t", "approved")
+        with pytest.raises(RuntimeError, match="undone"):
+            await emission
 
 
 def _job(job_id: str) -> Job:

@@ -45,7 +45,13 @@ async def test_the_next_holder_is_given_the_journal_and_a_job_without_one_has_no
     await shard.turn(*(settle(each, answer.token, "waiting", "") for each in answer.claims), want=0)
     answer = await shard.turn()
     (journal,) = answer.journals
-    assert (journal.id, journal.length, journal.heard, journal.entries, journal.signals) == ("b", 2, 0, ["one", "two"], [])
+    assert (journal.id, journal.length, journal.heard, journal.entries, journal.signals) == (
+        "b",
+        2,
+        0,
+        ["one", "two"],
+        [],
+    )
 
 
 async def test_a_turn_that_is_sent_again_is_answered_the_same(shard: Shard) -> None:
@@ -209,7 +215,9 @@ async def test_what_a_claim_brings_counts_as_bytes_of_the_call(shard: Shard) -> 
     assert claimed == ["a", "b"]
 
 
-async def test_a_claim_that_is_dropped_for_its_lost_body_takes_no_journal_of_another_job(shard: Shard) -> None:
+async def test_a_claim_that_is_dropped_for_its_lost_body_takes_no_journal_of_another_job(
+    shard: Shard,
+) -> None:
     await shard.add(row("a", body="." * 300), row("b"))
     answer = await shard.turn()
     await shard.append("b", answer.token, 0, "one")

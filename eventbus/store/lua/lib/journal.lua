@@ -6,22 +6,16 @@
 --   inbox:<id>    hash of signal -> `order name payload`, of those that no entry has taken; `#`: how many ever came;
 --                 `#b`: the bytes of those that are there
 -- Who holds the job appends, by rows of its turns. A row names the place of its first entry, counted from 0.
--- What must hold: all of one row is written, or nothing; an entry is written once, for a row whose entries stand at its
--- place already is a repeat; a record says by JOURNAL that it has entries, so that claims bring and retention removes them.
+-- What must hold: a row is written whole or not at all, and once: if its entries stand at its place already, it is a
+-- repeat; a record says by JOURNAL that it has entries, so that claims bring and retention removes them.
 -- Crash windows: `append-not-answered` (the turn is sent again with its number; or given up, and the row goes with
--- another one: then it is known by its place), `append-lost-in-failover` (the server forgot the last entries: the row is
+-- another one: then it is known by its place), `lost-in-failover` (the server forgot the last entries: the row is
 -- `behind`, and its sender has them), `dies-after-append` (the next holder is given the entries).
 -- Weighed: a hash by step (95 to 130 bytes less for a short journal; but no order, no sign of a gap, and no pages).
 local PAGE, MOST, BYTES = 64, 500, 1048576 -- entries that one command reads, and what a claim brings at most
 local TROUBLE = { 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts' }
 
 journals = {}
-
--- Who gets on is in no trouble: neither attempts nor stalls of before count.
-local function forget_trouble(id, flags, attempts)
-  if attempts > 0 then plain.reset_attempts(id) end
-  if bit.band(flags, FLAG.MORE) ~= 0 then clear(id, unpack(TROUBLE)) end
-end
 
 -- How many signals a job was ever sent.
 function journals.count_signals(id)
@@ -62,20 +56,21 @@ end
 
 local function take_signals(row)
   local inbox, bytes = key('inbox', row.id), 0
-  for _, text in ipairs(try('HMGET', inbox, unpack(row.taken)) or {}) do bytes = bytes + (text and #text or 0) end
+  for _, signal in ipairs(row.taken) do bytes = bytes + #(try('HGET', inbox, signal) or '') end
   if bytes == 0 then return end
-  redis.call('HDEL', inbox, unpack(row.taken))
+  call_many('HDEL', inbox, row.taken)
   redis.call('HINCRBY', inbox, '#b', -bytes)
 end
 
 local function write_row(row, flags, attempts)
   if row.entries[1] then call_many('RPUSH', key('journal', row.id), row.entries) end
-  if row.live[1] and not try('HSET', key('live', row.id), unpack(row.live)) then -- somebody else's value
-    redis.call('DEL', key('live', row.id))
-    redis.call('HSET', key('live', row.id), unpack(row.live))
+  if row.live[1] then
+    if not try('HLEN', key('live', row.id)) then redis.call('DEL', key('live', row.id)) end -- somebody else's value
+    call_many('HSET', key('live', row.id), row.live)
   end
   if row.taken[1] then take_signals(row) end
-  forget_trouble(row.id, flags, attempts)
+  if attempts > 0 then plain.reset_attempts(row.id) end -- who gets on is in no trouble
+  if bit.band(flags, FLAG.MORE) ~= 0 then clear(row.id, unpack(TROUBLE)) end
   local added = (row.entries[1] and FLAG.JOURNAL or 0) + (row.live[1] and FLAG.SIDE or 0)
   if bit.bor(flags, added) ~= flags then add_flag(row.id, added) end
 end

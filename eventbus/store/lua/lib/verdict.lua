@@ -3,7 +3,7 @@
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 
 -- What an activation that knows of the stop may ask for, though it did not acknowledge it yet.
-local ON_HOLD = { waiting = true, delayed = true, parked = true }
+local ON_HOLD = { waiting = true, delayed = true, parked = true, suspended = true }
 
 -- A member that was cancelled by itself ends so, whatever it did meanwhile; what that was is kept in its
 -- outcome, so that it can be undone.
@@ -44,7 +44,9 @@ function decide_in_tree(row, record, now)
       row.text = '{"type":"StalledError","message":"given back unfinished while its tree stopped","stalls":1}'
       return 'failed'
     end
-    return state == 'parked' and 'cancelled' or state
+    if state ~= 'parked' and state ~= 'suspended' then return state end
+    row.text = '{"type":"JobCancelled","message":"its tree stopped"}'
+    return 'cancelled'
   end
   return state
 end
