@@ -6,8 +6,10 @@ consumers. They run in the provider's workers beside its handlers, under the sam
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from eventbus.emit.emission import Emission, OutcomeDecoder
@@ -44,6 +46,7 @@ class JobClient:
 
     def __init__(self, life: Lifecycle, settings: Settings) -> None:
         self._life = life
+        self._reading: dict[str, _Turnstile] = {}
         self.settings = settings
 
     def attach(self, extension: Extension) -> None:
@@ -150,7 +153,7 @@ class JobClient:
         so that no later run is given them. All of it is recorded together. Entries of several calls may be appended at a
         time, in the order of the calls.
 
-        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, and nothing was recorded.
+        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, so this call recorded nothing.
         Raises UsageError if the job does not run in this process, or for what cannot be recorded: a text that is none or
         over `max_result` bytes, more than 2,000 entries, 100 live texts or 1,000 signals. Raises StoreCorrupt if somebody
         else changed the journal.
@@ -160,13 +163,33 @@ class JobClient:
         worker = self._life.worker
         if worker is None:
             raise UsageError(f"job {job.id} does not run here, so this process cannot append to its journal")
-        await self.read_journal(job)
-        word = await worker.append(job, entries, live=live, taken=taken)
+        async with self._in_order(job):
+            await self.read_journal(job)
+            appended = worker.append(job, entries, live=live, taken=taken)
+        word = await appended
         if word == "torn":
             raise StoreCorrupt(
                 f"the journal of job {job.id} has other entries than this worker has appended; nothing was recorded"
             )
         return word
+
+    @asynccontextmanager
+    async def _in_order(self, job: Job) -> AsyncGenerator[None]:
+        """Let the appends of a job through in the order of their calls, also while its journal is read."""
+        name = f"{job.token} {job.id}"
+        lock = self._reading.get(name)
+        if lock is None and not job.unread:
+            yield
+            return
+        lock = lock or self._reading.setdefault(name, _Turnstile())
+        lock.count += 1
+        try:
+            async with lock.lock:
+                yield
+        finally:
+            lock.count -= 1
+            if not lock.count:
+                self._reading.pop(name, None)
 
     async def read_journal(self, job: Job) -> list[str]:
         """Return the whole journal of a claimed job; reads what its claim did not bring."""
@@ -181,6 +204,8 @@ class JobClient:
 
     async def journal(self, job_id: str, *, first: int = 0, limit: int = 200) -> list[str]:
         """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted from 0."""
+        if limit < 1:
+            return []
         journals = self._life.running("read a journal").store.journals
         return list(await journals.entries(job_id, first=first, limit=limit, deadline=_deadline()))
 
@@ -320,6 +345,14 @@ class JobClient:
         return payload_digest(payload)
 
 
+class _Turnstile:
+    """The lock of a job whose journal is read, and how many appends use it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.count = 0
+
+
 def _check_append(
     entries: Sequence[str], live: Mapping[str, str], taken: Sequence[str], *, most: int
 ) -> None:
@@ -335,6 +368,8 @@ def _check_append(
             raise UsageError(f"{len(given)} {what} in one append; at most {limit} are possible")
     for text in (*entries, *live.values()):
         _check_text(text, "an entry or a live text", most=most)
+    if any(isinstance(each, str) and each.startswith("#") for each in taken):
+        raise UsageError("no id of a signal begins with a #")
     for text in (*live, *taken):
         _check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
 

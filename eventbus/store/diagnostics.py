@@ -59,6 +59,7 @@ TRIED: dict[str, tuple[str, ...]] = {
     "hgetall": ("key",),
     "hmget": ("key", "a"),
     "hincrby": ("key", "a", "0"),
+    "hlen": ("key",),
     "hdel": ("key", "a"),
     "lpush": ("key", "a"),
     "rpush": ("key", "a"),

@@ -62,7 +62,7 @@ CORE: dict[str, str] = {
 #: the fields beside the record -> (what each has, the Lua files that write it)
 MORE: dict[str, tuple[str, str]] = {
     # what an emission asked for
-    "due": ("when it is or was due, ms", "delays enqueue plant restart settle_rows"),
+    "due": ("when it is or was due, ms", "delays enqueue plant restart settle_rows signal"),
     "priority": ("its priority, if not 0", "enqueue plant restart"),
     "lifo": ("1: it goes to the head of its priority", "enqueue"),
     "key": ("the digest of its idempotency key", "enqueue graph restart"),

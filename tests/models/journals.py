@@ -48,7 +48,8 @@ def append(model: Any, worker: str, rows: list[Append]) -> list[AppendRefusal]:
         job = model.jobs[row.id]
         journal, entries = job.story.journal, list(row.entries)
         if row.place == len(journal):
-            job.attempts = job.stalls = job.spared = job.alone = job.crowd = job.fatal = 0
+            if entries:
+                job.attempts = job.stalls = job.spared = job.alone = job.crowd = job.fatal = 0
             journal += entries
             job.story.live |= row.live
             for signal in row.taken:
@@ -63,7 +64,7 @@ def append(model: Any, worker: str, rows: list[Append]) -> list[AppendRefusal]:
 def fall_asleep(job: Any, row: SettleRow, now: int) -> bool:
     """Let a job sleep; return whether a signal wakes it at once."""
     job.attempts = job.stalls = job.spared = job.alone = job.crowd = job.fatal = 0
-    if row.text and job.story.heard > int(row.text):
+    if row.text and job.story.heard != int(row.text):
         job.state = "waiting"
         return True
     job.story.listens = bool(row.text)
@@ -219,6 +220,7 @@ class JournalRules:
         if job.story.listens and job.state in ("delayed", "waiting-children"):
             job.story.listens = False
             JournalRules.woken += 1
+            job.due = self.model.now if job.state == "delayed" else job.due
             self.model.place(job)
         return "sent"
 

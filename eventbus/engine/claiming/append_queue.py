@@ -6,7 +6,7 @@ two lanes of a worker could otherwise bring its entries in the wrong order.
 What must always hold:
 - `job.journal` has what the server has recorded, and only that, from the answer on;
 - a row whose call failed is sent again as it was: the server knows a repeat by the place and the entries of a row;
-- whoever waits for an append hears of it, unless the worker ends.
+- whoever waits for an append hears of it, at the latest when the worker ends.
 
 Crash windows: `append-not-answered` (the turn is made again), `append-given-up` (the call failed: the same row goes with
 another turn), `lost-in-failover` (the server says how many entries it has: the row grows by those that it lost).
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from eventbus.engine.job import Job
+from eventbus.errors import ProviderStopped
 from eventbus.store.scripting.packing import Append
 from eventbus.store.scripting.turn_rows import AppendRefusal
 
@@ -84,7 +85,8 @@ class _Series:
         """Tell those who wait for the row."""
         if word in ("ok", "stopping"):
             self.job.journal += self.sent.entries
-            self.job.attempts = self.job.stalls = 0  # the server forgot them
+            if self.sent.entries:
+                self.job.attempts = self.job.stalls = 0  # the server forgot them
         for waiter in self.sent.waiters:
             if not waiter.done():
                 waiter.set_result(word)
@@ -150,6 +152,19 @@ class AppendQueue:
                 self._waiting.append(series)
             else:
                 del self._series[_name(series.job)]
+
+    def close(self) -> None:
+        """Tell everybody who still waits that the worker has ended."""
+        for series in self._series.values():
+            error = ProviderStopped(
+                f"the worker ended before the server answered an append of job {series.job.id}"
+            )
+            for part in (series.sent, *series.later):
+                for waiter in part.waiters:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+        self._series.clear()
+        self._waiting.clear()
 
 
 def _name(job: Job) -> str:

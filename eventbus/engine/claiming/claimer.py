@@ -195,6 +195,7 @@ class Claimer:
                     lanes.start_soon(self._run_lane, lane, name=f"lane {lane.name}")
         finally:
             self._suspects.close()
+            self._appends.close()
             self._due.close()
             if self._owed_timer is not None:
                 self._owed_timer.cancel()

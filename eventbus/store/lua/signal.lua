@@ -8,7 +8,7 @@
 -- head: now id signal name payload
 -- answer: sent | unknown (no record) | ended | stopping (its tree stops, and it does not know yet) | full (too many signals are not taken yet) |
 --   foreign (somebody else's value stands in the place of its inbox)
---include base book guard delays fields format journal putting_off ready record waking
+--include base book guard delays fields format journal marks putting_off ready record waking
 
 local MOST, BYTES = 1000, 1048576 -- of an inbox
 local SLEEPS = { delayed = true, ['waiting-children'] = true }
@@ -17,7 +17,7 @@ local id, signal, name, payload = take(), take(), take(), take()
 local record = fetch(id)
 if not record then return 'unknown' end
 if record.ended then return 'ended' end
-if record.stop and not record.knows then return 'stopping' end
+if record.stop and not record.knows or record.root and find_mark(record.root) ~= '' then return 'stopping' end
 
 local inbox = key('inbox', id)
 local text = try('HGET', inbox, signal)
@@ -33,8 +33,9 @@ add_flag(id, FLAG.SIDE)
 if record.listens and SLEEPS[record.state] then
   local ready, queue = {}, record.queue
   if record.state == 'delayed' then
-    redis.call('ZREM', key('delayed', queue), id)
+    try('ZREM', key('delayed', queue), id)
     delays.forget(queue)
+    change(id, 'due', whole(now))
   end
   redis.call('DEL', key('needs', id))
   clear(id, 'listens')

@@ -20,13 +20,13 @@
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
 --   queues that cannot be read, because somebody else's value stands in their place; and if there is any of these:
 --   id, cap, fatal of suspects that it claims; indexes of queues whose next suspect needs a worker for itself;
---   of appends, and of claims with a journal or an inbox, what `journal.lua` tells
+--   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim
 --defer load_retention: retain completed
 --defer load_idle: idle
---defer load_trees: ready waking journal settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
+--defer load_trees: ready waking appends settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
 
 local now = read_now(take())
 local lane, call, lease, pool, offer = take(), take(), take(), take(), take()
@@ -39,7 +39,7 @@ local held = key('held', worker)
 local queues, by_name = read_queues(queue_count)
 if not queues then return redis.error_reply(CLOSED) end
 if append_count > 0 then load_trees() end
-local rows = append_count > 0 and journals.read_rows(append_count, take)
+local rows = append_count > 0 and appends.read_rows(append_count, take)
 local holds = read_holds(held, lane, settle_count)
 if holds[2] then
   local last = cmsgpack.unpack(holds[2])
@@ -51,7 +51,7 @@ if holds[2] then
 end
 
 if rows then begin_writing() end -- before the settles, which read what appends change; appends are known if they come again
-local appended = rows and journals.append(rows, held) or {}
+local appended = rows and appends.write_rows(rows, held) or {}
 local settles, lost = read_settles(holds, settle_count)
 local due_at = next_due()
 local is_plain, filled = #settles.rows == 0 and (due_at < 0 or due_at > now), {}

@@ -1,4 +1,4 @@
-"""Journals, sleep and signals of the low-level API: a job that goes on where it was, and waits without a worker."""
+"""Journals of the low-level API: a job that goes on where it was, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from drivers.lowlevel import Mine, Reading
 
-from eventbus import EventProvider, SignalRefused, StoreCorrupt, UnknownJob, UsageError
-from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail, give_back, suspend
+from eventbus import EventProvider, ProviderStopped, StoreCorrupt, UsageError
+from eventbus.lowlevel import Job, Settle, Tree, complete, fail, give_back
 from eventbus.store.keys import Keys
 
 MakeProvider = Callable[..., EventProvider]
@@ -61,80 +61,6 @@ async def test_appends_are_recorded_in_the_order_of_the_calls(provider: EventPro
             assert [entry for page in pages for entry in page] == expected
 
 
-async def test_a_job_sleeps_until_a_signal_that_its_entry_takes(provider: EventProvider) -> None:
-    mine = Mine(provider)
-
-    async def waits(job: Job) -> Settle:
-        for each in job.signals:
-            await mine.jobs.append(job, [f"{each.name}: {each.payload}"], taken=[each.id])
-        return suspend(heard=job.heard) if len(job.journal) < 2 else complete(f'"{job.journal}"')
-
-    mine.answers["t"] = waits
-    async with provider, provider.worker():
-        emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
-        await emission.enqueued()
-        await mine.jobs.signal("t", "verdict", "yes", signal="s1")
-        await mine.jobs.signal("t", "verdict", "no", signal="s2")
-        assert await emission == "\"['verdict: yes', 'verdict: no']\""
-        with pytest.raises(
-            SignalRefused, match="signal verdict was not sent to job t: the job has ended"
-        ) as told:
-            await mine.jobs.signal("t", "verdict")
-        assert (told.value.job_id, told.value.reason) == ("t", "ended")
-        with pytest.raises(UnknownJob):
-            await mine.jobs.signal("never", "verdict")
-        for name in ("", "two words", "tab\t"):
-            with pytest.raises(UsageError, match="no name of a signal"):
-                await mine.jobs.signal("t", name)
-
-
-async def test_a_job_sleeps_for_a_time_and_no_worker_waits_for_it(
-    provider: EventProvider, until: Until
-) -> None:
-    mine = Mine(provider)
-
-    async def naps(job: Job) -> Settle:
-        if not job.journal:
-            await mine.jobs.append(job, ["asleep"])
-            return suspend(delay_ms=300)
-        return complete(str(job.claimed_ms - job.due_ms))
-
-    mine.answers["t"] = naps
-    async with provider, provider.worker() as worker:
-        emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
-        await until(lambda: mine.ran == ["t"] and worker.is_idle, "the job sleeps")
-        assert 0 <= int(await emission) < 2000
-    assert mine.ran == ["t", "t"]
-    with pytest.raises(ValueError, match="nothing would wake the job"):
-        suspend()
-
-
-async def test_no_signal_at_the_instant_of_the_sleep_is_missed(provider: EventProvider) -> None:
-    """1,000 signals to 20 jobs, each sent without regard to whether the job runs, sleeps or is just falling asleep."""
-    mine = Mine(provider)
-    jobs, each_gets = [f"t{n}" for n in range(20)], 50
-
-    async def counts(job: Job) -> Settle:
-        if job.signals:
-            entries = [signal.payload for signal in job.signals]
-            await mine.jobs.append(job, entries, taken=[signal.id for signal in job.signals])
-        return (
-            suspend(heard=job.heard) if len(job.journal) < each_gets else complete(str(len(set(job.journal))))
-        )
-
-    mine.answers |= dict.fromkeys(jobs, counts)
-    async with provider, provider.worker():
-        emissions = [mine.jobs.add(Tree(job, "mine", "x"), Reading()) for job in jobs]
-        await asyncio.gather(*(emission.enqueued() for emission in emissions))
-
-        async def send(job: str) -> None:
-            for n in range(each_gets):
-                await mine.jobs.signal(job, "n", str(n))
-
-        await asyncio.gather(*(send(job) for job in jobs))
-        assert await asyncio.gather(*emissions) == [str(each_gets)] * len(jobs)
-
-
 async def test_what_a_job_says_of_itself_is_seen_from_elsewhere(
     provider: EventProvider, make_provider: MakeProvider
 ) -> None:
@@ -181,23 +107,6 @@ async def test_what_cannot_be_recorded_is_refused_at_once(
         assert await mine.jobs.add(Tree("u", "mine", "x"), Reading()) == '"x"', "the worker goes on"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"signal": "#"}, "no id of a signal"),
-        ({"payload": "\ud800"}, "UTF-8"),
-        ({"payload": "x" * 1001}, "1001"),
-    ],
-)
-async def test_a_signal_that_cannot_be_kept_is_refused_at_once(
-    make_provider: MakeProvider, given: dict[str, Any], message: str
-) -> None:
-    provider = make_provider(max_payload=1000)
-    async with provider:
-        with pytest.raises(UsageError, match=message):
-            await provider.jobs.signal("t", "name", **given)
-
-
 async def test_thousands_of_appends_at_a_time_are_bounded_rows(provider: EventProvider) -> None:
     mine = Mine(provider)
 
@@ -214,66 +123,64 @@ async def test_thousands_of_appends_at_a_time_are_bounded_rows(provider: EventPr
         assert await mine.jobs.live("t", "name 4999") == "4999"
 
 
-async def test_a_member_that_falls_asleep_while_its_tree_stops_ends(provider: EventProvider) -> None:
+async def test_appends_keep_their_order_while_a_long_journal_is_read(provider: EventProvider) -> None:
     mine = Mine(provider)
-    has_begun = asyncio.Event()
+
+    async def writes(job: Job) -> Settle:
+        if not job.journal:
+            await mine.jobs.append(job, ["x"] * 2000)
+            return give_back()
+
+        async def late(n: int) -> None:
+            for _ in range(n % 7):
+                await asyncio.sleep(0)
+            calls.append(str(n))
+            await mine.jobs.append(job, [str(n)])
+
+        calls: list[str] = []
+        await asyncio.gather(*(late(n) for n in range(300)))
+        assert job.journal[2000:] == calls
+        return complete("1")
+
+    jobs = [f"t{n}" for n in range(10)]
+    mine.answers |= dict.fromkeys(jobs, writes)
+    async with provider, provider.worker():
+        await asyncio.gather(*(mine.jobs.add(Tree(job, "mine", "x", on="fail"), Reading()) for job in jobs))
+
+
+async def test_live_texts_alone_do_not_reset_attempts(provider: EventProvider) -> None:
+    mine = Mine(provider, attempts=3)
 
     async def fails(job: Job) -> Settle:
-        await has_begun.wait()
-        return fail('{"type":"Oops","message":"no luck"}')
+        await mine.jobs.append(job, [], live={"state": "begun"})
+        raise ConnectionError("always")
 
-    async def sleeps(job: Job) -> Settle:
-        has_begun.set()
-        while True:
-            if (await mine.jobs.look("t")).root.get("stop"):
-                break
-            await asyncio.sleep(0.01)
-        return suspend(heard=job.heard)
-
-    async def undoes(job: Job) -> Settle:
-        assert job.stop == "failed"
-        await mine.jobs.checkpoint(job, acknowledges=True)
-        return fail('"undone"')
-
-    mine.answers |= {"a": fails, "b": sleeps, "t": undoes}
+    mine.answers["t"] = fails
     async with provider, provider.worker():
-        members = [Member("t/a", "mine"), Member("t/b", "mine")]
-        with pytest.raises(RuntimeError, match="undone"):
-            await mine.jobs.add(Tree("t", "mine", "x", members, needs=["t/a", "t/b"]), Reading())
-        states = [(each.state, each.text) for each in (await mine.jobs.outcomes(["t/b"]))]
-        assert states == [("cancelled", '{"type":"JobCancelled","message":"its tree stopped"}')]
+        with pytest.raises(RuntimeError, match="always"):
+            await mine.jobs.add(Tree("t", "mine", "x", on="fail"), Reading())
+    assert mine.ran == ["t"] * 3
 
 
-@pytest.mark.parametrize("acknowledges", [True, False])
-@pytest.mark.parametrize("cause", ["cancelled", "failed"])
-async def test_a_root_that_undoes_may_sleep_until_a_signal(
-    provider: EventProvider, until: Until, cause: str, acknowledges: bool
-) -> None:
+async def test_who_appends_from_elsewhere_hears_of_the_end_of_the_worker(provider: EventProvider) -> None:
     mine = Mine(provider)
-    is_undoing = asyncio.Event()
+    appended: list[asyncio.Task[str]] = []
 
-    async def root(job: Job) -> Settle:
-        if not job.stop:
-            return fail('"first"') if cause == "failed" else suspend(delay_ms=60_000)
-        if acknowledges:
-            await mine.jobs.checkpoint(job, acknowledges=True)
-        if not job.signals:
-            is_undoing.set()
-            return suspend(heard=job.heard)
-        await mine.jobs.checkpoint(job, acknowledges=True)
-        return fail('"undone"')
+    async def works(job: Job) -> Settle:
+        async def on() -> str:
+            while True:
+                await mine.jobs.append(job, ["x"])
 
-    mine.answers["t"] = root
-    async with provider, provider.worker():
-        emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
-        await emission.enqueued()
-        if cause == "cancelled":
-            await until(lambda: mine.ran == ["t"], "the job sleeps")
-            assert await mine.jobs.cancel("t", "enough")
-        await is_undoing.wait()
-        await mine.jobs.signal("t", "approved")
-        with pytest.raises(RuntimeError, match="undone"):
-            await emission
+        appended.append(asyncio.create_task(on()))
+        return complete("1")
+
+    mine.answers["t"] = works
+    async with provider:
+        async with provider.worker():
+            await mine.jobs.add(Tree("t", "mine", "x"), Reading())
+        with pytest.raises((ProviderStopped, UsageError)):
+            await asyncio.wait_for(appended[0], 5)
+        assert await mine.jobs.journal("t", limit=0) == []
 
 
 def _job(job_id: str) -> Job:
@@ -339,30 +246,3 @@ async def test_a_journal_that_somebody_else_changed_is_told(
     async with provider, provider.worker():
         with pytest.raises(RuntimeError, match="told"):
             await mine.jobs.add(Tree("t", "mine", "x", on="fail"), Reading())
-
-
-async def test_the_end_of_a_tree_is_told_by_the_next_append(provider: EventProvider) -> None:
-    mine = Mine(provider)
-    is_running = asyncio.Event()
-
-    async def works(job: Job) -> Settle:
-        if job.stop:
-            assert job.journal == ["before", "after"]
-            await mine.jobs.checkpoint(job, acknowledges=True)
-            return fail('"undone"')
-        await mine.jobs.append(job, ["before"])
-        try:
-            is_running.set()
-            await asyncio.sleep(30)
-        except asyncio.CancelledError:
-            assert await mine.jobs.append(job, ["after"]) == "stopping"
-            raise
-        return complete("1")
-
-    mine.answers["t"] = works
-    async with provider, provider.worker():
-        emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
-        await is_running.wait()
-        assert await mine.jobs.cancel("t", "enough")
-        with pytest.raises(RuntimeError, match="undone"):
-            await emission

@@ -100,13 +100,50 @@ async def test_a_journal_with_other_entries_is_told(shard: Shard, entries: tuple
     assert await _journal(shard) == ["one", "two", "three"]
 
 
-async def test_another_programs_value_in_its_place_is_told(shard: Shard) -> None:
-    await shard.add(row("a"))
-    token = await _claim(shard, "a")
-    await shard.append("a", token, 0, "one")
-    await shard.command("SET", shard.key("journal", "a"), "foreign")
-    assert await shard.append("a", token, 1, "two") == ("torn", 0)
+@pytest.mark.parametrize("command", ["SET", "RPUSH"])
+async def test_another_programs_value_in_its_place_is_told_and_hinders_no_other_job(
+    shard: Shard, command: str
+) -> None:
+    await shard.add(row("a"), row("b"))
+    answer = await shard.turn()
+    await shard.command(command, shard.key("journal", "a"), "foreign")
+    appends = [
+        Append("a", answer.token, 0, ["one"], {"state": "1"}, []), Append("b", answer.token, 0, ["one"], {}, [])
+    ]  # fmt: skip
+    answer = await shard.turn(settle(answer.claims[1], answer.token), want=0, appends=appends)
+    assert [(each.place, each.word) for each in answer.refusals] == [(1, "torn")]
+    assert await shard.state("b") == "completed"
+    assert await shard.command("EXISTS", shard.key("live", "a")) == 0
+    if command == "RPUSH":
+        assert await _journal(shard) == ["foreign"]
     await shard.command("DEL", shard.key("journal", "a"))
+
+
+@pytest.mark.parametrize("how", ["gone", "foreign"])
+async def test_a_job_whose_journal_is_lost_is_damaged_and_does_not_begin_anew(shard: Shard, how: str) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    await shard.append("a", answer.token, 0, "one")
+    await shard.turn(settle(answer.claims[0], answer.token, "waiting", ""), want=0)
+    await shard.command("DEL", shard.key("journal", "a"))
+    if how == "foreign":
+        await shard.command("SET", shard.key("journal", "a"), "foreign")
+    assert (await shard.turn()).claims == []
+    record = await shard.record("a")
+    assert (record["state"], record["why"]) == ("failed", "its journal is gone")
+    await shard.command("DEL", shard.key("journal", "a"))
+
+
+async def test_what_of_a_damaged_job_belongs_to_no_queue_goes_after_a_week(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    await shard.append("a", answer.token, 0, "one", live={"state": "1"})
+    await shard.signal("a")
+    await shard.cut("a", 5)
+    shard.now += 30_000
+    await shard.rescue()
+    assert [await shard.ttl(kind, "a") > 0 for kind in _KINDS] == [True, True, True]
+    await shard.command("DEL", *(shard.key(kind, "a") for kind in ("job", "more", "result", "body", *_KINDS)))
 
 
 @pytest.mark.parametrize("how", ["settled", "given back", "rescued", "another token", "never held", "gone"])
@@ -153,9 +190,12 @@ async def test_who_gets_on_has_neither_attempts_nor_stalls(shard: Shard) -> None
     await shard.turn(settle(answer.claims[0], answer.token, "delayed", "{}", attempts=2), want=0)
     answer = await shard.turn()
     assert (answer.claims[0].attempts, answer.claims[0].stalls) == (2, 2)
+    await shard.append("a", answer.token, 0, live={"state": "1"})
+    assert (await shard.record("a"))["attempts"] == "2", "to say something is not to get on"
     await shard.append("a", answer.token, 0, "one")
     record = await shard.record("a")
     assert (record["attempts"], {"stalls", "spared"} & record.keys()) == ("0", set())
+    await shard.append("a", answer.token, 1, live={"state": "1"})
     await shard.turn(settle(answer.claims[0], answer.token, "waiting", ""), want=0)
     (claim,) = (await shard.turn()).claims
     assert (claim.attempts, claim.stalls) == (0, 0)

@@ -173,6 +173,38 @@ async def test_a_sleeping_job_is_cancelled_at_once(shard: Shard, until: int) -> 
     assert await shard.signal("a") == "ended"
 
 
+async def test_a_signal_that_a_failover_lost_does_not_let_the_next_one_be_missed(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.signal("a")
+    claim, token = await _claim(shard)
+    await shard.command("DEL", shard.key("inbox", "a"))  # as a failover may
+    await shard.signal("a")
+    await shard.command("HSET", shard.key("inbox", "a"), "#", 0)
+    answer = await shard.turn(settle(claim, token, "suspended", "1", delay=-1))
+    assert [each.id for each in answer.claims] == ["a"], "what it knows does not fit, so it looks again"
+
+
+async def test_a_foreign_value_in_the_place_of_the_delayed_jobs_does_not_keep_a_signal_from_waking(
+    shard: Shard,
+) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, until=500, knows=0)
+    await shard.command("DEL", shard.key("delayed", QUEUE))
+    await shard.command("SET", shard.key("delayed", QUEUE), "foreign")
+    assert await shard.signal("a") == "sent"
+    await _claim(shard)
+    await shard.command("DEL", shard.key("delayed", QUEUE))
+
+
+async def test_a_job_that_a_signal_woke_was_due_then(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _sleep(shard, until=50_000, knows=0)
+    shard.now += 10
+    await shard.signal("a")
+    claim, _ = await _claim(shard)
+    assert claim.due == shard.now
+
+
 async def test_a_sleep_forgets_attempts_and_stalls(shard: Shard) -> None:
     await shard.add(row("a"))
     await shard.turn()

@@ -44,7 +44,7 @@ function choose_unusual(plan, line, i)
     return 0
   end
   local body = is_sound and read_body(id, record)
-  if not body then
+  if not body or journals.is_lost(id, record) then
     plan.odd[#plan.odd + 1], plan.is_unusual = { id = id, queue = line.queue }, true
     return 0
   end

@@ -1,4 +1,4 @@
---needs fields format lines marks putting_off record stopping trees
+--needs fields format journal lines marks putting_off record stopping trees
 --exports set_odd_apart
 -- Candidates that were no job to claim: damaged ones are set apart, those of a later release parked; stray
 -- entries and tombstones are only dropped. What was ready in a tree that stops is cancelled.
@@ -10,7 +10,7 @@ local function judge(id, queue)
   if record and record.queue ~= queue then why = 'belongs to queue ' .. record.queue end
   if why then return why end
   if record.state ~= 'waiting' then return not is_placed(id, record) and 'waits in the state ' .. record.state or nil end
-  return 'no body'
+  return journals.is_lost(id, record) and 'its journal is gone' or 'no body'
 end
 
 -- What was ready in a tree that stops, or in one around it whose sweep has not come here yet.

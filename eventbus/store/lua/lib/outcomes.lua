@@ -38,8 +38,10 @@ function outcomes.list(state, queue, id, now)
 end
 
 -- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
-local function expire_unlisted(id)
-  for _, kind in ipairs({ 'job', 'more', 'body', 'result' }) do redis.call('PEXPIRE', key(kind, id), KEPT) end
+function outcomes.expire_record(id)
+  for _, kind in ipairs({ 'job', 'more', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }) do
+    redis.call('PEXPIRE', key(kind, id), KEPT)
+  end
 end
 
 -- The last write of a call: what ended is listed, and each emitter gets one entry. Returns how long the lists of
@@ -50,12 +52,12 @@ function outcomes.flush()
   for queue, list in pairs(done) do
     lengths[queue] = try_many('RPUSH', key('completed', queue), list)
     if not lengths[queue] then
-      for _, entry in ipairs(list) do expire_unlisted(string.sub(entry, 14)) end
+      for _, entry in ipairs(list) do outcomes.expire_record(string.sub(entry, 14)) end
     end
   end
   for name, list in pairs(ends) do
     if not try_many('ZADD', root .. ':' .. name, list) then
-      for i = 2, #list, 2 do expire_unlisted(list[i]) end
+      for i = 2, #list, 2 do outcomes.expire_record(list[i]) end
     end
   end
   for emitter, rows in pairs(replies) do

@@ -85,9 +85,8 @@ function quarantine(id, queue, why, now)
   finish(id, record, 'failed', text, now, 0)
   if queue or record.root then return end
   redis.call('ZADD', key('failed', 'unknown'), now, id)
-  for _, each in ipairs({ name, key('more', id), key('result', id), key('body', id), key('failed', 'unknown') }) do
-    redis.call('PEXPIRE', each, KEPT)
-  end
+  redis.call('PEXPIRE', key('failed', 'unknown'), KEPT)
+  outcomes.expire_record(id)
   for _, each in ipairs(try('SMEMBERS', root .. ':rooted') or {}) do try('ZREM', key('roots', each), id) end
   if redis.call('EXISTS', key('members', id)) == 1 then redis.call('ZADD', root .. ':due', now + KEPT, 'forget:' .. id) end
 end

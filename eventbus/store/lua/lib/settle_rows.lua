@@ -36,17 +36,20 @@ local function suspend(row, record, now, lists)
   local listens, wakes = row.text ~= '' and 1 or nil, row.delay >= 0
   clear(row.id, 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts')
   record.stalls, record.spared = nil, nil
-  if listens and journals.count_signals(row.id) > (tonumber(row.text) or 0) then
+  if listens and journals.count_signals(row.id) ~= tonumber(row.text) then -- a failover may have lost some
     change(row.id, 'token', false, 'attempts', 0)
     lines.unlisted[row.id] = 'nowhere'
     push(lists.retried, record.queue, record)
     return
   end
-  change(row.id, 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', Hold.time(row.hold))
-  if listens then change(row.id, 'listens', 1) end
-  if not wakes then return end
-  change(row.id, 'due', now + row.delay)
-  push(lists.delayed, record.queue, now + row.delay, row.id)
+  local changes = { 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', Hold.time(row.hold) }
+  local function set(field, value) changes[#changes + 1], changes[#changes + 2] = field, value end
+  if listens then set('listens', 1) end
+  if wakes then
+    set('due', now + row.delay)
+    push(lists.delayed, record.queue, now + row.delay, row.id)
+  end
+  change(row.id, unpack(changes))
 end
 
 local function settle_row(row, record, key_ttl, now, lists)
