@@ -368,10 +368,10 @@ def _check_append(
             raise UsageError(f"{len(given)} {what} in one append; at most {limit} are possible")
     for text in (*entries, *live.values()):
         _check_text(text, "an entry or a live text", most=most)
-    if any(isinstance(each, str) and each.startswith("#") for each in taken):
-        raise UsageError("no id of a signal begins with a #")
     for text in (*live, *taken):
         _check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
+    if any(each.startswith("#") for each in taken):
+        raise UsageError("no id of a signal begins with a #")
 
 
 def _check_text(text: object, what: str, *, most: int) -> None:

@@ -118,7 +118,9 @@ def test_the_page_on_the_low_level_api_is_the_example_in_pieces() -> None:
 @pytest.mark.usefixtures("own_keys")
 def test_the_example_in_stages_prints_what_its_page_shows() -> None:
     ((_, shown),) = _blocks(_ROOT / "docs" / "lowlevel.md", "console")
-    ran = subprocess.run([sys.executable, str(_STAGES)], capture_output=True, text=True, check=True, timeout=50)
+    ran = subprocess.run(
+        [sys.executable, str(_STAGES)], capture_output=True, text=True, check=True, timeout=50
+    )
     first, *printed = shown.splitlines()
     assert first == f"$ python {_STAGES.name}"
     assert _without_ids(ran.stdout.splitlines()) == _without_ids(printed)
