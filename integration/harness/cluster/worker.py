@@ -91,6 +91,7 @@ class Worker:
             0,
             1 << 20,
             len(queues),
+            0,
             len(settles),
         ]
         arguments = [*head, *chain.from_iterable(queues), *chain.from_iterable(settles)]
