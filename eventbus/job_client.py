@@ -30,6 +30,7 @@ __all__ = ["JobClient"]
 
 _JOURNAL_PAGE = 500
 _LONGEST_NAME = 256
+_MOST_BYTES = 16 << 20  # of one append: the server holds up all others while it takes them
 _PATIENCE = 30.0
 """Seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here."""
 
@@ -155,8 +156,9 @@ class JobClient:
 
         Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, so this call recorded nothing.
         Raises UsageError if the job does not run in this process, or for what cannot be recorded: a text that is none or
-        over `max_result` bytes, more than 2,000 entries, 100 live texts or 1,000 signals. Raises StoreCorrupt if somebody
-        else changed the journal.
+        over `max_result` bytes, more than 2,000 entries, 100 live texts or 1,000 signals, or more than 16 MiB (or
+        `max_result`) in all. Raises StoreCorrupt if somebody else changed the journal, and ProviderStopped if the worker
+        ends before the answer.
         """
         live = live or {}
         _check_append(entries, live, taken, most=self.settings.max_result)
@@ -366,15 +368,19 @@ def _check_append(
     ):
         if len(given) > limit:
             raise UsageError(f"{len(given)} {what} in one append; at most {limit} are possible")
-    for text in (*entries, *live.values()):
-        _check_text(text, "an entry or a live text", most=most)
+    size = sum(_check_text(text, "an entry or a live text", most=most) for text in (*entries, *live.values()))
+    if size > max(most, _MOST_BYTES):
+        raise UsageError(
+            f"{size} bytes in one append; at most {max(most, _MOST_BYTES)} are possible, so use several appends"
+        )
     for text in (*live, *taken):
         _check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
     if any(each.startswith("#") for each in taken):
         raise UsageError("no id of a signal begins with a #")
 
 
-def _check_text(text: object, what: str, *, most: int) -> None:
+def _check_text(text: object, what: str, *, most: int) -> int:
+    """Return the size of a text in bytes; refuse one that the server could not keep."""
     if not isinstance(text, str):
         raise UsageError(f"{what} is text; this is {type(text).__name__}: {shown(repr(text))}")
     try:
@@ -383,6 +389,7 @@ def _check_text(text: object, what: str, *, most: int) -> None:
         raise UsageError(f"{what} cannot be written as UTF-8: {error}") from None
     if size > most:
         raise UsageError(f"{what} has {size} bytes; at most {most} are possible")
+    return size
 
 
 def _saves(saved: Mapping[str, str] | None) -> list[SaveRow]:

@@ -259,7 +259,7 @@ class Store:
 
         `lane` is the worker's id, with a `+` for its second lane. A repeated turn is recognized by `call`, and
         answered as before. `idle` says whether the worker may be handed a lone job from now on. At most `suspects` suspects are claimed, beside the `watched` ones of the worker; `is_alone` says
-        that it made room for one that must be alone. Claiming stops once bodies reach `max_bytes`.
+        that it made room for one that must be alone. Claiming stops once bodies reach `max_bytes`. `appends` go first.
         """
         room = (suspects, watched, int(is_alone))
         arguments: list[Any] = [

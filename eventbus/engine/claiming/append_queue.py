@@ -100,6 +100,7 @@ class AppendQueue:
         self._series: dict[str, _Series] = {}
         """The token and the id of a job -> its series, while there is anything in it."""
         self._waiting: deque[_Series] = deque()
+        self._is_closed = False
 
     def __len__(self) -> int:
         """Return how many jobs have something for a turn."""
@@ -111,8 +112,10 @@ class AppendQueue:
         """Append entries, live texts by name, and the signals that the entries take over.
 
         The future gets `ok`, `stopping` (appended, but the job's tree stops), `lost` (the lease) or `torn` (the journal
-        has other entries).
+        has other entries). Raises ProviderStopped after `close`.
         """
+        if self._is_closed:
+            raise _ended(job)
         series = self._series.get(_name(job))
         if series is None:
             series = self._series[_name(job)] = _Series(job)
@@ -135,13 +138,13 @@ class AppendQueue:
 
     def put_back(self, rows: Sequence[Append]) -> None:
         """Put rows back that were taken, because their call failed."""
-        self._waiting.extendleft(self._series[f"{row.token} {row.id}"] for row in reversed(rows))
+        self._waiting.extendleft(self._series[_name(row)] for row in reversed(rows))
 
     def answered(self, rows: Sequence[Append], refusals: Sequence[AppendRefusal]) -> None:
         """Note what became of the rows of a call."""
         refused = {each.place: each for each in refusals}
         for place, row in enumerate(rows, 1):
-            series = self._series[f"{row.token} {row.id}"]
+            series = self._series[_name(row)]
             refusal = refused.get(place)
             if refusal is not None and refusal.word == "behind":
                 series.restore(refusal.length)
@@ -155,17 +158,21 @@ class AppendQueue:
 
     def close(self) -> None:
         """Tell everybody who still waits that the worker has ended."""
+        self._is_closed = True
         for series in self._series.values():
-            error = ProviderStopped(
-                f"the worker ended before the server answered an append of job {series.job.id}"
-            )
             for part in (series.sent, *series.later):
                 for waiter in part.waiters:
                     if not waiter.done():
-                        waiter.set_exception(error)
+                        waiter.set_exception(_ended(series.job))
         self._series.clear()
         self._waiting.clear()
 
 
-def _name(job: Job) -> str:
+def _name(job: Job | Append) -> str:
     return f"{job.token} {job.id}"
+
+
+def _ended(job: Job) -> ProviderStopped:
+    return ProviderStopped(
+        f"the worker ended before the server answered an append of job {job.id}", job_id=job.id
+    )

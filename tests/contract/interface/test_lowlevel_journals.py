@@ -107,6 +107,14 @@ async def test_what_cannot_be_recorded_is_refused_at_once(
         assert await mine.jobs.add(Tree("u", "mine", "x"), Reading()) == '"x"', "the worker goes on"
 
 
+async def test_one_append_has_so_many_bytes_at_most(provider: EventProvider) -> None:
+    mine = Mine(provider)
+    async with provider, provider.worker():
+        with pytest.raises(UsageError, match="17000000 bytes in one append; at most 16777216"):
+            await mine.jobs.append(_job("t"), ["x" * 1_000_000] * 17)
+        assert await mine.jobs.append(_job("t"), ["x" * 1_000_000] * 16) == "lost"
+
+
 async def test_thousands_of_appends_at_a_time_are_bounded_rows(provider: EventProvider) -> None:
     mine = Mine(provider)
 

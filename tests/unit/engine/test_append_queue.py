@@ -8,6 +8,7 @@ import pytest
 
 from eventbus.engine.claiming.append_queue import AppendQueue
 from eventbus.engine.job import Job
+from eventbus.errors import ProviderStopped
 from eventbus.store.scripting.turn_rows import AppendRefusal
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +107,20 @@ async def test_nobody_waits_any_more_and_the_row_is_sent_all_the_same() -> None:
     queue.answered(rows, [])
     assert job.journal == ["1"]
     assert vars(queue)["_series"] == {}, "nothing stays of a job whose appends are answered"
+
+
+async def test_who_waits_or_comes_later_hears_that_the_worker_has_ended() -> None:
+    queue, job = AppendQueue(), _job()
+    sent = _put(queue, job, "1")
+    rows = queue.take()
+    later = _put(queue, job, "2")
+    queue.put_back(rows)
+    queue.close()
+    for waiter in (sent, later):
+        with pytest.raises(ProviderStopped, match="the worker ended"):
+            await waiter
+    with pytest.raises(ProviderStopped, match="the worker ended"):
+        _put(queue, job, "3")
 
 
 async def test_a_call_has_so_many_rows_and_bytes_at_most() -> None:

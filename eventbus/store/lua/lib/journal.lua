@@ -8,7 +8,7 @@
 -- Who holds the job appends (`appends.lua`). A record says by JOURNAL that it has entries, so that claims bring and
 -- retention removes them; a record that says so and has none is damaged.
 -- Weighed: a hash by step (95 to 130 bytes less for a short journal; but no order, no sign of a gap, and no pages).
-local PAGE, MOST, BYTES = 64, 500, 1048576 -- entries that one command reads, and what a claim brings at most
+local FIRST, MOST, BYTES = 4, 500, 1048576 -- entries that are read first, and what a claim brings, and little more
 
 journals = {}
 
@@ -27,10 +27,12 @@ end
 function journals.read(id)
   local name, entries, size = key('journal', id), {}, 0
   local length = try('LLEN', name) or 0
+  local page = FIRST
   while #entries < math.min(length, MOST) and size < BYTES do
-    for _, text in ipairs(redis.call('LRANGE', name, #entries, #entries + PAGE - 1)) do
+    for _, text in ipairs(redis.call('LRANGE', name, #entries, #entries + page - 1)) do
       entries[#entries + 1], size = text, size + #text
     end
+    page = 2 * page -- so that few large entries do not come together with many
   end
   local signals, came, inbox = {}, 0, try('HGETALL', key('inbox', id)) or {}
   for i = 1, #inbox, 2 do
