@@ -2,7 +2,7 @@
 
 The worker process is `python -m eventbus worker benchmarks.app:provider`; EVENTBUS_URL says
 where, and BENCH_SERVES what: `noop` (default), `noop:200` (that many event types), `sized`,
-`echo`, or the flows of a shape, as in `chain:3` (see `flows.py`). With BENCH_GATE it begins when the harness opens that gate (see `gate.py`), and with
+`echo`, `waits`, or the flows of a shape, as in `chain:3` (see `flows.py`). With BENCH_GATE it begins when the harness opens that gate (see `gate.py`), and with
 BENCH_REPORT it leaves the figures of its handler calls (see `calls.py`).
 """
 
@@ -70,6 +70,10 @@ def _register(serves: str) -> None:
         from benchmarks.flows import serve  # noqa: PLC0415  (a worker of events alone loads no workflows)
 
         serve(provider, kind, int(types))
+    elif kind == "waits":
+        from benchmarks.flows import serve_waits  # noqa: PLC0415  (the same)
+
+        serve_waits(provider)
     elif kind == "sized":
         provider.on(sized)(answer_sized)
     elif kind == "echo":

@@ -1,17 +1,19 @@
 """The workflows of the benchmarks, with steps that do nothing.
 
 `chain`: so many steps, one after the other. `fan`: one step, so many side by side after it, and
-one after these. Each step and the `completed` hook return `n + 1`, as the peer's jobs do.
+one after these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the other. Each step and the `completed` hook return `n + 1`, as the peer's jobs
+do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from eventbus import EventProvider
-from workflows import StepContext, Workflow, WorkflowProvider
+from workflows import Durable, FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, task
 
 
 class Start(msgspec.Struct):
@@ -20,7 +22,8 @@ class Start(msgspec.Struct):
     n: int
 
 
-BenchFlow = Workflow[Start, int]
+BenchGraph = Workflow[Start, int]
+BenchFlow = Workflow[Start, int] | Durable[Start, int]
 
 
 async def answer(ctx: StepContext[Start]) -> int:
@@ -28,23 +31,23 @@ async def answer(ctx: StepContext[Start]) -> int:
     return ctx.input.n + 1
 
 
-def _named(name: str) -> BenchFlow:
-    workflow: BenchFlow = Workflow(name, input=Start, output=int)
+def _named(name: str, *, spread: bool) -> BenchGraph:
+    workflow: BenchGraph = Workflow(name, input=Start, output=int, spread=spread)
     workflow.completed(answer)
     return workflow
 
 
-def chain(members: int) -> BenchFlow:
+def chain(members: int, *, spread: bool = False) -> BenchGraph:
     """Return a workflow of so many steps, each after the one before it."""
-    workflow = _named(f"chain-{members}")
+    workflow = _named(f"chain-{members}", spread=spread)
     for number in range(members):
         workflow.step(answer, name=f"step-{number}")
     return workflow
 
 
-def fan(members: int) -> BenchFlow:
+def fan(members: int, *, spread: bool = False) -> BenchGraph:
     """Return a workflow of one step, so many after it, and one after all these."""
-    workflow = _named(f"fan-{members}")
+    workflow = _named(f"fan-{members}", spread=spread)
     names = [f"side-{number}" for number in range(members)]
     workflow.step(answer, name="first")
     for name in names:
@@ -53,7 +56,32 @@ def fan(members: int) -> BenchFlow:
     return workflow
 
 
-_MAKERS: dict[str, Callable[[int], BenchFlow]] = {"chain": chain, "fan": fan}
+@task
+async def answer_task(n: int) -> int:
+    """Return `n + 1`."""
+    return n + 1
+
+
+def program(members: int) -> Durable[Start, int]:
+    """Return a durable function of so many steps."""
+
+    @durable(f"program-{members}")
+    async def run_steps(ctx: FlowContext[Start]) -> int:
+        found = 0
+        for _ in range(members):
+            found = await ctx.step(answer_task, ctx.input.n)
+        return found
+
+    return run_steps
+
+
+_MAKERS: dict[str, Callable[[int], BenchFlow]] = {
+    "chain": chain,
+    "fan": fan,
+    "chain-spread": partial(chain, spread=True),
+    "fan-spread": partial(fan, spread=True),
+    "program": program,
+}
 
 
 def serve(provider: EventProvider, shape: str, members: int) -> tuple[WorkflowProvider, BenchFlow]:
@@ -61,3 +89,29 @@ def serve(provider: EventProvider, shape: str, members: int) -> tuple[WorkflowPr
     flows, workflow = WorkflowProvider(provider), _MAKERS[shape](members)
     flows.register(workflow)
     return flows, workflow
+
+
+going: Signal[int] = Signal("going", int)
+
+
+@durable("sleeper")
+async def sleeper(ctx: FlowContext[Start]) -> int:
+    """Sleep for 30 days."""
+    await ctx.sleep("30 days")
+    return ctx.input.n + 1
+
+
+@durable("hearer")
+async def hearer(ctx: FlowContext[Start]) -> int:
+    """Wait for a signal, and return what it brings and 1."""
+    return await ctx.wait_for(going) + 1
+
+
+def serve_waits(
+    provider: EventProvider,
+) -> tuple[WorkflowProvider, Durable[Start, int], Durable[Start, int]]:
+    """Register the flows that wait with a provider that has not started."""
+    flows = WorkflowProvider(provider)
+    flows.register(sleeper)
+    flows.register(hearer)
+    return flows, sleeper, hearer

@@ -144,6 +144,8 @@ class BullMQ(_Full):
     name = "BullMQ"
     peer = True
     folder = PEERS / "bullmq"
+    _SAME: ClassVar = {"program": "chain"}
+    """It has no durable functions, so a flow of the same steps stands beside ours."""
 
     def prepare(self) -> None:
         """Install the packages if they are missing."""
@@ -167,7 +169,11 @@ class BullMQ(_Full):
     def command(self, step: Step, url: str) -> list[str]:
         """Return the command that runs `step`."""
         programs = {"bulk": "enqueue", "fill": "enqueue", "latency": "reply"} | dict.fromkeys(SHAPES, "flow")
-        flags = step_flags(step, url) + (["--shape", step.name] if step.name in SHAPES else [])
+        flags = step_flags(step, url) + (
+            ["--shape", self._SAME.get(step.name, step.name.removesuffix("-spread"))]
+            if step.name in SHAPES
+            else []
+        )
         return [self._node(), str(self.folder / f"{programs.get(step.name, step.name)}.js"), *flags]
 
     def worker(self, url: str) -> list[str]:
@@ -232,6 +238,21 @@ class PythonPeer:
         return {f"{name} ({self.name})" if name != self._packages[0] else name: found[name] for name in found}
 
 
+class Dbos(PythonPeer):
+    """DBOS, which has flows alone; they run in the process that calls them, on a file of SQLite."""
+
+    _STEPS: ClassVar = {"chain", "program"}
+
+    def __init__(self) -> None:
+        super().__init__("DBOS", "dbos", "dbos", "python -m PEER.flow worker", 0.04)
+        self._packages = ["dbos", "pysqlite3-binary"]
+
+    def command(self, step: Step, url: str) -> list[str]:
+        """Return the command that runs `step`."""
+        python = self._environment.program("python")
+        return [python, "-m", "benchmarks.peers.dbos.flow", step.name, *step_flags(step, url)]
+
+
 PYTHON_PEERS = (
     PythonPeer("BullMQ-Python", "bullmq_python", "bullmq", "python -m PEER.worker", 0.06),
     PythonPeer("streaq", "streaq", "streaq", "streaq run PEER.worker:worker", 0.04),
@@ -253,6 +274,7 @@ PYTHON_PEERS = (
         " --without-gossip --without-mingle --without-heartbeat",
         0.03,
     ),
+    Dbos(),
 )
 
 SIDES: tuple[Side, ...] = (Ours(), BullMQ(), Floor(), *PYTHON_PEERS)

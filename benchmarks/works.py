@@ -6,13 +6,13 @@ import msgspec
 
 MIN_COUNT = 20
 
-SHAPES = ("chain", "fan")
+SHAPES = ("chain", "fan", "chain-spread", "fan-spread", "program")
 """The shapes of flows (see `flows.py`); a step of such a name runs flows."""
 
 
 def flow_jobs(shape: str, members: int) -> int:
-    """Return how many jobs a flow of a shape has, its root counted."""
-    return members + (3 if shape == "fan" else 1)
+    """Return how many jobs a flow of a shape has if it is spread: its steps, and its root."""
+    return members + (3 if shape.startswith("fan") else 1)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -116,7 +116,11 @@ WORKS = (
     Work(
         "flow-3",
         "flow of 3 steps, one after the other, 50 in flight",
-        (Goal(_SPEED, "BullMQ", 6),),
+        (
+            Goal(_SPEED, "BullMQ", 7),
+            Goal("server_cpu_us", "BullMQ", 1 / 6, at_least=False),
+            Goal(_SPEED, "DBOS", 30),
+        ),
         share=0.1,
         in_flight=50,
         answered=True,
@@ -124,12 +128,63 @@ WORKS = (
         members=3,
     ),
     Work(
+        "flow-3-spread",
+        "the same, spread: a job for each step",
+        (Goal(_SPEED, "BullMQ", 3),),
+        share=0.1,
+        in_flight=50,
+        answered=True,
+        shape="chain-spread",
+        members=3,
+    ),
+    Work(
+        "flow-3-durable",
+        "a durable function of 3 steps, one after the other, 50 in flight",
+        (Goal(_SPEED, "BullMQ", 7), Goal(_SPEED, "DBOS", 30)),
+        share=0.1,
+        in_flight=50,
+        answered=True,
+        shape="program",
+        members=3,
+    ),
+    Work(
+        "flow-3-100",
+        "flow of 3 steps, one after the other, 100 in flight",
+        (Goal(_SPEED, "BullMQ", 7),),
+        share=0.1,
+        in_flight=100,
+        answered=True,
+        shape="chain",
+        members=3,
+    ),
+    Work(
+        "flow-3-durable-100",
+        "a durable function of 3 steps, one after the other, 100 in flight",
+        (Goal(_SPEED, "BullMQ", 7),),
+        share=0.1,
+        in_flight=100,
+        answered=True,
+        shape="program",
+        members=3,
+    ),
+    Work(
         "flow-1-10-1",
         "flow of 12 steps, 1, then 10 side by side, then 1, 50 in flight",
+        (Goal(_SPEED, "BullMQ", 6),),
         share=0.04,
         in_flight=50,
         answered=True,
         shape="fan",
+        members=10,
+    ),
+    Work(
+        "flow-1-10-1-spread",
+        "the flow of 12 steps, spread: a job for each step",
+        (Goal(_SPEED, "BullMQ", 2.5),),
+        share=0.04,
+        in_flight=50,
+        answered=True,
+        shape="fan-spread",
         members=10,
     ),
 )

@@ -38,12 +38,14 @@ if TYPE_CHECKING:
         Unrecoverable,
         UsageError,
     )
-    from eventbus.handlers.context import EventContext, JobFacts, SyncContext
+    from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
     from eventbus.model.event import Event
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
+    from eventbus.schedule_client import Schedule, ScheduleClient
+    from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keep import Keep
     from eventbus.settings.keywords import EmitKeywords
 
@@ -67,11 +69,16 @@ __all__ = [
     "JobFacts",
     "Keep",
     "PayloadError",
+    "ProcessContext",
     "ProcessDied",
     "ProviderStopped",
     "QueueFull",
     "ResponseTimeout",
     "Retry",
+    "Schedule",
+    "ScheduleClient",
+    "ScheduleKeywords",
+    "ScheduleReport",
     "SignalRefused",
     "StalledError",
     "StoreCorrupt",
@@ -94,6 +101,8 @@ _PLACES = (
     "handlers.middleware",
     "handlers.context",
     "emit.emission",
+    "schedules.options",
+    "schedule_client",
     "emit.sync_emission",
     "handlers.worker",
     "provider",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from eventbus.emit.emission import Emission, OutcomeDecoder
-from eventbus.emit.job_tree import Member, Tree, parts_of, rows_of
+from eventbus.emit.job_tree import Member, Tree, spawn_calls
 from eventbus.engine.job import Job
 from eventbus.errors import SignalRefused, StoreCorrupt, UnknownJob, UsageError
 from eventbus.handlers.extension import Extension
@@ -21,18 +21,18 @@ from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
+from eventbus.model.recorded_texts import check_append, check_text
 from eventbus.settings.settings import Settings
+from eventbus.store.journal_store import Signal
 from eventbus.store.keys import key_digest, payload_digest
-from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, Outcome, SaveRow
+from eventbus.store.scripting.script_rows import Outcome, SaveRow, Wait
 from eventbus.store.tree_store import PAGE, TreePage
 
 __all__ = ["JobClient"]
 
 _JOURNAL_PAGE = 500
-_LONGEST_NAME = 256
-_MOST_BYTES = 16 << 20  # of one append: the server holds up all others while it takes them
-_PATIENCE = 30.0
-"""Seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here."""
+_ENVELOPE = 16 << 10  # bytes that an entry may have around a value
+_PATIENCE = 30.0  # seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here
 
 
 class JobClient:
@@ -140,6 +140,14 @@ class JobClient:
         )
         return status == "ok"
 
+    async def stop_failed(self, job: Job, error: str) -> bool:
+        """Stop the tree of a running root with `on="wake"`, because it has failed; return False if the lease is lost.
+
+        The root goes on until it settles, and is claimed again, to undo. `error` is JSON text. The first cause of a stop stays.
+        """
+        trees = self._life.running("stop a tree").store.trees
+        return await trees.fail(job.id, job.token, error, deadline=_deadline()) != "lost"
+
     async def append(
         self,
         job: Job,
@@ -154,19 +162,22 @@ class JobClient:
         so that no later run is given them. All of it is recorded together. Entries of several calls may be appended at a
         time, in the order of the calls.
 
-        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, so this call recorded nothing.
+        Returns `ok`; `stopping`: recorded, but the job's tree stops; `lost`: the lease is lost, nothing was recorded.
         Raises UsageError if the job does not run in this process, or for what cannot be recorded: a text that is none or
-        over `max_result` bytes, more than 2,000 entries, 100 live texts or 1,000 signals, or more than 16 MiB (or
+        over `max_result` (or `max_payload`) and 16 KiB, more than 2,000 entries, 100 live texts or 1,000 signals, or more than 16 MiB (or
         `max_result`) in all. Raises StoreCorrupt if somebody else changed the journal, and ProviderStopped if the worker
         ends before the answer.
         """
-        live = live or {}
-        _check_append(entries, live, taken, most=self.settings.max_result)
+        most = max(self.settings.max_result, self.settings.max_payload) + _ENVELOPE
+        check_append(entries, live := live or {}, taken, most=most)
         worker = self._life.worker
         if worker is None:
             raise UsageError(f"job {job.id} does not run here, so this process cannot append to its journal")
-        async with self._in_order(job):
-            await self.read_journal(job)
+        if job.unread or self._reading:
+            async with self._in_order(job):
+                await self.read_journal(job)
+                appended = worker.append(job, entries, live=live, taken=taken)
+        else:
             appended = worker.append(job, entries, live=live, taken=taken)
         word = await appended
         if word == "torn":
@@ -204,12 +215,21 @@ class JobClient:
                 job.unread = job.unread - len(page) if page else 0
         return job.journal
 
-    async def journal(self, job_id: str, *, first: int = 0, limit: int = 200) -> list[str]:
+    async def hear(self, job: Job) -> list[Signal]:
+        """Look for signals that a running job was sent since its claim; `job.signals` and `job.heard` then have them."""
+        journals = self._life.running("look for signals").store.journals
+        job.heard, job.signals = await journals.inbox(job.id, deadline=_deadline())
+        return job.signals
+
+    async def journal(
+        self, job_id: str, *, first: int = 0, limit: int = 200, deadline: float | None = None
+    ) -> list[str]:
         """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted from 0."""
         if limit < 1:
             return []
         journals = self._life.running("read a journal").store.journals
-        return list(await journals.entries(job_id, first=first, limit=limit, deadline=_deadline()))
+        deadline = _deadline() if deadline is None else deadline
+        return list(await journals.entries(job_id, first=first, limit=limit, deadline=deadline))
 
     async def live(self, job_id: str, name: str) -> str | None:
         """Return a live text of any job, as it was appended last; None if there is none."""
@@ -233,7 +253,7 @@ class JobClient:
         Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes, SignalRefused
         if the job cannot take it, and StoreError.
         """
-        _check_text(payload, "the payload of a signal", most=self.settings.max_payload)
+        check_text(payload, "the payload of a signal", most=self.settings.max_payload)
         if signal.startswith("#"):
             raise UsageError(f"{shown(signal)} is no id of a signal: it must not begin with a #")
         if not name or not name.isprintable() or " " in name:
@@ -259,37 +279,52 @@ class JobClient:
         members: Sequence[Member],
         *,
         tree: str,
-        awaited: Sequence[str],
+        awaited: Sequence[str] = (),
         saved: Mapping[str, str] | None = None,
+        delay_ms: int | None = None,
+        heard: int | None = None,
+        first: bool = False,
+        waits: bool = True,
     ) -> str:
         """Add members to `tree`, save texts by name, and let the job wait for the `awaited` members.
 
-        Returns `waiting`: the job has given up its lease, and runs again when those members have ended;
-        `stopping`: the tree stops, so nothing was added; `lost`: the job's lease is lost. Members that exist
-        already are not added again, so the call may be repeated.
+        These may be new ones, or others of the tree. The job runs again when all of them have ended, or already when
+        - `first` is set, and one of them has ended, be it before this call;
+        - `delay_ms` have passed;
+        - `heard` is given, and the job has been sent more signals than that, as with `suspend`.
+        What it awaited runs on then, and its end changes nothing for the job, until the job awaits it again. With
+        `waits=False` the job goes on under its lease while the members run.
+
+        Returns `waiting`: the job has given up its lease; `added`: it goes on; `stopping`: the tree stops, or the job was cancelled, so nothing was
+        added; `lost`: the job's lease is lost. Members that exist already are not added again, so the call may be
+        repeated. Raises UsageError for a job that would go on and wait, or wait for itself.
         """
         trees = self._life.running("add children").store.trees
-        parts = parts_of(members)
-        for index, part in enumerate(parts):
-            rows: Sequence[MemberRow]
-            edges: Sequence[EdgeRow]
-            rows, edges = rows_of(part, root=tree, parent=job.id, awaited=awaited)
+        is_mixed = delay_ms is not None or heard is not None or first
+        if not waits and (awaited or is_mixed):
+            raise UsageError("a job that goes on waits for nothing: give waits=False, or what it waits for")
+        if job.id in awaited:
+            raise UsageError(f"job {job.id} cannot wait for its own end")
+        wait = Wait(
+            int(is_mixed), "" if delay_ms is None else delay_ms, "" if heard is None else heard, int(first)
+        )
+        calls = spawn_calls(members, root=tree, parent=job.id, awaited=awaited, wait=wait)
+        for index, call in enumerate(calls):
             # The last call saves and gives up the lease. A crash before it leaves a job that adds its members
             # again.
-            is_last = index == len(parts) - 1
+            is_last = index == len(calls) - 1
             status = await trees.checkpoint(
                 job.id,
                 job.token,
+                **call._asdict(),
                 saves=_saves(saved) if is_last else (),
-                rows=rows,
-                edges=edges,
                 opens=is_last,
-                waits=is_last,
+                waits=waits and is_last,
                 deadline=_deadline(),
             )
             if status in ("stopping", "lost"):
                 return status
-        return "waiting"
+        return "waiting" if waits else "added"
 
     async def restart(
         self,
@@ -298,14 +333,14 @@ class JobClient:
         *,
         run: int,
         timeout: float | None = None,  # noqa: ASYNC109  (of the run, kept in the server)
+        keeps: Collection[Literal["journal", "inbox"]] = (),
         deadline: float | None = None,
     ) -> str:
         """Run the root of an ended tree again with `body`, as the run after number `run`.
 
-        The root keeps its id, key, priority and log of errors. Its stop, outcome, attempts and checkpoints
-        are removed. Members of earlier runs keep their outcomes. `timeout` is in seconds from now; None: no
-        limit. Returns `restarted`; `open`: the tree has not ended; `other`: another caller has begun that
-        run; `member`: the job is a part of another tree; `unknown`: no record.
+        The root keeps its id, key, priority and log of errors, and what `keeps` names: its journal, the signals in its inbox. Its
+        stop, outcome, attempts and checkpoints are removed. Members keep their outcomes. `timeout` is in seconds from now; None: no limit.
+        Returns `restarted`; `open`: not ended yet; `other`: another caller began that run; `member`; `unknown`.
         """
         trees = self._life.running("run a tree again").store.trees
         return await trees.restart(
@@ -314,6 +349,7 @@ class JobClient:
             run=run,
             body=body,
             timeout_ms="" if timeout is None else round(timeout * 1000),
+            keeps=keeps,
             deadline=self._until(deadline),
         )
 
@@ -353,43 +389,6 @@ class _Turnstile:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.count = 0
-
-
-def _check_append(
-    entries: Sequence[str], live: Mapping[str, str], taken: Sequence[str], *, most: int
-) -> None:
-    """Refuse what the server could not record, because its refusal would concern other jobs, too."""
-    if isinstance(entries, str) or isinstance(taken, str):
-        raise UsageError("entries and taken are lists of texts; put the one text into a list")
-    for given, limit, what in (
-        (entries, 2000, "entries"),
-        (live, 100, "live texts"),
-        (taken, 1000, "signals"),
-    ):
-        if len(given) > limit:
-            raise UsageError(f"{len(given)} {what} in one append; at most {limit} are possible")
-    size = sum(_check_text(text, "an entry or a live text", most=most) for text in (*entries, *live.values()))
-    if size > max(most, _MOST_BYTES):
-        raise UsageError(
-            f"{size} bytes in one append; at most {max(most, _MOST_BYTES)} are possible, so use several appends"
-        )
-    for text in (*live, *taken):
-        _check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
-    if any(each.startswith("#") for each in taken):
-        raise UsageError("no id of a signal begins with a #")
-
-
-def _check_text(text: object, what: str, *, most: int) -> int:
-    """Return the size of a text in bytes; refuse one that the server could not keep."""
-    if not isinstance(text, str):
-        raise UsageError(f"{what} is text; this is {type(text).__name__}: {shown(repr(text))}")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{what} cannot be written as UTF-8: {error}") from None
-    if size > most:
-        raise UsageError(f"{what} has {size} bytes; at most {most} are possible")
-    return size
 
 
 def _saves(saved: Mapping[str, str] | None) -> list[SaveRow]:

@@ -32,6 +32,7 @@ from eventbus.handlers.context import SyncTools, Tools
 from eventbus.handlers.extension import Extension
 from eventbus.handlers.lifespan import Lifespan
 from eventbus.handlers.middleware import Middleware
+from eventbus.handlers.pools import PoolSpec
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.handlers.worker import EventWorker
 from eventbus.model.names import DEFAULT_GROUP
@@ -59,6 +60,10 @@ class Lifecycle:
         self.middleware: list[Middleware] = []
         self.lifespans: list[Lifespan] = []
         """The next worker puts these lifespans around its run, and the middleware around its handlers."""
+        self.pools: dict[str, PoolSpec] = {}
+        """The declared pools of the workers, by name."""
+        self.on_worker: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Called by each worker that starts, before it serves: it keeps declared schedules in the server."""
         self.extensions: list[Extension] = []
         """The systems whose consumers run in the workers, beside the handlers."""
         self.tools = tools
@@ -197,9 +202,12 @@ class Lifecycle:
             sync=self._sync,
             middleware=tuple(self.middleware),
             lifespans=tuple(self.lifespans),
+            pools=self.pools,
             find_waits=emitter.find_waits,
         )
         try:
+            if self.on_worker is not None:
+                await self.on_worker()
             await worker.start(subscriptions, extensions)
         except BaseException:
             self.worker = None

@@ -10,7 +10,17 @@ from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
 from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry, suspend
+from eventbus.handlers.context import progress_text
 from eventbus.handlers.extension import Extension, WorkerServices
+from eventbus.handlers.middleware import chain, check_middleware
+from eventbus.handlers.process.calls import ProcessCalls
+from eventbus.handlers.process.import_path import (
+    ImportPath,
+    find,
+    import_path_of_function,
+    import_path_of_object,
+)
+from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
@@ -19,7 +29,11 @@ from eventbus.model.emits import Emits
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
-from eventbus.settings.keywords import check_priority
+from eventbus.runtime.blocking_call import run_blocking, running_loop
+from eventbus.runtime.places import Places
+from eventbus.runtime.thread_pool import ThreadPool
+from eventbus.schedules.plan import RootForm, ScheduledRoot
+from eventbus.settings.keywords import check_priority, emit_options
 from eventbus.store.journal_store import Signal
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
 from eventbus.store.tree_store import PAGE_BYTES, TreePage
@@ -34,7 +48,7 @@ from eventbus.telemetry.failure import (
     read_failure,
     revive,
 )
-from eventbus.telemetry.log_context import fact, trace_facts, with_facts
+from eventbus.telemetry.log_context import fact, set_facts, trace_facts, with_facts
 from eventbus.telemetry.logging import Logger, get_logger
 from eventbus.telemetry.propagation import Ambient, current, enter
 from eventbus.telemetry.spans import (
@@ -66,6 +80,7 @@ __all__ = [
     "Extension",
     "Failure",
     "FailureReport",
+    "ImportPath",
     "Inspector",
     "Job",
     "JobClient",
@@ -74,34 +89,47 @@ __all__ = [
     "Member",
     "Outcome",
     "OutcomeDecoder",
+    "Places",
     "Policy",
+    "ProcessCalls",
     "Retention",
+    "RootForm",
+    "ScheduledRoot",
     "Settle",
     "Signal",
+    "ThreadPool",
     "Tree",
     "TreeMember",
     "TreePage",
+    "WorkerPool",
+    "WorkerPools",
     "WorkerServices",
     "attach_baggage",
     "baggage_around",
     "begin_apart",
     "cancel",
+    "chain",
     "check_correlation_id",
     "check_job_id",
     "check_key",
+    "check_middleware",
     "check_priority",
     "clock",
     "complete",
     "current",
     "describe",
     "describe_cancelled",
+    "emit_options",
     "enter",
     "fact",
     "fail",
+    "find",
     "get_logger",
     "give_back",
     "hide_frames",
     "hints_of",
+    "import_path_of_function",
+    "import_path_of_object",
     "is_answer",
     "is_final",
     "is_untyped",
@@ -111,11 +139,15 @@ __all__ = [
     "message_attributes",
     "milliseconds",
     "park",
+    "progress_text",
     "read_failure",
     "receive_span",
     "retry",
     "revive",
+    "run_blocking",
+    "running_loop",
     "seconds",
+    "set_facts",
     "shown",
     "suspend",
     "trace_facts",

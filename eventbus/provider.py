@@ -1,33 +1,29 @@
 """The provider: the object through which a program defines handlers, emits events and runs workers.
 
-Not here: how it starts and stops (`lifecycle`), how an emission travels (`emit.emitter`), how a worker
+Not here: how handlers are registered (`handler_registry`), how it starts and stops (`lifecycle`), how an emission travels (`emit.emitter`), how a worker
 runs its jobs (`handlers.worker`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from eventbus.admin.groups import remove_group
 from eventbus.admin.inspector import Inspector
 from eventbus.emit.emission import Emission
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError
-from eventbus.handlers.handler import Pool, check_event, make_handler
-from eventbus.handlers.lifespan import Lifespan, check_lifespan
-from eventbus.handlers.middleware import Middleware, check_middleware
-from eventbus.handlers.subscriptions import Subscription, Subscriptions
+from eventbus.handler_registry import HandlerRegistry
 from eventbus.handlers.worker import EventWorker
 from eventbus.job_client import JobClient
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
-from eventbus.model.names import DEFAULT_GROUP, check_correlation_id, check_group, check_job_id
-from eventbus.model.retry import Retry
+from eventbus.model.names import check_correlation_id, check_job_id
 from eventbus.runtime.loop_ownership import LoopOwnership
+from eventbus.schedule_client import ScheduleClient
 from eventbus.settings.keywords import EmitKeywords, ProviderKeywords, emit_options
 from eventbus.settings.settings import Settings
 from eventbus.store.connection.connector import Connector
@@ -39,14 +35,9 @@ __all__ = ["EventProvider", "known_event"]
 
 P = TypeVar("P")
 R = TypeVar("R")
-F = TypeVar("F", bound=Callable[..., Any])
-M = TypeVar("M", bound=Middleware)
-L = TypeVar("L", bound=Lifespan)
-
-_NOTHING: Any = None  # `@provider.use()` passes no function; the check then raises a DefinitionError
 
 
-class EventProvider:
+class EventProvider(HandlerRegistry):
     """An event bus on one Redis or Valkey server.
 
         provider = EventProvider("redis://localhost:6379")
@@ -70,11 +61,12 @@ class EventProvider:
         thread = LoopThread(self, ownership, self._find_loop)
         self.sync: SyncProvider = SyncProvider(self, thread)
         """The same calls for threads and scripts; they block until they are done."""
-        self._routes = Routes(self.settings)
-        self._registry = Subscriptions()
+        routes = Routes(self.settings)
         tools = Toolbox(self, lambda: self._life.worker)
         self._life = Lifecycle(ownership, thread, tools=tools, sync=ThreadTools(self.sync, thread, tools))
-        self._running = self._life.running
+        super().__init__(self.settings, routes, self._life)
+        self.schedules: ScheduleClient = ScheduleClient(self._life, self.settings, self._routes)
+        """Emits events at times: makes, finds and changes schedules."""
         self.jobs: JobClient = JobClient(self._life, self.settings)
         """The low-level API, for systems built on top; see `eventbus.lowlevel`."""
         self.inspector: Inspector = Inspector(self._life, self.settings)
@@ -87,139 +79,6 @@ class EventProvider:
             *(subscription.queue for subscription in self._registry),
             *(queue for extension in self._life.extensions for queue in extension.queues),
         ]
-
-    # Defining handlers.
-
-    def on(
-        self,
-        event: Event[Any, Any] | str,
-        *,
-        group: str = DEFAULT_GROUP,
-        concurrency: int | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        pool: Pool | None = None,
-    ) -> Callable[[F], F]:
-        """Register the decorated function as the handler of an event for a group.
-
-            @provider.on(OrderPlaced, concurrency=5, timeout="30s")
-            async def charge(order: Order) -> Receipt: ...
-
-        `concurrency` is the most jobs of the handler that one worker runs at a time, by default the
-        provider's setting. `timeout` limits one attempt; by default nothing does. `retry` goes before
-        the rules of the event and the provider. Async functions run in the event loop, other functions
-        in threads. With `pool="process"` each job runs in a process of its own. That process is killed
-        when the job times out, is cancelled or loses its lease.
-
-        Raises DefinitionError for a function that does not fit the event, for a function that another
-        process could not find by its name, and for a second handler of one event and group.
-        """
-        check_event(event)
-
-        def register(function: F) -> F:
-            self._register(
-                event, function, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
-            )
-            return function
-
-        return register
-
-    async def subscribe(
-        self,
-        event: Event[Any, Any] | str,
-        handler: Callable[..., Any],
-        *,
-        group: str = DEFAULT_GROUP,
-        concurrency: int | None = None,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
-        pool: Pool | None = None,
-    ) -> None:
-        """Register a handler at run time; return when a worker of this process serves it.
-
-        Starts a worker if none runs in this process. Options and errors are those of `on`; raises
-        ProviderStopped too when the provider is not started. A call that is cancelled may still
-        have taken effect in the running worker. It is safe to call it again.
-        """
-        self._running(f"subscribe to {event}")
-        subscription = self._register(
-            event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
-        )
-        try:
-            await self._life.serve(self.settings, subscription)
-        except BaseException:
-            self._registry.discard(subscription)
-            raise
-
-    def use(self, middleware: M = _NOTHING) -> M:
-        """Put an async function around every handler of the workers that start from now on.
-
-            @provider.use
-            async def timed(payload, ctx, call):
-                return await call(payload)
-
-        The middleware runs in the event loop, also for handlers in threads and processes. It may change
-        the payload and the result, raise, or return without `call`. Both values are checked against the
-        event. Handlers see the context variables that it sets, but not in another process. The first
-        middleware registered is the outermost. Returns the function. Raises DefinitionError for another kind
-        of function.
-        """
-        check_middleware(middleware)
-        self._life.middleware.append(middleware)
-        return middleware
-
-    def lifespan(self, function: L = _NOTHING) -> L:
-        """Register an async generator function that yields once: an object for all handlers of a worker.
-
-            @provider.lifespan
-            async def database():
-                async with connect(DSN) as pool:
-                    yield pool
-
-        The code before the `yield` runs in each worker that starts from now on, before its first claim.
-        The code after it runs when the last job is settled, within the grace. Handlers get the yielded
-        object from `ctx.shared(database)`. The function may take the provider as its one argument.
-        Lifespans nest in the order of registration. An error before the `yield` is raised by the start of
-        the worker. Raises DefinitionError for another kind of function.
-        """
-        check_lifespan(function)
-        self._life.lifespans.append(function)
-        return function
-
-    async def add_group(
-        self, event: Event[Any, Any] | str, group: str, *, call_timeout: Duration | None = None
-    ) -> None:
-        """Create a group before its first worker starts. The group gets every emission from now on.
-
-        `call_timeout` is how long the server may take to answer, by default the setting `reply_timeout`.
-        Raises StoreUnavailable after that. The call is idempotent.
-        """
-        emitter, deadline = self._running("add a group"), self.settings.deadline(call_timeout)
-        if check_group(group) != DEFAULT_GROUP:  # the default group exists with its event
-            await emitter.store.groups.add(self._routes.find(event).queue, group, deadline=deadline)
-
-    async def remove_group(
-        self,
-        event: Event[Any, Any] | str,
-        group: str,
-        *,
-        force: bool = False,
-        call_timeout: Duration | None = None,
-    ) -> int:
-        """Remove a group that nobody serves any more; return how many of its jobs this call cancelled.
-
-        From now on no emission makes a job for the group. Its waiting, delayed and parked jobs end as
-        cancelled, with a reason. Running jobs go on to their own end; a job that is given back or retried
-        after that stays until the group is removed again. Ended jobs are no longer listed, but their ids work
-        for their retention, a week at most. Returns 0 if the group does not exist. An interrupted call may be
-        repeated; it then does the rest.
-
-        Raises UsageError while live workers serve the group, because they would create it again; `force=True`
-        removes the group all the same. `call_timeout` limits each call to the server. Raises StoreError,
-        ProviderStopped.
-        """
-        store, queue = self._running("remove a group").store, self._routes.find(event).queue
-        return await remove_group(store, self.settings, queue, group, force=force, call_timeout=call_timeout)
 
     # Emitting.
 
@@ -378,17 +237,6 @@ class EventProvider:
 
     def _find_loop(self) -> asyncio.AbstractEventLoop | None:
         return self._life.loop
-
-    def _register(
-        self, event: Event[Any, Any] | str, function: Callable[..., Any], **options: Any
-    ) -> Subscription:
-        route = self._routes.find(event)
-        handler = make_handler(
-            function, event=route.name, payload=route.event.payload, result=route.event.result, **options
-        )
-        subscription = Subscription(route, handler)
-        self._registry.add(subscription)
-        return subscription
 
 
 def known_event(provider: EventProvider, name: str) -> Event[Any, Any] | None:

@@ -14,6 +14,7 @@ from harness.journal import Journal
 from harness.leftovers import Leftovers
 from harness.programs import Program, clean_environment
 from harness.proxy import Proxy
+from harness.sites import Site
 
 _SETS = {
     # The kinds of server that a test runs on, if this machine has them.
@@ -150,6 +151,14 @@ def start_behind(run: Callable[..., Program], proxy: Proxy) -> Callable[..., Pro
         return worker
 
     return start
+
+
+@pytest.fixture
+def site(
+    server: Backend, proxy: Proxy, tmp_path: Path, journal: Journal, run: Callable[..., Program]
+) -> Site:
+    """A worker of `flow_app` that may be killed, and the checks of its flows."""
+    return Site(server, proxy, tmp_path, journal, run)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 from apps.shapes import Course, make_course, make_shapes
 from checks.audit import Audit
-from checks.ledger import Account, Ledger
+from checks.ledger import Account, Ledger, read_account
 from harness.backends import KINDS, Backend
 from harness.conditions import last
 from harness.fleet import Fleet
@@ -30,7 +30,6 @@ from harness.journal import Journal
 
 from eventbus import EventProvider
 from workflows import FlowCancelled, FlowHandle, Workflow, WorkflowProvider
-from workflows.records.ids import member_id, nested_flow_id
 
 __all__ = ["FlowsChaos"]
 
@@ -140,7 +139,7 @@ class FlowsChaos:
         ledger = Ledger(self.journal, self.fleet.killed)
         known: set[str] = set()
         for flow_id, (shape, heard) in self._heard.items():
-            account = await _read(flows, ledger, shape, flow_id, heard)
+            account = await read_account(flows, ledger, shape, flow_id, heard)
             self.flaws += ledger.flaws(account)
             self._count(account)
             known |= _ids_of(account)
@@ -158,6 +157,7 @@ class FlowsChaos:
     def _count(self, account: Account) -> None:
         report, heard = account.report, account.heard
         self.counts[f"ended {report.state}"] += 1
+        self.counts["local flows"] += not account.workflow.spreads
         if report.state != "completed":
             self.counts[f"heard {type(heard).__name__}"] += 1
             self.counts[f"rollback {report.rollback}"] += 1
@@ -172,21 +172,6 @@ class FlowsChaos:
 async def _cancel_after(handle: FlowHandle[Any], seconds: float) -> bool:
     await last(seconds)
     return await handle.cancel("no more")
-
-
-async def _read(
-    flows: WorkflowProvider, ledger: Ledger, shape: Workflow[Course, Any], flow_id: str, heard: Any
-) -> Account:
-    """Read the account of a flow, with those of its sub-workflows that have started."""
-    report = await flows.report(flow_id)
-    inner: dict[str, Account] = {}
-    for name, step in shape.steps.items():
-        if step.workflow is None:
-            continue
-        nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
-        if nested in ledger.flows:
-            inner[name] = await _read(flows, ledger, step.workflow, nested, None)
-    return Account(shape, report, inner, heard)
 
 
 def _ids_of(account: Account) -> set[str]:

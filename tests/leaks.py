@@ -32,7 +32,14 @@ _OWN = ("leak-watch", "admin")
 """Connections of the tests themselves."""
 
 _WITHIN = 3.0
-_BY_HAND = ("never", "with its last job", "with its last root", "with its last emitter", "by retention")
+_BY_HAND = (
+    "never",
+    "with its last job",
+    "with its last root",
+    "with its last emitter",
+    "by retention",
+    "when it is removed",
+)
 _WITH_RECORD = ("with the record", "when empty", "when it is open")
 _ENDED = {"completed", "failed", "cancelled"}
 _PACKAGE = str(Path(eventbus.__file__).parent)

@@ -33,6 +33,7 @@ from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowP
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
+_NIGHTLY = _ROOT / "examples" / "nightly_report.py"
 _STAGES = _ROOT / "examples" / "stages.py"
 _EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
 
@@ -124,6 +125,35 @@ def test_the_example_in_stages_prints_what_its_page_shows() -> None:
     first, *printed = shown.splitlines()
     assert first == f"$ python {_STAGES.name}"
     assert _without_ids(ran.stdout.splitlines()) == _without_ids(printed)
+
+
+@pytest.mark.usefixtures("own_keys")
+@pytest.mark.parametrize("words", [("approval.py", "--demo"), ("agent.py",)], ids=lambda words: words[0])
+def test_the_examples_of_durable_functions_print_what_their_page_shows(words: tuple[str, ...]) -> None:
+    shown = {text.splitlines()[0]: text for _, text in _blocks(_ROOT / "docs" / "durable.md", "console")}
+    readme = {text.splitlines()[0]: text for _, text in _blocks(_ROOT / "README.md", "console")}
+    command = f"$ python {' '.join(words)}"
+    _, *printed = shown[command].splitlines()
+    assert readme.get(command, shown[command]) == shown[command]
+    program = [sys.executable, str(_ROOT / "examples" / words[0]), *words[1:]]
+    ran = subprocess.run(program, capture_output=True, text=True, check=True, timeout=50)
+    assert ran.stdout.splitlines() == printed
+
+
+def test_the_page_on_schedules_has_the_example() -> None:
+    programs = [source for _, source in _blocks(_ROOT / "docs" / "schedules.md", "python")]
+    assert _NIGHTLY.read_text() in programs
+
+
+@pytest.mark.usefixtures("own_keys")
+def test_the_nightly_report_prints_what_its_page_shows() -> None:
+    (shown,) = [
+        text for _, text in _blocks(_ROOT / "docs" / "schedules.md", "console") if _NIGHTLY.name in text
+    ]
+    ran = subprocess.run(
+        [sys.executable, str(_NIGHTLY)], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert [f"$ python {_NIGHTLY.name}", *ran.stdout.splitlines()] == shown.splitlines()
 
 
 def _without_ids(lines: list[str]) -> list[str]:

@@ -38,11 +38,16 @@ def test_the_front_door_offers_just_this() -> None:
         "JobFacts",
         "Keep",
         "PayloadError",
+        "ProcessContext",
         "ProcessDied",
         "ProviderStopped",
         "QueueFull",
         "ResponseTimeout",
         "Retry",
+        "Schedule",
+        "ScheduleClient",
+        "ScheduleKeywords",
+        "ScheduleReport",
         "SignalRefused",
         "StalledError",
         "StoreCorrupt",
@@ -181,7 +186,7 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many flush inspector jobs lifespan on queues remove_group result settings start stop "
+        "add_group cancel context emit emit_many flush inspector jobs lifespan on pool pools queues remove_group result schedules settings start stop "
         "subscribe sync use worker"
     ),
     # `add`, `note_progress` and `start` are called by the provider; the API reference leaves them out.
@@ -193,16 +198,41 @@ _OFFERED = {
     eventbus.JobFacts: _CONTEXT,
     eventbus.EventContext: f"{_CONTEXT} emit emit_many progress shared",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress shared",
+    eventbus.ProcessContext: f"{_CONTEXT} progress",
     eventbus.Event: "default errors key name payload reply result retry retry_on ttl",
     Inspector: "cancel counts groups job jobs tree",
     SyncProvider: "cancel close emit emit_many result",
-    workflows.WorkflowProvider: "execute flows handle provider register report retry run_inline status tree",
-    workflows.FlowHandle: "cancel id report result status workflow",
+    workflows.WorkflowProvider: "execute flows handle provider register report retry run_inline schedules status tree use",
+    workflows.AttemptContext: (
+        "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"
+    ),
+    workflows.FlowSchedules: "add cron every",
+    workflows.FlowHandle: "cancel id report result signal state status workflow",
+    workflows.FlowContext: (
+        "continue_as_new correlation_id emit flow flow_id gather history_is_long input log map meta now patched race random retired rollback "
+        "run shared sleep state step uuid wait_for"
+    ),
+    workflows.Durable: (
+        "check_signal concurrency errors function input is_answer max_history name output retry retry_on signals state timeout version where"
+    ),
+    workflows.Task: (
+        "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"
+    ),
+    workflows.Signal: "decode encode name type",
     workflows.StepContext: (
-        "attempt correlation_id emit emit_many flow_id input job_id load log meta result results run shared step "
-        "traceparent tracestate workflow"
+        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run shared "
+        "step traceparent tracestate workflow"
     ),
 }
+
+
+async def charge() -> None:
+    """Do nothing."""
+
+
+@workflows.durable("order")
+async def _durable(ctx: workflows.FlowContext[int]) -> None:
+    """Do nothing."""
 
 
 @pytest.mark.parametrize("kind", _OFFERED, ids=lambda kind: kind.__name__)
@@ -213,7 +243,11 @@ def test_public_objects_offer_just_what_is_for_users(kind: type) -> None:
         eventbus.EventProvider: provider,
         eventbus.Event: eventbus.Event("order.placed"),
         workflows.WorkflowProvider: flows,
+        workflows.FlowSchedules: flows.schedules,
         workflows.FlowHandle: flows.handle("checkout~0123456789abcdef0123"),
+        workflows.Durable: _durable,
+        workflows.Task: workflows.task(charge),
+        workflows.Signal: workflows.Signal("approval"),
     }
     offered = {name for name in dir(made.get(kind, kind)) if not name.startswith("_")}
     assert offered == set(_OFFERED[kind].split())

@@ -7,48 +7,72 @@ This package imports only `eventbus`, the public API, and `eventbus.lowlevel`, t
 contract in `pyproject.toml` enforces it. The exception is `cli`, which also imports `eventbus.cli.toolkit`.
 """
 
+from workflows.client.handle import FlowHandle
+from workflows.client.scheduling import FlowSchedules
 from workflows.definition.context import StepContext
+from workflows.definition.middleware import AttemptContext
+from workflows.definition.signal import Signal
 from workflows.definition.step import Step, step
 from workflows.definition.workflow import Workflow
-from workflows.distributed.handle import FlowHandle
 from workflows.errors import (
     FlowCancelled,
     FlowError,
     FlowNotEnded,
     FlowTimeout,
+    HistoryFull,
+    NonDeterminismError,
     ResultNotLoaded,
     RollbackError,
     StepError,
+    StepFailed,
     StepNotFound,
     StepSkipped,
     WorkflowError,
 )
+from workflows.functions.calls.group import Winner
+from workflows.functions.context import FlowContext
+from workflows.functions.definition import Durable, durable
+from workflows.functions.step_key import step_key
+from workflows.functions.task import Task, task
 from workflows.provider import WorkflowProvider
 from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
 from workflows.registry import StepRegistry
 
 __all__ = [
+    "AttemptContext",
+    "Durable",
     "FlowCancelled",
+    "FlowContext",
     "FlowError",
     "FlowHandle",
     "FlowNotEnded",
     "FlowReport",
+    "FlowSchedules",
     "FlowStatus",
     "FlowSummary",
     "FlowTimeout",
     "FlowTree",
+    "HistoryFull",
+    "NonDeterminismError",
     "ResultNotLoaded",
     "RollbackError",
     "RollbackReport",
+    "Signal",
     "Step",
     "StepContext",
     "StepError",
+    "StepFailed",
     "StepNotFound",
     "StepRegistry",
     "StepReport",
     "StepSkipped",
+    "Task",
+    "Winner",
     "Workflow",
     "WorkflowError",
     "WorkflowProvider",
+    "durable",
     "step",
+    "step_key",
+    "task",
 ]

@@ -7,7 +7,10 @@
         │   ├── FlowTimeout         not done within the flow's timeout
         │   └── FlowCancelled       cancelled on request
         ├── RollbackError           one rollback that failed for good
+        ├── NonDeterminismError     a durable function does not do what it did before, or cannot repeat what it does
+        ├── HistoryFull             a flow of a durable function has recorded as much as it may
         ├── StepSkipped             a function asked for the result of a skipped step
+        ├── StepFailed              a function asked for the result of a step whose failure is ignored
         ├── FlowNotEnded            the flow cannot be retried before it has ended
         ├── ResultNotLoaded         the result was not loaded before the step began
         └── StepNotFound            no such workflow or step is registered in this process
@@ -24,14 +27,18 @@ from eventbus import EventBusError, StalledError, UsageError
 
 __all__ = [
     "COMPLETED",
+    "FUNCTION",
     "FlowCancelled",
     "FlowError",
     "FlowNotEnded",
     "FlowTimeout",
+    "HistoryFull",
+    "NonDeterminismError",
     "ResultNotLoaded",
     "Rollback",
     "RollbackError",
     "StepError",
+    "StepFailed",
     "StepNotFound",
     "StepSkipped",
     "WorkflowError",
@@ -42,6 +49,9 @@ Rollback: TypeAlias = Literal["none", "complete", "incomplete"]
 
 COMPLETED = "__completed__"
 """The step that a StepError names when the `completed` hook failed; no step can have this name."""
+
+FUNCTION = "__function__"
+"""The step that a StepError names when the code of a durable function itself raised; no step can have this name."""
 
 
 class WorkflowError(EventBusError):
@@ -92,7 +102,8 @@ class StepError(FlowError):
     """The step `step` failed after its last attempt with `error`, which is the cause of this error.
 
     `error` is made from the recorded failure: a HandlerError, one of the workflow's declared `errors`, or a
-    StalledError. `step` is `"__completed__"` for the `completed` hook.
+    StalledError. `step` is `"__completed__"` for the `completed` hook. In a flow of a durable function it is the name and
+    the position of the call, such as `"charge@2"`, and `"__function__"` if the code of the function itself raised.
     """
 
     def __init__(
@@ -105,7 +116,7 @@ class StepError(FlowError):
         rollback: Rollback = "none",
         rollback_errors: Sequence[RollbackError] = (),
     ) -> None:
-        what = "the completed hook" if step == COMPLETED else f"step {step!r}"
+        what = {COMPLETED: "the completed hook", FUNCTION: "the function"}.get(step, f"step {step!r}")
         super().__init__(
             f"{what} of flow {flow_id} failed: {_text(error)}",
             flow_id=flow_id,
@@ -176,6 +187,57 @@ class StepSkipped(WorkflowError):
         )
         self.step = step
         self.workflow = workflow
+
+
+class StepFailed(WorkflowError):
+    """`step` of `workflow` has no result: it failed for good with `error`, and `on_failure="ignore"` lets the flow go on.
+
+    `error` is made from the recorded failure, as that of a StepError is, and is the cause of this one. For an item of an
+    each step, `step` has its number, such as `convert[3]`; it stands in the list of the results and is not raised.
+    """
+
+    def __init__(self, *, step: str, workflow: str, error: BaseException, is_item: bool = False) -> None:
+        advice = "" if is_item else f"; give a default: ctx.result({step!r}, default=None)"
+        super().__init__(
+            f"step {step!r} of workflow {workflow!r} failed, so it has no result: {_text(error)}{advice}"
+        )
+        self.step = step
+        self.workflow = workflow
+        self.error = error
+        self.__cause__: BaseException | None = error
+
+
+class NonDeterminismError(WorkflowError, UsageError):
+    """A durable function does not do what its flow has recorded, or does what cannot be repeated.
+
+    `flow_id` is empty if there is no flow. `position` is the place of the call in the function; `recorded` and `asked` say
+    what the flow did there, and what the function does there now. They are empty if nothing is recorded at that place.
+    """
+
+    def __init__(
+        self, message: str, *, flow_id: str = "", position: str = "", recorded: str = "", asked: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.flow_id = flow_id
+        self.position = position
+        self.recorded = recorded
+        self.asked = asked
+
+
+class HistoryFull(WorkflowError):
+    """The flow has recorded `entries` entries of `size` bytes, as much as it may, so it can record no further call.
+
+    Use `ctx.continue_as_new(input)` before that, when `ctx.history_is_long` is true.
+    """
+
+    def __init__(self, *, flow_id: str, entries: int, size: int) -> None:
+        super().__init__(
+            f"flow {flow_id} has recorded {entries} entries of {size} bytes, as much as it may; "
+            "call ctx.continue_as_new(input) when ctx.history_is_long is true"
+        )
+        self.flow_id = flow_id
+        self.entries = entries
+        self.size = size
 
 
 class FlowNotEnded(WorkflowError):

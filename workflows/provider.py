@@ -3,7 +3,7 @@
 It belongs to an EventProvider: it starts and stops with that provider, and the workers of that provider run
 its flows.
 Not here: the order of the steps (`definition.plan`), running flows (`distributed`, `inline`), and reading
-their reports (`distributed.inspection`).
+their reports (`client.inspection`).
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ import msgspec
 
 from eventbus import DefinitionError, EmitError, EventProvider, PayloadError, UnknownJob, UsageError
 from eventbus.lowlevel import (
-    JOIN,
-    REUSE,
-    SUPERSEDE,
     Codec,
     Duration,
     baggage_around,
     check_correlation_id,
     check_key,
+    check_middleware,
     check_priority,
     current,
     seconds,
     shown,
 )
+from workflows.client.flow_retry import retry_flow
+from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
+from workflows.client.inspection import FlowInspector
+from workflows.client.scheduling import FlowSchedules
+from workflows.client.starting import meeting_of, not_started
 from workflows.definition.codecs import Codecs
 from workflows.definition.job_tree import tree_of
+from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.workflow import Workflow
 from workflows.distributed.extension import FlowExtension
-from workflows.distributed.flow_retry import retry_flow
-from workflows.distributed.handle import FlowHandle, FlowOutcomeDecoder
-from workflows.distributed.inspection import FlowInspector
 from workflows.execution.spans import start_context
+from workflows.functions.definition import Durable, DurableCodecs
 from workflows.records.ids import check_flow_id, new_flow_id, workflow_of
 from workflows.records.records import FlowMessage
 from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree
@@ -46,6 +48,9 @@ __all__ = ["WorkflowProvider"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
+M = TypeVar("M", bound=FlowMiddleware)
+
+_NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
 
 class WorkflowProvider:
@@ -57,13 +62,16 @@ class WorkflowProvider:
         self._jobs = provider.jobs
         self._registry = StepRegistry()
         self._inspection = FlowInspector(provider.jobs, provider.inspector)
-        self._codecs: dict[int, Codecs] = {}
-        provider.jobs.attach(FlowExtension(provider.jobs, self._registry))
+        self._codecs: dict[int, Codecs | DurableCodecs] = {}
+        self._middleware: list[FlowMiddleware] = []
+        self.schedules: FlowSchedules = FlowSchedules(provider, self._input_of)
+        """Starts flows at times."""
+        provider.jobs.attach(FlowExtension(provider.jobs, self._registry, self._middleware))
 
     # Registering.
 
-    def register(self, workflow: Workflow[Any, Any]) -> None:
-        """Register a workflow and its sub-workflows, so that this process can execute and run their flows.
+    def register(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+        """Register a workflow and its sub-workflows, or a durable function, so that its flows can be executed and run here.
 
         Several versions of one name may be registered: new flows use the version registered last, and the
         workers of this process run flows of every version. A workflow without steps and hooks can only be
@@ -76,11 +84,27 @@ class WorkflowProvider:
             )
         self._registry.register(workflow)
 
+    def use(self, middleware: M = _NOTHING) -> M:
+        """Put an async function around each attempt of a step, task, rollback or hook, in workers that start from now on.
+
+            @flows.use
+            async def timed(value, ctx: AttemptContext, call):
+                return await call(value)
+
+        `value` is the input of the flow; the result of the step in its rollback, the error in the hook `failed`, and
+        the arguments of a task. The middleware runs in the event loop, within the timeout. It may change the result,
+        which is checked, raise, or return without `call`. The first one registered is the outermost. Returns the
+        function. Raises DefinitionError for another kind of function.
+        """
+        check_middleware(middleware, takes="a value, an AttemptContext and a call", owner="flows")
+        self._middleware.append(middleware)
+        return middleware
+
     # Executing.
 
     async def execute(
         self,
-        workflow: Workflow[I, O],
+        workflow: Workflow[I, O] | Durable[I, O],
         input: I,  # noqa: A002  (as the workflow calls it)
         *,
         idempotency_key: str | None = None,
@@ -93,7 +117,7 @@ class WorkflowProvider:
         supersede: bool = False,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[O]:
-        """Start a flow; return its handle once the server has recorded the whole flow.
+        """Start a flow of a workflow or of a durable function; return its handle once the server has recorded the whole flow.
 
         If the `idempotency_key` belongs to an open or completed flow, the handle refers to that flow. A
         failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. `timeout`
@@ -105,7 +129,8 @@ class WorkflowProvider:
         Raises, before anything runs: DefinitionError for a workflow that is not registered here and for wrong
         options, PayloadError for an input that does not fit the workflow's type, EmitError, ProviderStopped.
         """
-        known = self._check_registered(workflow)
+        self._check_registered(workflow)
+        known = workflow
         codecs = self._codecs_of(known)
         given = self._encode_input(codecs, known, input)
         flow_id = new_flow_id(known.name)
@@ -117,14 +142,14 @@ class WorkflowProvider:
         message.priority = check_priority(priority)
         is_keyed = idempotency_key is not None
         tree = tree_of(
-            known,
+            None if isinstance(known, Durable) else known,
             flow_id,
             message,
             delay=wait,
             key=self._jobs.digest(check_key(idempotency_key)) if is_keyed else "",
             # The fingerprint lets the server notice a key that is used again with another input.
             print=self._jobs.payload_digest(given) if is_keyed else "",
-            meeting=_meeting(idempotency_key, reuse_failure=reuse_failure, supersede=supersede),
+            meeting=meeting_of(idempotency_key, reuse_failure=reuse_failure, supersede=supersede),
         )
         reading = self._reading(known.name)
         emission = self._jobs.add(
@@ -133,13 +158,13 @@ class WorkflowProvider:
         try:
             await emission.enqueued()
         except EmitError as error:
-            raise _not_started(error, flow_id, is_keyed=is_keyed) from error.__cause__
+            raise not_started(error, flow_id, is_keyed=is_keyed) from error.__cause__
         # Not `flow_id`: an idempotency key may have led to a flow that exists already.
         return FlowHandle(emission.job_id, self._jobs, reading, self, emission)
 
     async def run_inline(
         self,
-        workflow: Workflow[I, O],
+        workflow: Workflow[I, O] | Durable[I, O],
         input: I,  # noqa: A002  (as the workflow calls it)
         *,
         meta: Mapping[str, Any] | None = None,
@@ -150,13 +175,22 @@ class WorkflowProvider:
         This is for dry runs and tests; see `workflows.testing`. Only `ctx.emit` needs this provider to be
         started. Raises the errors of a handle's `result`.
         """
-        return await run_inline(workflow, input, meta=meta, timeout=timeout, provider=self.provider)
+        return await run_inline(
+            workflow,
+            input,
+            meta=meta,
+            timeout=timeout,
+            provider=self.provider,
+            middleware=tuple(self._middleware),
+        )
 
     @overload
     def handle(self, flow_id: str, workflow: None = None) -> FlowHandle[Any]: ...
     @overload
-    def handle(self, flow_id: str, workflow: Workflow[Any, O]) -> FlowHandle[O]: ...
-    def handle(self, flow_id: str, workflow: Workflow[Any, Any] | None = None) -> FlowHandle[Any]:
+    def handle(self, flow_id: str, workflow: Workflow[Any, O] | Durable[Any, O]) -> FlowHandle[O]: ...
+    def handle(
+        self, flow_id: str, workflow: Workflow[Any, Any] | Durable[Any, Any] | None = None
+    ) -> FlowHandle[Any]:
         """Return a handle for any flow by its id; the handle's calls find out whether the flow exists.
 
         `workflow` gives the handle the types of its output and declared errors; it need not be registered
@@ -193,7 +227,7 @@ class WorkflowProvider:
         flow_id: str,
         resume: bool | None = ...,
         *,
-        workflow: Workflow[Any, O],
+        workflow: Workflow[Any, O] | Durable[Any, O],
         call_timeout: Duration | None = ...,
     ) -> FlowHandle[O]: ...
     async def retry(
@@ -201,7 +235,7 @@ class WorkflowProvider:
         flow_id: str,
         resume: bool | None = None,
         *,
-        workflow: Workflow[Any, Any] | None = None,
+        workflow: Workflow[Any, Any] | Durable[Any, Any] | None = None,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[Any]:
         """Run a flow that has ended again, under the same id; return its handle once the retry is recorded.
@@ -257,28 +291,34 @@ class WorkflowProvider:
         """
         return await self._inspection.flows(workflow, state=state, limit=limit, call_timeout=call_timeout)
 
-    def _check_registered(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:
+    def _check_registered(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
         _check_workflow(workflow, "a workflow to execute")
-        if not any(registered is workflow for registered in self._registry):
+        if not any(registered is workflow for registered in (*self._registry, *self._registry.durables)):
             raise DefinitionError(
                 f"workflow {workflow.name!r} is not registered here; call flows.register({workflow.name}) before"
             )
-        return workflow
 
-    def _codecs_of(self, workflow: Workflow[Any, Any]) -> Codecs:
+    def _codecs_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> Codecs | DurableCodecs:
         # By identity, because two versions of a workflow share their name.
         known = self._codecs.get(id(workflow))
         if known is None:
-            limit = self.provider.settings.max_payload
-            known = self._codecs[id(workflow)] = Codecs(workflow, max_bytes=int(limit))
+            limit = int(self.provider.settings.max_payload)
+            if isinstance(workflow, Durable):
+                known = DurableCodecs(workflow, max_bytes=limit)
+            else:
+                known = Codecs(workflow, max_bytes=limit)
+            self._codecs[id(workflow)] = known
         return known
 
     def _find_codecs(self, workflow: str, version: str) -> Codecs | None:
         if not self._registry.has(workflow, version=version or None):
             return None
-        return self._codecs_of(self._registry.workflow(workflow, version or None))
+        found = self._codecs_of(self._registry.workflow(workflow, version or None))
+        return found if isinstance(found, Codecs) else None
 
-    def _encode_input(self, codecs: Codecs, workflow: Workflow[Any, Any], given: Any) -> bytes:
+    def _encode_input(
+        self, codecs: Codecs | DurableCodecs, workflow: Workflow[Any, Any] | Durable[Any, Any], given: Any
+    ) -> bytes:
         try:
             return codecs.input.encode(given)
         except PayloadError as error:
@@ -289,9 +329,13 @@ class WorkflowProvider:
                 role="payload",
             ) from error
 
+    def _input_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any], given: Any) -> bytes:
+        self._check_registered(workflow)
+        return self._encode_input(self._codecs_of(workflow), workflow, given)
+
     def _message(
         self,
-        workflow: Workflow[Any, Any],
+        workflow: Workflow[Any, Any] | Durable[Any, Any],
         flow_id: str,
         given: bytes,
         meta: Mapping[str, Any] | None,
@@ -311,11 +355,12 @@ class WorkflowProvider:
         if merged:
             limit = int(self.provider.settings.max_payload)
             Codec(dict[str, Any], role="meta", owner=workflow.name, max_bytes=limit).encode(merged)
-        # A bare flow has no steps here: its root adds them in a worker, which also chooses the version.
-        is_bare = not workflow.steps
+        # Without steps here the worker chooses the version, too.
+        is_durable = isinstance(workflow, Durable)
+        is_unknown = not is_durable and not workflow.steps and workflow.completed_hook is None
         return FlowMessage(
             input=msgspec.Raw(given),
-            version="" if is_bare and workflow.completed_hook is None else workflow.version,
+            version="" if is_unknown else workflow.version,
             meta=merged or None,
             correlation_id=correlation_id,
             causation_id=ambient.job_id,
@@ -323,40 +368,27 @@ class WorkflowProvider:
             tracestate=tracestate,
             key=key or "",
             timeout=timeout,
-            bare=is_bare and workflow.completed_hook is None,
+            bare=is_durable or is_unknown or not workflow.spreads or workflow.listens,
+            durable=is_durable,
             baggage=baggage_around(),
         )
 
     def _reading(self, workflow: str) -> FlowOutcomeDecoder:
+        durable = self._registry.durable(workflow)
+        if durable is not None:
+            return self._reading_of(durable)
         if self._registry.has(workflow):
             return self._reading_of(self._registry.workflow(workflow))
         limit = int(self.provider.settings.max_result)
         return FlowOutcomeDecoder(workflow, Codec(Any, role="result", owner=workflow, max_bytes=limit), ())
 
-    def _reading_of(self, workflow: Workflow[Any, Any]) -> FlowOutcomeDecoder:
-        return FlowOutcomeDecoder(workflow.name, self._codecs_of(workflow).output, workflow.errors)
+    def _reading_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> FlowOutcomeDecoder:
+        codecs = self._codecs_of(workflow)
+        state = codecs.state if isinstance(codecs, DurableCodecs) else None
+        known = workflow if isinstance(workflow, Durable) else None
+        return FlowOutcomeDecoder(workflow.name, codecs.output, workflow.errors, state, known)
 
 
 def _check_workflow(given: object, what: str) -> None:
-    if not isinstance(given, Workflow):
-        raise DefinitionError(f"expected {what} to be a Workflow, got: {shown(given)}")
-
-
-def _not_started(error: EmitError, flow_id: str, *, is_keyed: bool) -> EmitError:
-    """Return `error` with the remedy for a caller of flows: how to find out whether the flow was started."""
-    again = "execute it again: with its idempotency_key that gives the one flow there is"
-    if error.enqueued is False:
-        remedy = "execute it again"
-    elif is_keyed:
-        remedy = again
-    else:
-        remedy = f"`await flows.handle({flow_id!r}).status()` tells, and raises UnknownJob if it was not"
-    return EmitError(f"{error}; {remedy}", event=error.event, job_id=error.job_id, enqueued=error.enqueued)
-
-
-def _meeting(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:
-    if supersede and reuse_failure:
-        raise DefinitionError("expected either supersede or reuse_failure, got both")
-    if supersede and key is None:
-        raise DefinitionError("supersede needs an idempotency_key")
-    return SUPERSEDE if supersede else REUSE if reuse_failure else JOIN
+    if not isinstance(given, (Workflow, Durable)):
+        raise DefinitionError(f"expected {what} to be a Workflow or a durable function, got: {shown(given)}")

@@ -18,6 +18,7 @@ from workflows.definition.plan import listed
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import StepNotFound
+from workflows.functions.definition import Durable
 
 __all__ = ["StepRegistry"]
 
@@ -30,19 +31,25 @@ class StepRegistry:
 
     def __init__(self) -> None:
         self._versions: dict[str, dict[str, Workflow[Any, Any]]] = {}
+        self._durables: dict[str, dict[str, Durable[Any, Any]]] = {}
 
-    def register(self, workflow: Workflow[Any, Any]) -> list[Workflow[Any, Any]]:
+    def register(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> list[Workflow[Any, Any]]:
         """Add a workflow and its sub-workflows; return those that were not registered before.
 
-        The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
+        A durable function is added alone. The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
         that does not pass its check, and for a different definition of the same name and version. A
         registered workflow takes no further steps.
         """
+        if isinstance(workflow, Durable):
+            self._register_durable(workflow)
+            return []
         if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a workflow to register, got: {shown(workflow)}")
         workflow.check()
         fresh: dict[tuple[str, str], Workflow[Any, Any]] = {}
         for definition in (workflow, *workflow.nested()):
+            if definition.name in self._durables:
+                raise _other_kind(definition.name)
             place = (definition.name, definition.version)
             known = fresh.get(place) or self._versions.get(definition.name, {}).get(definition.version)
             if known is None:
@@ -57,6 +64,29 @@ class StepRegistry:
             definition.seal()
             self._versions.setdefault(definition.name, {})[definition.version] = definition
         return list(fresh.values())
+
+    def _register_durable(self, durable: Durable[Any, Any]) -> None:
+        if durable.name in self._versions:
+            raise _other_kind(durable.name)
+        known = self._durables.setdefault(durable.name, {})
+        if known.setdefault(durable.version, durable) is not durable:
+            raise DefinitionError(
+                f"another durable function {durable.name!r} is registered in version {durable.version!r} already; "
+                "rename one, or give them versions of their own with version=..."
+            )
+        known[durable.version] = known.pop(durable.version)  # the one that was registered last
+
+    def durable(self, name: str, version: str | None = None) -> Durable[Any, Any] | None:
+        """Return a durable function; None if it is not registered in this version."""
+        versions = self._durables.get(name, {})
+        if version is not None or not versions:
+            return versions.get(version or "")
+        return versions[next(reversed(versions))]
+
+    @property
+    def durables(self) -> list[Durable[Any, Any]]:
+        """Every durable function in every version."""
+        return [durable for versions in self._durables.values() for durable in versions.values()]
 
     def workflow(self, name: str, version: str | None = None) -> Workflow[Any, Any]:
         """Return a workflow. Raises StepNotFound if it is not registered in this version."""
@@ -96,6 +126,16 @@ class StepRegistry:
         """Return the names of a workflow's steps in the order of definition; none if it is not registered."""
         return list(self.workflow(workflow, version).steps) if self.has(workflow, None, version) else []
 
+    def limited(self, name: str) -> dict[str, int]:
+        """Return the steps of a workflow with a concurrency of their own; the version that was registered last counts."""
+        every = self._versions.get(name, {}).values()
+        return {
+            step.name: step.concurrency
+            for workflow in every
+            for step in workflow.steps.values()
+            if step.concurrency is not None
+        }
+
     def versions(self, name: str) -> list[str]:
         """Return the registered versions of a workflow in the order of registration."""
         return list(self._versions.get(name, ()))
@@ -103,10 +143,17 @@ class StepRegistry:
     def clear(self) -> None:
         """Forget all workflows."""
         self._versions.clear()
+        self._durables.clear()
 
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
-        """Yield every workflow in every version."""
+        """Yield every workflow in every version, without durable functions."""
         return iter([workflow for versions in self._versions.values() for workflow in versions.values()])
 
     def __len__(self) -> int:
         return sum(map(len, self._versions.values()))
+
+
+def _other_kind(name: str) -> DefinitionError:
+    return DefinitionError(
+        f"{name!r} is the name of a workflow of steps and of a durable function; rename one of them"
+    )

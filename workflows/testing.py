@@ -6,28 +6,39 @@ Definition, rules, types and errors are those of a distributed flow, but nothing
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
-from eventbus.lowlevel import Duration
+import msgspec
+
+from eventbus import SignalRefused, UsageError
+from eventbus.lowlevel import Duration, seconds
+from workflows.definition.middleware import FlowMiddleware
+from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import Environment
+from workflows.functions.definition import Durable
+from workflows.functions.history_check import FlowHistory, check_history
+from workflows.inline.durable_flow import open_durable
 from workflows.inline.flow import InlineFlow, Stop
 from workflows.inline.start import open_inline
 from workflows.records.report import FlowReport, FlowStatus, RollbackReport, StepReport
 
 __all__ = [
+    "FlowHistory",
     "FlowReport",
     "FlowStatus",
     "InlineHandle",
     "RollbackReport",
     "StepReport",
+    "replay",
     "run_inline",
     "start_inline",
 ]
 
 I = TypeVar("I")  # noqa: E741  (input, beside O)
 O = TypeVar("O")  # noqa: E741  (output)
+T = TypeVar("T")
 
 
 class InlineHandle(Generic[O]):
@@ -51,7 +62,7 @@ class InlineHandle(Generic[O]):
 
     async def status(self) -> FlowStatus:
         """Return the state of the flow and of its rollbacks."""
-        return FlowStatus(self._flow.state, self._flow.rollback)
+        return FlowStatus(self._flow.shown_state, self._flow.rollback)
 
     async def cancel(self, reason: str = "") -> bool:
         """Cancel the flow and roll back its completed steps.
@@ -59,6 +70,15 @@ class InlineHandle(Generic[O]):
         Return True if it will end with FlowCancelled, False if it has ended or was stopping already.
         """
         return self._flow.stop(Stop(cause="cancelled", reason=reason))
+
+    async def signal(self, signal: Signal[T], payload: T) -> None:
+        """Send a signal to the flow, which keeps it until a step waits for it.
+
+        Raises PayloadError for a payload that does not fit, and SignalRefused if the flow has ended or is stopping.
+        """
+        if self._flow.stop_mark is not None or self._task.done():
+            raise SignalRefused(self.id, signal.name, "ended" if self._task.done() else "stopping")
+        self._flow.inbox.send(signal, payload)
 
     async def report(self) -> FlowReport:
         """Return the report of the flow so far, step by step."""
@@ -78,19 +98,23 @@ def start_inline(
     timeout: Duration | None = None,
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     provider: Any = None,
+    middleware: Sequence[FlowMiddleware] = (),
+    signals: Sequence[tuple[Signal[Any], Any]] = (),
 ) -> InlineHandle[O]:
     """Start a flow in this event loop and return its handle.
 
-    `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts: for tests
-    of retries pass one that returns at once. `ctx.emit` uses `provider`. Raises DefinitionError and
-    PayloadError before anything runs.
+    `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts, in the steps that sleep,
+    and for the timeout of a wait: for tests of these pass one that returns at once. `ctx.emit` uses `provider`;
+    `middleware` is around each attempt, as `WorkflowProvider.use`. `signals` are in the flow's inbox from the start, each
+    with its payload. Raises DefinitionError and PayloadError before anything runs.
     """
-    environment = Environment(provider=provider, sleep=sleep)
-    return InlineHandle(open_inline(workflow, input, meta=meta, timeout=timeout, environment=environment))
+    environment = Environment(provider=provider, sleep=sleep, middleware=middleware)
+    flow = open_inline(workflow, input, meta=meta, timeout=timeout, environment=environment, signals=signals)
+    return InlineHandle(flow)
 
 
 async def run_inline(
-    workflow: Workflow[I, O],
+    workflow: Workflow[I, O] | Durable[I, O],
     input: I,  # noqa: A002  (as the workflow calls it)
     *,
     meta: Mapping[str, Any] | None = None,
@@ -98,16 +122,62 @@ async def run_inline(
     timeout: Duration | None = None,  # noqa: ASYNC109  (of the flow, with rollback)
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     provider: Any = None,
+    middleware: Sequence[FlowMiddleware] = (),
+    signals: Sequence[tuple[Signal[Any], Any]] = (),
+    replay: Literal["", "always"] = "",
 ) -> O:
     """Run a flow in this process and return its output.
 
-    The options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
+    `signals` are in the flow's inbox from the start, each with its payload; no others come. `sleep` waits for its sleeps
+    too. For the flow of a durable function, after it has returned, the flow's clock shows the time that was slept to. With `replay="always"` the
+    function starts again from its top after each record, so that a test finds what is not the same in each replay: it
+    raises NonDeterminismError then. Raises UsageError if the flow waits for a signal that does not come.
+
+    The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
     of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing, like the
     end of the process.
     """
-    handle = start_inline(workflow, input, meta=meta, timeout=timeout, sleep=sleep, provider=provider)
+    environment = Environment(provider=provider, sleep=sleep, middleware=middleware)
+    if isinstance(workflow, Durable):
+        flow = open_durable(
+            workflow,
+            input,
+            environment,
+            meta=meta,
+            limit=workflow.timeout if timeout is None else seconds(timeout, setting="timeout") or None,
+            signals=signals,
+            replays=replay == "always",
+        )
+        return await flow.run()
+    handle: InlineHandle[O] = InlineHandle(
+        open_inline(
+            workflow,
+            input,
+            meta=meta,
+            timeout=timeout,
+            environment=environment,
+            signals=signals,
+            is_open=False,
+        )
+    )
     try:
         return await handle.result()
     except asyncio.CancelledError:
         await handle.aclose()  # no function of the flow may outlive this call
         raise
+
+
+async def replay(durable: Durable[Any, Any], history: FlowHistory | bytes | str) -> None:
+    """Run a durable function against what a flow of it has recorded, without effects.
+
+    `history` is a file of `eventbus flows export`, or its text. Raises NonDeterminismError if the function does something
+    else than the flow recorded. The first call that is not recorded ends the replay. Raises UsageError for other texts.
+    """
+    if not isinstance(history, FlowHistory):
+        try:
+            history = msgspec.json.decode(history, type=FlowHistory)
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"this is no history of a flow: {error}") from None
+    error = await check_history(durable, history)
+    if error is not None:
+        raise error

@@ -32,7 +32,9 @@ class _Size:
     columns = _COLUMNS
     most_rounds = 2
 
-    def __init__(self, shape: str, variants: tuple[str, str], in_flight: tuple[int, int]) -> None:
+    def __init__(
+        self, shape: str, variants: tuple[str, str], in_flight: tuple[int, int], large: int = _LARGE
+    ) -> None:
         self.variants = variants
         self.limits = (
             *flat_costs(variants[1], "us", "cpu_us"),
@@ -40,10 +42,11 @@ class _Size:
         )
         self._shape = shape
         self._in_flight = in_flight
+        self._sizes = (_SMALL, large)
 
     def measure(self, lab: Lab) -> Iterator[tuple[str, dict[str, float]]]:
         """Measure small flows, then large ones."""
-        for variant, members, in_flight in zip(self.variants, (_SMALL, _LARGE), self._in_flight, strict=True):
+        for variant, members, in_flight in zip(self.variants, self._sizes, self._in_flight, strict=True):
             size = flow_jobs(self._shape, members)
             count = _whole_turns(int(lab.count * _SHARE / size), in_flight)
             lab.server.empty()
@@ -64,17 +67,37 @@ class Sequence(_Size):
     """Flows of steps one after the other: five flows at a time, so five steps."""
 
     name = "flow-sequence"
-    title = "flows of 10 and of 1,000 steps, one after the other, 5 flows in flight"
+    title = "spread flows of 10 and of 1,000 steps, one after the other, 5 flows in flight"
 
     def __init__(self) -> None:
-        super().__init__("chain", ("10 steps", "1,000 steps"), (5, 5))
+        super().__init__("chain-spread", ("10 steps", "1,000 steps"), (5, 5))
 
 
 class Breadth(_Size):
     """Flows of steps side by side: 2,000 of these in flight, in 200 flows or in two."""
 
     name = "flow-breadth"
-    title = "flows of 10 and of 1,000 steps side by side, between a first and a last, 2,000 in flight"
+    title = "spread flows of 10 and of 1,000 steps side by side, between a first and a last, 2,000 in flight"
 
     def __init__(self) -> None:
-        super().__init__("fan", ("10 side by side", "1,000 side by side"), (200, 2))
+        super().__init__("fan-spread", ("10 side by side", "1,000 side by side"), (200, 2))
+
+
+class LocalSequence(_Size):
+    """Local flows of steps one after the other: what an entry costs in a long journal."""
+
+    name = "flow-journal"
+    title = "local flows of 10 and of 1,000 steps, one after the other, 5 flows in flight"
+
+    def __init__(self) -> None:
+        super().__init__("chain", ("10 steps", "1,000 steps"), (5, 5))
+
+
+class DurableSequence(_Size):
+    """Durable functions with few steps and with very many: what a step costs behind 10,000 entries."""
+
+    name = "flow-history"
+    title = "durable functions of 10 and of 9,000 steps, one flow at a time"
+
+    def __init__(self) -> None:
+        super().__init__("program", ("10 steps", "9,000 steps"), (1, 1), large=9000)

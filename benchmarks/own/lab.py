@@ -34,6 +34,10 @@ class Lab:
         flags = {"count": count, "in_flight": in_flight, "members": members}
         return self._run("benchmarks.our_flows", shape, worker, **flags)
 
+    def wait(self, step: str, count: int, *, worker: Program, members: int = 0) -> Line:
+        """Run flows that wait, with `our_waits.py`."""
+        return self._run("benchmarks.our_waits", step, worker, count=count, members=members)
+
     def _run(self, module: str, step: str, worker: Program | None, **flags: int) -> Line:
         words = [
             word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))

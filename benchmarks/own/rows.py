@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from benchmarks.own.demo import Demo
 from benchmarks.own.fleet import Fleet
-from benchmarks.own.flows import Breadth, Sequence
+from benchmarks.own.flows import Breadth, DurableSequence, LocalSequence, Sequence
 from benchmarks.own.memory import Memory
 from benchmarks.own.payloads import Payloads
 from benchmarks.own.process import Idle, ServerCpu, WorkerCpu
 from benchmarks.own.row import Row
 from benchmarks.own.scale import Cancels, Emitters, Types, Waiting
+from benchmarks.own.waits import Signals, Sleepers
 
 ROWS: tuple[Row, ...] = (
     ServerCpu(),
@@ -23,6 +24,10 @@ ROWS: tuple[Row, ...] = (
     Idle(),
     Demo(),
     Memory(),
+    LocalSequence(),
+    DurableSequence(),
     Sequence(),
     Breadth(),
+    Sleepers(),
+    Signals(),
 )

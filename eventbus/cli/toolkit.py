@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from eventbus.cli.failures import CommandError, is_debugging
+from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.session import started
@@ -18,7 +19,16 @@ from eventbus.cli.times import moment, span
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
 
-__all__ = ["CommandError", "UrlOption", "ask_server", "moment", "open_console", "shown", "span"]
+__all__ = [
+    "CommandError",
+    "UrlOption",
+    "ask_server",
+    "load_provider",
+    "moment",
+    "open_console",
+    "shown",
+    "span",
+]
 
 T = TypeVar("T")
 

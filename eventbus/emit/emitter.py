@@ -76,8 +76,8 @@ class Emitter:
         store = self.store
         self._settings = settings
         self._tracker = CompletionTracker(store, uplink, settings=settings)
-        self._buffer = SendBuffer(store, self._tracker, uplink.id)
         self._tree_sender = TreeSender(store, self._tracker, uplink.id)
+        self._buffer = SendBuffer(store, self._tracker, uplink.id, trees=self._tree_sender)
         self._meta = Codec(dict[str, Any], role="meta", owner="meta", max_bytes=settings.max_payload)
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
@@ -220,7 +220,11 @@ class Emitter:
             causation_id=current().job_id,
         )
         emission.keep_quiet()
-        self._tree_sender.put(emission, chunks_of(tree, reply=True), patience=patience)
+        if tree.is_lone:
+            self._tracker.register(emission, delay=0.0)  # before it can be sent
+            self._buffer.put_root(emission, tree, deadline=clock.monotonic() + patience)
+        else:
+            self._tree_sender.put(emission, chunks_of(tree, reply=True), patience=patience)
         return emission
 
     async def result(self, route: OutcomeDecoder, job_id: str, reply_timeout: float | None) -> Any:

@@ -10,17 +10,18 @@ the jobs that it needs (see `lib/plant.lua`).
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
-from eventbus.store.scripting.script_rows import JOIN, EdgeRow, MemberRow, TreeHead
+from eventbus.store.scripting.script_rows import JOIN, AddRow, EdgeRow, MemberRow, TreeHead, Wait
 from eventbus.store.tree_store import CALL_ROWS, Chunk
 
-__all__ = ["Member", "Policy", "Tree", "chunks_of", "rows_of"]
+__all__ = ["Member", "Policy", "SpawnCall", "Tree", "chunks_of", "row_of", "rows_of", "spawn_calls"]
 
 Policy: TypeAlias = Literal["", "fail", "ignore", "remove", "wake"]
 """What becomes of a job if a job that it needs does not complete; empty for `fail`."""
@@ -75,6 +76,16 @@ class Tree(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check(self.id, self.queue)
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the root can be added as an emission is: it has no members yet, and deals with its stop itself."""
+        return not self.members and not self.needs and self.on == "wake"
+
+    @property
+    def timeout_ms(self) -> int | str:
+        """The timeout in ms, `''` for none."""
+        return round(self.timeout * 1000) or ""
 
 
 _LIKE_AN_ENTRY = re.compile(r"![0-9]+\Z")
@@ -140,6 +151,23 @@ def chunks_of(tree: Tree, *, reply: bool) -> list[Chunk]:
     return chunks
 
 
+def row_of(tree: Tree) -> AddRow:
+    """Return the row of a lone root, as if its queue were the only one of the call."""
+    return AddRow(
+        id=tree.id,
+        queue=1,
+        body=tree.body,
+        key=tree.key,
+        print=tree.print,
+        delay=round(tree.delay * 1000) or "",
+        due="",
+        priority=tree.priority,
+        lifo=0,
+        reply=1,
+        meeting=tree.meeting,
+    )
+
+
 def rows_of(
     members: Sequence[Member], *, root: str, parent: str, awaited: Sequence[str]
 ) -> tuple[list[MemberRow], list[EdgeRow]]:
@@ -168,9 +196,42 @@ def rows_of(
     return rows, edges
 
 
-def parts_of(members: Sequence[Member]) -> list[list[Member]]:
-    """Split members into parts that each fit in one call. Return at least one part, which may be empty."""
-    return list(_parts(members)) or [[]]
+class SpawnCall(NamedTuple):
+    """One of the calls by which a running job adds members and begins to wait for children.
+
+    `rows`, `edges`, `wait` and `awaited` are those of `TreeStore.checkpoint`.
+    """
+
+    rows: Sequence[MemberRow]
+    edges: Sequence[EdgeRow]
+    wait: Wait
+    awaited: Sequence[str]
+
+
+def spawn_calls(
+    members: Sequence[Member], *, root: str, parent: str, awaited: Sequence[str], wait: Wait
+) -> list[SpawnCall]:
+    """Return the calls by which the job `parent` adds `members` to the tree `root`; at least one.
+
+    If it awaits nothing but some of these, and until all have ended, edges say so. Any other wait names its children.
+    """
+    parts = list(_parts(members)) or [[]]
+    is_plain = not wait.mixed and {each.id for each in members}.issuperset(awaited)
+    if is_plain:
+        return [
+            SpawnCall(*rows_of(part, root=root, parent=parent, awaited=awaited), wait, ()) for part in parts
+        ]
+    children = list(dict.fromkeys(awaited))
+    lists = [children[i : i + CALL_ROWS] for i in range(0, len(children), CALL_ROWS)] or [[]]
+    is_one = len(parts) == len(lists) == 1
+    wait = wait._replace(mixed=1, call="" if is_one else secrets.token_hex(8), total=len(children))
+    calls = [SpawnCall(*rows_of(part, root=root, parent=parent, awaited=()), Wait(), ()) for part in parts]
+    first = calls.pop()  # the rows of all children are there by then
+    return [
+        *calls,
+        first._replace(wait=wait, awaited=lists[0]),
+        *(SpawnCall((), (), wait, each) for each in lists[1:]),
+    ]
 
 
 def _parts(members: Sequence[Member]) -> Iterator[list[Member]]:

@@ -1,11 +1,14 @@
 """The send buffer: holds the emissions that are not sent yet, and sends them to the server in batches.
 
+Trees without members are sent as emissions are.
+
 The emissions of one tick of the event loop leave together, in the loop's next step. While calls are
 under way, the next batch fills. A single emission still costs one round trip. A few calls may be under
 way at once, because the server answers the calls of one connection in order.
 
     queued -> sent -> answered (new | joined | full)
                    -> later (groups made the call too large for it): sent again, in its order
+                   -> pending (a tree, whose key stands for one that is not whole yet): goes to the tree sender
                    -> given up at its deadline: EmitError(enqueued=False, or None if a try
                       may have arrived)
 
@@ -35,7 +38,9 @@ import anyio
 from eventbus.emit.batches import describe_lost, end_calls, join, may_have_arrived, note_unexpected
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
+from eventbus.emit.job_tree import Tree, chunks_of, row_of
 from eventbus.emit.route import Route
+from eventbus.emit.tree_sender import TreeSender
 from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, StoreRefused
 from eventbus.model import clock
 from eventbus.model.names import split_group
@@ -59,8 +64,8 @@ class _Batch:
     """The emissions of one call and its repeats, their rows, and the queues to which the rows refer by place."""
 
     __slots__ = (
-        "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "rows", "said",
-        "sent", "since", "size",
+        "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "roots", "rows",
+        "said", "sent", "since", "size",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -70,9 +75,11 @@ class _Batch:
         self.rows = AddRows()
         self.size = 0
         self.queues: list[AddQueue] = []
-        self.places: dict[str, int] = {}
+        self.places: dict[str | AddQueue, int] = {}
         self.keys: dict[str, str] = {}
         """Job -> its key's digest, for the emissions that have a key."""
+        self.roots: dict[str, Tree] = {}
+        """Job -> its tree, for the emissions that stand for one."""
         self.maybe_sent: set[str] = set()
         """The jobs of which an earlier try may have reached the server."""
         self.since = 0.0
@@ -85,13 +92,13 @@ class _Batch:
         self.sent = 0
         """How many of the emissions, from the first on, are part of the call under way."""
 
-    def place(self, route: Route) -> int:
-        """Return the place of the route's queue in this batch."""
+    def place(self, name: str | AddQueue, queue: AddQueue) -> int:
+        """Return the place of a queue in this batch; its `name` here is the queue itself if it is one of roots."""
         try:
-            return self.places[route.queue]
+            return self.places[name]
         except KeyError:
-            self.queues.append(route.row)
-            place = self.places[route.queue] = len(self.queues)
+            self.queues.append(queue)
+            place = self.places[name] = len(self.queues)
             return place
 
     def keep(self, places: list[int]) -> None:
@@ -104,9 +111,10 @@ class _Batch:
 class SendBuffer:
     """The emissions that one emitter has not sent yet, and its calls under way."""
 
-    def __init__(self, store: Store, tracker: CompletionTracker, emitter: str) -> None:
+    def __init__(self, store: Store, tracker: CompletionTracker, emitter: str, *, trees: TreeSender) -> None:
         self._store = store
         self._tracker = tracker
+        self._trees = trees
         self._attendance = tracker.attendance
         self._emitter = emitter
         self._full: deque[_Batch] = deque()
@@ -142,16 +150,26 @@ class SendBuffer:
     ) -> None:
         """Take an emission without options, to be given up at `deadline` (monotonic seconds)."""
         batch = self._filling
-        batch.rows.put_plain(emission.job_id, batch.place(route), body, reply)
+        batch.rows.put_plain(emission.job_id, batch.place(route.queue, route.row), body, reply)
         self._take(batch, emission, len(body), deadline)
 
     def put(self, emission: PendingEmission[Any], route: Route, row: AddRow, *, deadline: float) -> None:
         """Take an emission with any options. `row` as if its queue were the only one of the call."""
         batch = self._filling
-        batch.rows.put(row._replace(queue=batch.place(route)))
+        batch.rows.put(row._replace(queue=batch.place(route.queue, route.row)))
         if row.key:
             batch.keys[emission.job_id] = row.key
         self._take(batch, emission, len(row.body), deadline)
+
+    def put_root(self, emission: PendingEmission[Any], tree: Tree, *, deadline: float) -> None:
+        """Take a tree that is a lone root (`Tree.is_lone`), to be given up at `deadline`."""
+        batch = self._filling
+        queue = AddQueue(tree.queue, 1, "", 1)
+        batch.rows.put_root(row_of(tree)._replace(queue=batch.place(queue, queue)), tree.timeout_ms)
+        batch.roots[emission.job_id] = tree
+        if tree.key:
+            batch.keys[emission.job_id] = tree.key
+        self._take(batch, emission, len(tree.body), deadline)
 
     def _take(self, batch: _Batch, emission: PendingEmission[Any], size: int, deadline: float) -> None:
         batch.emissions.append(emission)
@@ -274,7 +292,7 @@ class SendBuffer:
         note_unexpected("sending emissions failed unexpectedly", error)
         for place, emission in enumerate(batch.emissions):
             maybe_sent = place < batch.sent or emission.job_id in batch.maybe_sent  # the call was under way
-            self._fail(emission, _given_up(emission, error, maybe_sent=maybe_sent))
+            self._fail(emission, _given_up(batch, emission, error, maybe_sent=maybe_sent))
         return []
 
     def _after_failure(self, batch: _Batch, error: StoreError) -> list[int]:
@@ -292,7 +310,7 @@ class SendBuffer:
                 again.append(place)
             else:
                 maybe_sent = emission.job_id in batch.maybe_sent
-                self._fail(emission, _given_up(emission, error, maybe_sent=maybe_sent))
+                self._fail(emission, _given_up(batch, emission, error, maybe_sent=maybe_sent))
         return again
 
     def _deliver(self, batch: _Batch, answer: AddAnswer) -> list[int]:
@@ -316,6 +334,9 @@ class SendBuffer:
 
     def _deliver_unusual(self, place: int, verdict: AddVerdict, batch: _Batch) -> None:
         emission = batch.emissions[place]
+        if verdict.word == "pending":
+            self._pass_on(emission, batch.roots[emission.job_id], batch.deadlines[place])
+            return
         if verdict.word == "full":
             limit = batch.queues[batch.rows.queue(place) - 1].max_waiting
             message = _describe_full(emission.event, limit, verdict)
@@ -332,6 +353,13 @@ class SendBuffer:
             )
             return
         join(self._tracker, emission, verdict, since=batch.since, key=batch.keys.get(emission.job_id, ""))
+
+    def _pass_on(self, emission: PendingEmission[Any], tree: Tree, deadline: float) -> None:
+        """Let the tree sender ask until it is known what becomes of the tree that has the key."""
+        try:
+            self._trees.put(emission, chunks_of(tree, reply=True), patience=deadline - clock.monotonic())
+        except ProviderStopped as error:
+            self._fail(emission, error)
 
     def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
         self._tracker.forget(emission, error)
@@ -352,7 +380,10 @@ def _describe_full(event: str, limit: int | str, verdict: AddVerdict) -> str:
     )
 
 
-def _given_up(emission: PendingEmission[Any], error: BaseException, *, maybe_sent: bool) -> EmitError:
+def _given_up(
+    batch: _Batch, emission: PendingEmission[Any], error: BaseException, *, maybe_sent: bool
+) -> EmitError:
     """Return the error of an emission that is given up because of `error`."""
-    hint = f"provider.result({emission.job_id!r})"
+    is_root = emission.job_id in batch.roots
+    hint = f"its id {emission.job_id!r}" if is_root else f"provider.result({emission.job_id!r})"
     return describe_lost(emission, error, maybe_sent=maybe_sent, hint=hint)

@@ -124,11 +124,10 @@ class Drain:
 
     def _look(self) -> list[Wait]:
         """Return the waits of handlers that run here and were not cancelled."""
-        running = self._executor.running
         return [
-            wait
+            wait._replace(waiter=run.job.id)
             for wait in self._find_waits()
-            if (run := running.get(wait.waiter)) is not None and run.cause is None
+            if (run := self._executor.find(wait.waiter)) is not None and run.cause is None
         ]
 
 

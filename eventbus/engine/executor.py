@@ -81,6 +81,8 @@ class Executor:
     def __init__(self, settle: Callable[[Job, Settle], None], *, patience: float) -> None:
         """`settle` receives each decision. `patience` is in seconds, see the text of this module."""
         self.running: dict[str, Running] = {}
+        self.aliases: dict[str, str] = {}
+        """Ids in whose name code of a running job emits -> the id of that job."""
         self.counts: Counter[str] = Counter()
         self.abandoned: int = 0
         self.handed_back: list[Job] = []
@@ -92,6 +94,10 @@ class Executor:
         self._patience = patience
         self._ended = asyncio.Event()
         self._contexts: dict[str, contextvars.Context] = {}
+
+    def find(self, job_id: str) -> Running | None:
+        """Return the running job of this id, or of this alias; None if it does not run here."""
+        return self.running.get(self.aliases.get(job_id, job_id))
 
     def start(self, job: Job, consumer: Consumer) -> None:
         """Start one claimed job; returns at once."""
@@ -108,6 +114,17 @@ class Executor:
         if context is None:
             context = self._open(consumer)
         run.task = asyncio.get_running_loop().create_task(self._run(run), context=context.copy())
+
+    def start_clock(self, job: Job, timeout: float | None) -> None:
+        """Let the timeout of a running job, in seconds, count from now on: until now it waited for a place.
+
+        Its consumer gave no timeout when it started. Does nothing for a job that is being cancelled.
+        """
+        run = self.running.get(job.id)
+        if timeout is None or run is None or run.job is not job or run.strikes or run.timeout is not None:
+            return
+        run.timeout = timeout
+        run.bucket = self.deadlines.add(run, timeout)
 
     def _open(self, consumer: Consumer) -> contextvars.Context:
         """Make the context in which each job of a queue starts: what lifespans set, and what the consumer adds."""

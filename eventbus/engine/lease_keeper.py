@@ -193,7 +193,7 @@ class LeaseKeeper:
             if task is not None and run.task is task:
                 return run.told()
         # A task that a handler started is no job's own task, but its context names the job.
-        found = None if task is None else self._executor.running.get(job_around(task))
+        found = None if task is None else self._executor.find(job_around(task))
         if found is not None:
             return found.told()
         return {"running": [_named(run) for run in running[:_NAMED]], "running_count": len(running)}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -36,7 +36,7 @@ from eventbus.model import clock
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Worker", "WorkerOptions"]
+__all__ = ["Duty", "Worker", "WorkerOptions"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,18 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     patience: float = 1.0
 
 
+class Duty(Protocol):
+    """A role of workers for what is due but is no job."""
+
+    def notice(self) -> None:
+        """Hear that something is due."""
+        ...
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
+        ...
+
+
 class Worker:
     """Consumes queues until it is stopped. An object runs once."""
 
@@ -68,8 +80,12 @@ class Worker:
         options: WorkerOptions,
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
+        duty: Duty | None = None,
     ) -> None:
-        """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`."""
+        """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
+
+        `duty` is one more role; it is told when schedules are due.
+        """
         self.id: str = secrets.token_hex(6)
         self._store = store
         self._consumers = consumers
@@ -82,7 +98,9 @@ class Worker:
             lease_ms=lease_ms,
             max_concurrency=options.max_concurrency,
             patience=options.patience,
+            on_duty=duty.notice if duty else None,
         )
+        self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
             store,
             self.claimer.executor,
@@ -140,6 +158,10 @@ class Worker:
             max_abandoned=MAX_ABANDONED,
         )
 
+    def is_stopping(self) -> bool:
+        """Tell whether the worker takes no further jobs, because it was asked to stop."""
+        return self._stop.is_set()
+
     def stop(self, *, at_once: bool = False) -> None:
         """Ask the worker to stop; `run` returns once it has. `at_once` skips the grace. Idempotent."""
         if at_once:
@@ -169,6 +191,8 @@ class Worker:
                 roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
+                if self._duty is not None:
+                    roles.start_soon(self._duty.run, name="schedules")
                 self.claimer.look_everywhere()
                 self.ready.set()
                 await self._stop.wait()

@@ -25,9 +25,11 @@ from eventbus.engine.job import Job, Settle, complete, fail, retry
 from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
 from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
 from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
-from eventbus.handlers.process.handler import RemoteHandler, recorded
+from eventbus.handlers.pools import BUILT_IN
+from eventbus.handlers.process.handler import RemoteHandler
 from eventbus.handlers.process.messages import check_found
 from eventbus.handlers.subscriptions import Subscription
+from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.model.durations import LONGEST
 from eventbus.model.message import EventMessage, decode_message
 from eventbus.model.names import DEFAULT_GROUP
@@ -43,6 +45,7 @@ from eventbus.telemetry.failure import (
     is_final,
     log_failure,
     read_failure,
+    recorded,
 )
 from eventbus.telemetry.log_context import (
     ATTEMPT,
@@ -82,15 +85,19 @@ class HandlerConsumer:
         *,
         threads: ThreadPool,
         processes: ProcessPool,
+        pools: WorkerPools,
+        start_clock: Callable[[Job, float | None], None],
         middleware: Sequence[Middleware] = (),
         worker: str = "",
     ) -> None:
-        """`worker` is the id that spans show. Raises DefinitionError if another process could not find the handler."""
+        """`worker` is the id that spans show. `start_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
         route, handler = subscription.route, subscription.handler
         self.queue: str = subscription.queue
         self.base: str = route.queue
         self.group: str = "" if handler.group == DEFAULT_GROUP else handler.group
-        self.concurrency: int = handler.concurrency or settings.concurrency
+        self._concurrency = handler.concurrency or settings.concurrency
+        self._pool = pools.get(handler.pool) if handler.pool not in (None, *BUILT_IN) else None
+        self._held = 0
         self.retention: Retention = retention_of(settings)
         self._name = route.name
         self._function = handler.function
@@ -106,7 +113,8 @@ class HandlerConsumer:
         self._encode = route.result.encode if handler.group == DEFAULT_GROUP else _encode_nothing
         self._tools = tools
         self._sync = sync
-        self._threads = threads
+        self._threads = threads if self._pool is None or self._pool.threads is None else self._pool.threads
+        self._start_clock = start_clock
         self._middleware = middleware
         self._attributes = message_attributes(
             "process",
@@ -116,6 +124,8 @@ class HandlerConsumer:
             **{"messaging.consumer.group.name": handler.group, "eventbus.worker.id": worker},
         )
         self._call = self._choose_call(subscription, processes)
+        if self._pool is not None:
+            self._call_placed, self._call = self._call, partial(self._call_in_place, self._pool)
 
     def _choose_call(
         self, subscription: Subscription, processes: ProcessPool
@@ -125,7 +135,10 @@ class HandlerConsumer:
         call = self._call_async if handler.is_async else self._call_thread
         if task is not None:
             check_found(task, handler)
-            self.concurrency = handler.concurrency or min(self.concurrency, available_processors())
+            if self._pool is None:
+                self._concurrency = handler.concurrency or min(self._concurrency, available_processors())
+            elif self._pool.processes is not None:
+                processes = self._pool.processes
             self._remote = RemoteHandler(task, route, processes)
             call = self._call_process
             if not self._middleware:  # then no code here reads values: pass JSON through
@@ -137,6 +150,18 @@ class HandlerConsumer:
         # A handler in a process gets JSON, and making the JSON checks the payload.
         self._passed_on = None if task is not None else route.payload
         return self._call_through_middleware
+
+    @property
+    def concurrency(self) -> int:
+        """How many jobs may run here. With a named pool: those that hold a place of it, and as many as it has free.
+
+        So a worker claims no more jobs of the handler than can begin at once. While others wait in line for a place,
+        which so is never free, one job may stand there as well.
+        """
+        if self._pool is None:
+            return self._concurrency
+        places = self._pool.places
+        return min(self._concurrency, self._held + (places.free or int(places.has_line)))
 
     def settled(self, job_id: str, state: str, text: str) -> None:
         """Do nothing: no queue follows that of an event."""
@@ -152,9 +177,9 @@ class HandlerConsumer:
             GROUP.set(self.group)
 
     def timeout_of(self, job: Job) -> float | None:
-        """Return the handler's timeout, which is the same for each job."""
+        """Return the handler's timeout, which is the same for each job; with a named pool it counts from the place on."""
         del job
-        return self._timeout
+        return self._timeout if self._pool is None else None
 
     async def run(self, job: Job) -> Settle:
         """Decode the job's message, call the handler and encode its result.
@@ -204,6 +229,18 @@ class HandlerConsumer:
             message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
             return await self._call(job, message, payload)
 
+    async def _call_in_place(self, pool: WorkerPool, job: Job, message: EventMessage, payload: Any) -> Any:
+        """Wait for a place of the pool, and call the handler there, with the middleware around it."""
+        if not pool.places.enter():
+            await pool.places.wait()
+        self._held += 1
+        try:
+            self._start_clock(job, self._timeout)
+            return await self._call_placed(job, message, payload)
+        finally:
+            self._held -= 1
+            pool.places.leave()
+
     async def _call_async(self, job: Job, message: EventMessage, payload: Any) -> Any:
         if self._context is None:
             return await self._function(payload)
@@ -218,10 +255,12 @@ class HandlerConsumer:
         return await self._threads.run(lambda: self._function(payload, **keywords))
 
     async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        return await self._remote.call(payload, self._facts(job, message), message.baggage)
+        note = partial(self._tools.note_progress, job.id, job.token)
+        return await self._remote.call(payload, self._facts(job, message), message.baggage, note)
 
     async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        return await self._remote.run(payload, self._facts(job, message), message.baggage)
+        note = partial(self._tools.note_progress, job.id, job.token)
+        return await self._remote.run(payload, self._facts(job, message), message.baggage, note)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
         context = EventContext(self._tools, job.token, **self._facts(job, message))

@@ -1,7 +1,7 @@
 """Contexts: the facts about its job that a handler gets beside the payload, and what it can do there.
 
-An async handler gets an `EventContext`, a handler in a thread a `SyncContext`, and a handler in a process
-`JobFacts` alone, because it has no connection to the server.
+An async handler gets an `EventContext`, a handler in a thread a `SyncContext`, and a handler in a process a
+`ProcessContext`, which can do little, because it has no connection to the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.model.event import Event
 
-__all__ = ["EventContext", "JobFacts", "SyncContext", "SyncTools", "Tools"]
+__all__ = ["EventContext", "JobFacts", "ProcessContext", "SyncContext", "SyncTools", "Tools", "progress_text"]
 
 
 P = TypeVar("P")
@@ -32,6 +32,11 @@ S = TypeVar("S")
 
 _MAX_PROGRESS = 16 * 1024
 _progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
+
+
+def progress_text(value: Any) -> str:
+    """Return a progress value as JSON text. Raises PayloadError if it is no JSON value or over 16 KiB."""
+    return _progress.encode(value).decode()
 
 
 class Tools(Emits["Emission[Any]"], Protocol):
@@ -54,7 +59,7 @@ class Tools(Emits["Emission[Any]"], Protocol):
 class JobFacts:
     """The facts about one running job. Do not change them.
 
-    This is the context of a handler with `pool="process"`; the other contexts have these facts too.
+    All contexts have these facts.
 
     `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job. `attempt` counts
     from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain of emissions. `causation_id`
@@ -134,7 +139,7 @@ class EventContext(JobFacts):
         call waits. If the lease is lost, nothing is recorded and the handler is cancelled. Raises PayloadError for any
         other value, and StoreRefused if the server refuses the call.
         """
-        await self._tools.note_progress(self.job_id, self._token, _progress.encode(value).decode())
+        await self._tools.note_progress(self.job_id, self._token, progress_text(value))
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> Emission[R]: ...
@@ -198,7 +203,7 @@ class SyncContext(JobFacts):
 
         Raises PayloadError and StoreRefused as that does, and ProviderStopped if the provider has stopped.
         """
-        self._sync.note_progress(self.job_id, self._token, _progress.encode(value).decode())
+        self._sync.note_progress(self.job_id, self._token, progress_text(value))
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> SyncEmission[R]: ...
@@ -239,3 +244,22 @@ class SyncContext(JobFacts):
         not a lifespan of this worker.
         """
         return self._tools.shared(lifespan)
+
+
+class ProcessContext(JobFacts):
+    """The context of a handler with `pool="process"`: the facts about its job, and its progress."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, tell: Callable[[str], None], **facts: Any) -> None:
+        super().__init__(**facts)
+        self._tell = tell
+
+    def progress(self, value: Any) -> None:
+        """Send the job's progress to the worker, which records it as `EventContext.progress` does; return at once.
+
+        The worker records the newest value that it has, one after the other. After the end of the attempt, as in a thread
+        that the handler left behind, the call does nothing. Raises PayloadError for a value that is no JSON value or over
+        16 KiB.
+        """
+        self._tell(progress_text(value))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from eventbus.engine.consumer import Consumer, Retention
+from eventbus.engine.job import Job
 from eventbus.handlers.consumer import retention_of
 from eventbus.handlers.context import SyncTools, Tools
+from eventbus.handlers.worker_pools import WorkerPools
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.settings.settings import Settings
 
@@ -20,7 +22,9 @@ class WorkerServices(msgspec.Struct, frozen=True):
     """The parts of a worker that the consumers of an extension may use.
 
     `tools` emits and records progress in the event loop, `sync` does so from threads. `threads` runs sync
-    functions. `worker` is the id of the worker.
+    functions, and `pools` has the places, threads and processes of named pools and of `"process"`. `worker` is the id of the worker. `is_stopping()` tells whether the worker takes no further jobs.
+    `start_clock(job, timeout)` lets the timeout of a running job count from now on, for which `timeout_of` gave None.
+    `aliases` maps ids in whose name the code of a running job emits to the id of that job, while that code runs.
     """
 
     settings: Settings
@@ -28,6 +32,10 @@ class WorkerServices(msgspec.Struct, frozen=True):
     sync: SyncTools
     threads: ThreadPool
     worker: str
+    is_stopping: Callable[[], bool]
+    aliases: dict[str, str]
+    pools: WorkerPools
+    start_clock: Callable[[Job, float | None], None]
 
     @property
     def retention(self) -> Retention:

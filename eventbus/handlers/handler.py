@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from eventbus.errors import DefinitionError
-from eventbus.handlers.context import EventContext, JobFacts, SyncContext
+from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
+from eventbus.handlers.pools import PoolSpec, check_pool
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, shown
 from eventbus.model.retry import Retry
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 
-__all__ = ["Handler", "Pool", "check_event", "make_handler"]
-
-Pool: TypeAlias = Literal["thread", "process"]
-"""Where a sync handler runs: in a thread of the worker, or in a process of its own."""
+__all__ = ["Handler", "check_event", "make_handler"]
 
 _EMPTY = inspect.Parameter.empty
-_CONTEXTS = ("EventContext", "JobFacts", "SyncContext")
+_CONTEXTS = ("EventContext", "JobFacts", "ProcessContext", "SyncContext")
 
 
 class Handler(msgspec.Struct, frozen=True):
     """One registered function with its options.
 
     `context` is the name of the parameter that takes the context, or None. `timeout` is in seconds, None for no
-    limit. `pool` is None for an async function, which runs in the event loop.
+    limit. `pool` is None for an async function, which runs in the event loop. `is_remote` tells whether the pool has
+    processes.
     """
 
     function: Callable[..., Any]
@@ -39,7 +39,8 @@ class Handler(msgspec.Struct, frozen=True):
     timeout: float | None
     is_async: bool
     context: str | None
-    pool: Pool | None = None
+    pool: str | None = None
+    is_remote: bool = False
 
 
 def make_handler(
@@ -52,11 +53,12 @@ def make_handler(
     concurrency: int | None = None,
     retry: Retry | None = None,
     timeout: Duration | None = None,
-    pool: Pool | None = None,
+    pool: str | None = None,
+    pools: Mapping[str, PoolSpec] = MappingProxyType({}),
 ) -> Handler:
     """Check a function against its event's types and return it as a handler. A `timeout` of 0 means no limit.
 
-    Raises DefinitionError, which names the event and the function, if they do not agree.
+    `pools` are those that were declared. Raises DefinitionError, which names the event and the function, if they do not agree.
     """
     where = f"handler {_name_of(function)} of event {event!r}"
     if not callable(function):
@@ -78,12 +80,12 @@ def make_handler(
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
     )
-    _check_pool(pool, where, is_async=is_async)
+    is_remote = check_pool(pool, where, is_async=is_async, pools=pools)
     first, context = _parameters_of(function, hints, where)
     _check_type(first, payload, f"the payload parameter of {where}", "payload")
     if group == DEFAULT_GROUP:  # the results of other groups reach nobody
         _check_type(hints.get("return", _EMPTY), result, f"the return type of {where}", "result")
-    _check_context(context, hints, where, _context_class(is_async=is_async, pool=pool))
+    _check_context(context, hints, where, _context_class(is_async=is_async, is_remote=is_remote))
     return Handler(
         function=function,
         group=group,
@@ -93,6 +95,7 @@ def make_handler(
         is_async=is_async,
         context=context,
         pool=None if is_async else pool or "thread",
+        is_remote=is_remote,
     )
 
 
@@ -152,19 +155,10 @@ def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
         raise DefinitionError(f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}")
 
 
-def _check_pool(pool: Any, where: str, *, is_async: bool) -> None:
-    if pool not in (None, "thread", "process"):
-        raise DefinitionError(f'expected pool of {where} to be "thread" or "process", got: {shown(pool)}')
-    if pool is not None and is_async:
-        raise DefinitionError(
-            f"{where} is async and runs in the event loop; for pool={pool!r} make it a plain function"
-        )
-
-
-def _context_class(*, is_async: bool, pool: Pool | None) -> type[JobFacts]:
+def _context_class(*, is_async: bool, is_remote: bool) -> type[JobFacts]:
     if is_async:
         return EventContext
-    return JobFacts if pool == "process" else SyncContext
+    return ProcessContext if is_remote else SyncContext
 
 
 def _check_context(context: str | None, hints: dict[str, Any], where: str, wanted: type[JobFacts]) -> None:

@@ -35,8 +35,13 @@ Middleware: TypeAlias = Callable[[Any, EventContext, CallNext], Awaitable[Any]]
 """An async function of a job's payload, its context and the call to go on with; it returns the result."""
 
 
-def check_middleware(given: Any) -> None:
-    """Raise DefinitionError unless `given` is an async function of a payload, a context and a call."""
+def check_middleware(
+    given: Any, *, takes: str = "a payload, an EventContext and a call", owner: str = "provider"
+) -> None:
+    """Raise DefinitionError unless `given` is an async function of a payload, a context and a call.
+
+    `takes` names these, and `owner` the object with the `use`, in the error.
+    """
     is_async = inspect.iscoroutinefunction(given) or inspect.iscoroutinefunction(
         getattr(given, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
     )
@@ -47,8 +52,8 @@ def check_middleware(given: Any) -> None:
         fits = False
     if not fits:
         raise DefinitionError(
-            "expected a middleware to be an async function of a payload, an EventContext and a call, "
-            f"got: {shown(given)}" + ("; write @provider.use without parentheses" if given is None else "")
+            f"expected a middleware to be an async function of {takes}, got: {shown(given)}"
+            + (f"; write @{owner}.use without parentheses" if given is None else "")
         )
 
 

@@ -26,7 +26,7 @@ class Subscription:
         self.route: Route = route
         self.handler: Handler = handler
         self.queue: str = queue_name(route.name, handler.group)
-        self.task: HandlerSpec | None = make_spec(route, handler) if handler.pool == "process" else None
+        self.task: HandlerSpec | None = make_spec(route, handler) if handler.is_remote else None
 
 
 class Subscriptions:

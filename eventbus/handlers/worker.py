@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from types import MappingProxyType
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Wait
@@ -31,10 +32,13 @@ from eventbus.handlers.context import SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.lifespan import Lifespan, Shared
 from eventbus.handlers.middleware import Middleware
+from eventbus.handlers.pools import PoolSpec
 from eventbus.handlers.process.handler import log_note
 from eventbus.handlers.subscriptions import Subscription
+from eventbus.handlers.worker_pools import WorkerPools
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.runtime.thread_pool import ThreadPool
+from eventbus.schedules.runner import ScheduleRunner
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
@@ -64,6 +68,7 @@ class EventWorker:
         sync: SyncTools,
         middleware: Sequence[Middleware] = (),
         lifespans: Sequence[Lifespan] = (),
+        pools: Mapping[str, PoolSpec] = MappingProxyType({}),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
     ) -> None:
         self.shared: Shared = Shared(lifespans, tools.provider)
@@ -82,7 +87,9 @@ class EventWorker:
             max_stalls=settings.max_stalls,
             key_ttl=settings.key_ttl,
         )
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits)
+        self._schedules = ScheduleRunner(store, key_ttl=settings.key_ttl)
+        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=self._schedules)
+        self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -127,7 +134,17 @@ class EventWorker:
         """
         for subscription in subscriptions:
             self._add(subscription)
-        services = WorkerServices(self._settings, self._tools, self._sync, self._threads, self.id)
+        services = WorkerServices(
+            self._settings,
+            self._tools,
+            self._sync,
+            self._threads,
+            self.id,
+            self._worker.is_stopping,
+            self._worker.claimer.executor.aliases,
+            self._pools,
+            self._worker.claimer.executor.start_clock,
+        )
         for extension, queue in extensions:
             self._consumers[queue] = extension.make_consumer(queue, services)
         self._ended = ended = asyncio.get_running_loop().create_future()
@@ -231,7 +248,7 @@ class EventWorker:
                     self._error = error
                     raise
                 finally:
-                    await self._processes.aclose()
+                    await self._pools.aclose()
                     self._start_clock()
         except asyncio.CancelledError:
             if not self._strikes:
@@ -292,6 +309,8 @@ class EventWorker:
             self._sync,
             threads=self._threads,
             processes=self._processes,
+            pools=self._pools,
+            start_clock=self._worker.claimer.executor.start_clock,
             middleware=self._middleware,
             worker=self.id,
         )

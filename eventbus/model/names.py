@@ -20,6 +20,7 @@ __all__ = [
     "check_group",
     "check_job_id",
     "check_key",
+    "check_pool_name",
     "event_of",
     "group_queue",
     "queue_name",
@@ -67,6 +68,11 @@ def check_group(name: object) -> str:
     At most 64 characters, from the alphabet of event names. Raises DefinitionError otherwise.
     """
     return _check_name(name, "a group name", _GROUP_LENGTH)
+
+
+def check_pool_name(name: object) -> str:
+    """Return `name` if it can name a pool, as `check_group` does. Raises DefinitionError otherwise."""
+    return _check_name(name, "a pool name", _GROUP_LENGTH)
 
 
 def _check_name(name: object, what: str, length: int) -> str:

@@ -4,12 +4,13 @@ Not here: the processes (`runtime.process_pool`), the content of messages, and t
 (`handlers.process.child`).
 
     worker    request 1 ->                  request 2 ->
-    process                note 1, answer 1              answer 2
+    process                note 1, answer 1              progress 2, answer 2
 
 What must always hold:
 - an answer is accepted only for the request whose number it has, and only while that request is under way;
 - a note may be late, because a thread that a handler left behind may log after its job has ended. Its number
   is that of the current request or of an earlier one;
+- the same holds for progress, but only that of the request under way counts: that of an ended job is dropped;
 - any other frame means that other code writes into the channel: a handler may run any code, and the channel
   is a descriptor of its process. Nothing after such a frame is trusted. The channel is broken for good, and
   the owner of the process kills it. This is noticed at once, also between two requests, so that the next job
@@ -26,10 +27,21 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
-__all__ = ["ANSWER", "HEADER", "NOTE", "REQUEST", "BadFrame", "Channel", "ChannelEnded", "pack", "unpack"]
+__all__ = [
+    "ANSWER",
+    "HEADER",
+    "NOTE",
+    "PROGRESS",
+    "REQUEST",
+    "BadFrame",
+    "Channel",
+    "ChannelEnded",
+    "pack",
+    "unpack",
+]
 
-REQUEST, NOTE, ANSWER = b"Q", b"N", b"A"
-"""The kinds of frames: the request of the worker, a note of the process before its answer, the answer."""
+REQUEST, NOTE, PROGRESS, ANSWER = b"Q", b"N", b"P", b"A"
+"""The kinds of frames: the request of the worker; a note or the progress of the process before its answer; the answer."""
 
 HEADER = struct.Struct("!4scQI")
 """The header of a frame: mark, kind, number of the request, length of the message in bytes."""
@@ -72,6 +84,7 @@ class Channel(asyncio.Protocol):
         self.is_over: bool = False  # then it answers nothing more
         self._number = 0
         self._read: Callable[[bytes], Any] = bytes
+        self._on_progress: Callable[[bytes], None] | None = None
         self._answer: asyncio.Future[Any] | None = None  # while a request is under way
         self._transport: asyncio.Transport | None = None
 
@@ -80,8 +93,13 @@ class Channel(asyncio.Protocol):
         """Whether this end is closed, or will be closed when all is sent."""
         return self._transport is None or self._transport.is_closing()
 
-    async def ask(self, request: bytes, read: Callable[[bytes], Any]) -> Any:
-        """Send a request and return its answer, converted by `read`.
+    async def ask(
+        self,
+        request: bytes,
+        read: Callable[[bytes], Any],
+        on_progress: Callable[[bytes], None] | None = None,
+    ) -> Any:
+        """Send a request and return its answer, converted by `read`. `on_progress` is called with each progress before it.
 
         Raises ChannelEnded, also if `read` raises. After a cancellation the channel must not be used again,
         because the late answer would meet the next request.
@@ -89,7 +107,7 @@ class Channel(asyncio.Protocol):
         if self.is_over or self._transport is None:
             raise ChannelEnded
         self._number += 1
-        self._read = read
+        self._read, self._on_progress = read, on_progress
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(pack(REQUEST, self._number, request))
         return await self._answer
@@ -124,13 +142,13 @@ class Channel(asyncio.Protocol):
         except BadFrame as error:
             self._end(str(error))
 
-    def _take(self) -> tuple[bytes, bytes] | None:
-        """Take a frame off the buffer; return its kind and message, None if incomplete. Raises BadFrame."""
+    def _take(self) -> tuple[bytes, int, bytes] | None:
+        """Take a frame off the buffer; return its kind, number and message, None if incomplete. Raises BadFrame."""
         header = unpack(bytes(self._buffer[: HEADER.size]))
         if header is None:
             return None
         kind, number, size = header
-        is_note = kind == NOTE and number <= self._number
+        is_note = kind in (NOTE, PROGRESS) and number <= self._number
         is_answer = kind == ANSWER and number == self._number and self._answer is not None
         if not is_note and not is_answer:  # before its length is read: that may be any number
             now = f"request {self._number} is under way" if self._answer else "none is under way"
@@ -139,13 +157,17 @@ class Channel(asyncio.Protocol):
             return None
         message = bytes(self._buffer[HEADER.size : HEADER.size + size])
         del self._buffer[: HEADER.size + size]
-        return kind, message
+        return kind, number, message
 
-    def _believe(self, kind: bytes, message: bytes) -> None:
+    def _believe(self, kind: bytes, number: int, message: bytes) -> None:
         """Pass a message to its receiver. Raises BadFrame if it cannot be read."""
         try:
             if kind == NOTE:
                 self._on_note(message)
+                return
+            if kind == PROGRESS:
+                if number == self._number and self._answer is not None and self._on_progress is not None:
+                    self._on_progress(message)
                 return
             answer = self._read(message)
         except Exception as error:

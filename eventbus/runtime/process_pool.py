@@ -90,16 +90,21 @@ class ProcessPool:
         """The ids of the live processes."""
         return [process.pid for process in self._all]
 
-    async def run(self, request: bytes, read: Callable[[bytes], Any]) -> Any:
+    async def run(
+        self,
+        request: bytes,
+        read: Callable[[bytes], Any],
+        on_progress: Callable[[bytes], None] | None = None,
+    ) -> Any:
         """Send a request to a process and return its answer, converted by `read`.
 
-        Cancelling kills the process. Raises ProcessDied if the process ends before it answers, or sends bytes
+        `on_progress` is called with each progress that it sends before its answer. Cancelling kills the process. Raises ProcessDied if the process ends before it answers, or sends bytes
         that cannot be an answer.
         """
         process = self._idle.pop() if self._idle else await self._start()
         process.stop_clock()
         try:
-            answer = await process.ask(request, read)
+            answer = await process.ask(request, read, on_progress)
         except BaseException:
             await process.kill()
             raise
@@ -215,10 +220,15 @@ class _Process:
         """Whether the process takes requests: it has not ended, and its channel is not broken."""
         return not self._channel.is_over
 
-    async def ask(self, request: bytes, read: Callable[[bytes], Any]) -> Any:
+    async def ask(
+        self,
+        request: bytes,
+        read: Callable[[bytes], Any],
+        on_progress: Callable[[bytes], None] | None = None,
+    ) -> Any:
         """Send a request and return the answer, converted by `read`. Raises ProcessDied."""
         try:
-            return await self._channel.ask(request, read)
+            return await self._channel.ask(request, read, on_progress)
         except ChannelEnded as error:
             raise _died(await self._end_code(str(error)), str(error)) from error
 

@@ -13,13 +13,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from eventbus.runtime.places import Places
+
 __all__ = ["ThreadPool"]
 
 
 class ThreadPool:
     """A bounded pool of threads for one event loop."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, places: Places | None = None) -> None:
+        """Run at most `limit` calls at a time. A thread that outlives its caller keeps one of `places` until it ends."""
+        self._places = places
         self._pool = ThreadPoolExecutor(max_workers=limit, thread_name_prefix="eventbus-handler")
         self._tokens = asyncio.Semaphore(limit)
 
@@ -34,11 +38,21 @@ class ThreadPool:
             raise
         # The inner future ends with the thread, because a cancellation reaches only the shield around it.
         future.add_done_callback(self._return_token)
-        return await asyncio.shield(future)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if self._places is not None and not future.done():
+                self._places.keep()
+                future.add_done_callback(self._return_place)
+            raise
 
     def close(self) -> None:
         """Refuse further calls. Running threads go on to their end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _return_place(self, _: asyncio.Future[Any]) -> None:
+        if self._places is not None:
+            self._places.leave()
 
     def _return_token(self, future: asyncio.Future[Any]) -> None:
         self._tokens.release()

@@ -49,6 +49,15 @@ class JournalStore:
         name = self._keys.of("journal", job)
         return await self._caller.command("LRANGE", name, first, first + limit - 1, deadline=deadline)
 
+    async def inbox(self, job: str, *, deadline: float | None = None) -> tuple[int, list[Signal]]:
+        """Return how many signals a job was ever sent, and those that no entry has taken, in the order in which they came."""
+        flat: Sequence[str] = await self._caller.command(
+            "HGETALL", self._keys.of("inbox", job), deadline=deadline
+        )
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        sent = [part for name, text in fields.items() if not name.startswith("#") for part in (name, text)]
+        return int(fields.get("#", 0)), read_signals(sent)
+
     async def live(self, job: str, name: str, *, deadline: float | None = None) -> str | None:
         """Return a live text of a job, None if there is none of this name."""
         return await self._caller.command("HGET", self._keys.of("live", job), name, deadline=deadline)

@@ -41,11 +41,17 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "due": (
         "zset",
-        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `kind:tree` -> timeouts, chores; ms",
-        "add, graph, checkpoint, turn, signal, rescue, cancel, sweep",
+        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
+        "add, graph, checkpoint, turn, signal, rescue, cancel, sweep, fire, schedule",
         "never",
     ),
-    "rooted": ("set", "queues that have roots of trees", "graph, checkpoint", "never"),
+    "schedules": (
+        "zset",
+        "schedule -> when it is due, ms; `+inf` for one that is paused or at its end",
+        "schedule, fire",
+        "never",
+    ),
+    "rooted": ("set", "queues that have roots of trees", "add, graph, checkpoint", "never"),
     "grouped": ("set", "queues that have groups", "announce, group", "never"),
     "order": ("string", "the counter of orders in `ready+`, and of chores", "add, turn, rescue", "never"),
     "dead": (
@@ -56,8 +62,8 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "clock": (
         "hash",
-        "heard: last call of any worker, ms; grace: no rescue before, ms, and the lease that it is for",
-        "renew, rescue",
+        "heard: last call of any worker, ms; grace: no rescue before, ms, and the lease that it is for; `declared:owner`: the highest version of a program that declares schedules",
+        "renew, rescue, schedule",
         "never",
     ),
     "cuts": (
@@ -132,7 +138,15 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),
-    "roots": ("zset", "open root -> when it was added, ms", "graph, restart", "with its last root"),
+    "roots": ("zset", "open root -> when it was added, ms", "add, graph, restart", "with its last root"),
+    # one per schedule
+    "schedule": (
+        "hash",
+        "where one schedule stands: gen, next slot, last job, counts, why it is paused",
+        "schedule, fire",
+        "when it is removed",
+    ),
+    "plan": ("string", "what one schedule is, JSON", "schedule", "when it is removed"),
     # one per job or idempotency key
     "job": ("string", "the record (`records.py`)", "add, turn, rescue", "by retention"),
     "more": ("hash", "what is unusual about the job", "add, graph, turn, rescue, cancel", "with the record"),
@@ -152,7 +166,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "add, look, graph",
         "with the record",
     ),
-    "needs": ("set", "what the job still waits for; '' for a sweep", "graph, checkpoint, turn", "when empty"),
+    "needs": (
+        "set",
+        "what the job still waits for; '' for a sweep; `#job`: one whose end is enough",
+        "graph, checkpoint, turn",
+        "when empty",
+    ),
     "feeds": ("list", "who waits for the job", "graph, checkpoint", "with the record"),
     "members": ("list", "members of the tree, as they were added", "graph, checkpoint", "with the record"),
     "done": ("list", "members that completed, in that order", "turn", "with the record"),

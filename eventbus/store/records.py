@@ -22,11 +22,15 @@ STATES: dict[int, str] = {
     5: "parked",
     6: "waiting-children",
     8: "waiting",
+    9: "waiting",
+    10: "completed",
 }
 """The low half of the first byte -> the state; a job that somebody holds is `waiting` there, too.
 
-A record of 8 names who holds the job.
+A record of 8 names who holds the job. One of 9 or 10 is a brief root (`rooting.lua`).
 """
+
+_BRIEF = (9, 10)
 
 FLAGS: dict[str, int] = {
     "MORE": 1,
@@ -56,6 +60,7 @@ CORE: dict[str, str] = {
     "lasted": "how long the run that ended it took, ms",
     "worker": "who ran it at the end; empty if nobody did",
     "result": "result or error, JSON, up to 256 bytes",
+    "is_root": "it is a brief root: `tree` is 1 and `on` is wake, and neither stands beside it",
     "is_later": "it has a flag of a later release: it is parked",
 }
 
@@ -86,18 +91,21 @@ MORE: dict[str, tuple[str, str]] = {
         "blame checkpoint settle_rows",
     ),
     "inbox": ("1: it was sent signals", "signal"),
-    "listens": ("1: it sleeps, and a signal wakes it", "settle_rows"),
+    "listens": ("1: it sleeps or waits, and a signal wakes it", "mixed_waits settle_rows"),
+    "wakes": ("when the wait for children ends, whether they have ended or not, ms", "mixed_waits"),
+    "gathers": ("of a job that says in several calls what it awaits: the name of this wait", "mixed_waits"),
     "waited": ("the token by which it began to wait for children, until it is claimed again", "checkpoint"),
     # members and roots of trees
-    "tree": ("1: it is a root, also a nested one", "plant record restart"),
+    "tree": ("1: it is a root, also a nested one", "checkpoint codec enqueue plant record restart"),
     "on": (
         "what becomes of it when a child fails: ignore, remove or wake; absent for fail",
-        "plant restart telling",
+        "checkpoint codec enqueue plant restart telling",
     ),
     "up": ("what its failure does to those who need it, if not what they say", "plant"),
     "pending": ("1: of a root whose last chunk was not added yet", "graph"),
     "stop": ("why the tree stops: failed, cancelled or timeout", "record stopping"),
     "stopper": ("who stopped the tree: a member, a call, or `timeout`", "stopping"),
+    "lost": ("its stalls before its tree stopped", "stopping"),
     "gentle": ("1: what runs in the stopped tree may end its attempt", "stopping"),
     "swept": ("how many members the sweep of the stopped tree has seen", "stopping trees"),
     "knows": ("when it was claimed knowing that its tree stops, ms", "candidate_unusual"),
@@ -120,7 +128,9 @@ def decode(text: bytes, more: Mapping[str, str] | None = None) -> dict[str, str]
     reader = _Reader(text, 2)
     fields: dict[str, str | int] = {"state": STATES[code]}
     fields["created"], fields["attempts"] = reader.number(6), reader.number(1)
-    if code in (1, 2, 3):
+    if code in _BRIEF:
+        fields |= {"is_root": 1, "tree": 1, "on": "wake"}
+    if code in (1, 2, 3, 10):
         fields["ended"], fields["lasted"] = reader.number(6), reader.number(4)
         fields["worker"], fields["result"] = reader.text(1), reader.text(2)
     if code == 8:

@@ -33,6 +33,7 @@ from eventbus.store.keys import Keys
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.queries import QueryStore
+from eventbus.store.schedule_store import ScheduleStore
 from eventbus.store.scripting.packing import (
     AddRows,
     Append,
@@ -120,6 +121,7 @@ class Store:
         self.inspection: QueryStore = QueryStore(self._caller, self.keys)
         self.presence: PresenceStore = PresenceStore(self._caller)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
+        self.schedules: ScheduleStore = ScheduleStore(self._caller)
         writer = self._adder or self._caller
         self.trees: TreeStore = TreeStore(self._caller, writer, self.keys)
         self.journals: JournalStore = JournalStore(self._caller, writer, self.keys)
@@ -223,8 +225,8 @@ class Store:
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
         """
         counts = (len(rows), 0) if rows.is_plain else (0, len(rows))
-        head = (now, emitter, attendance, len(queues), *counts)
-        make = partial(join_arguments, head, queues, rows.fields)
+        head = (now, emitter, attendance, len(queues), len(rows.timeouts), *counts)
+        make = partial(join_arguments, head, queues, rows)
         options: dict[str, Any] = {"deadline": deadline, "read": partial(read_added, len(queues))}
         if self._adder is not None:
             return self._adder.start("add", make(), **options)

@@ -6,13 +6,13 @@ keys of one shard. What must always hold: a checkpoint is saved only under the j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import TIME_DIGITS, Keys
-from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember
+from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember, Wait
 
 __all__ = ["CALL_ROWS", "PAGE", "PAGE_BYTES", "Chunk", "TreePage", "TreeStore", "TreeVerdict"]
 
@@ -24,6 +24,7 @@ PAGE = 200
 """How many members of a tree one call reads."""
 PAGE_BYTES = 4 << 20
 """How many bytes of outcomes of members one call reads at most."""
+_PLAIN = Wait()
 
 
 class Chunk(NamedTuple):
@@ -101,22 +102,33 @@ class TreeStore:
         acknowledges: bool = False,
         opens: bool = False,
         waits: bool = False,
+        wait: Wait = _PLAIN,
+        awaited: Sequence[str] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:
         """Save checkpoints, add children and let the job wait for them: in one call, under its lease.
 
         With `opens` the children may run; until then they are only recorded. With `waits` the job gives its
-        lease up until its children have ended. `acknowledges` says that the job knows of the stop of its
+        lease up until its children have ended, or as `wait` says: then `awaited` are the children, new ones or
+        others. `acknowledges` says that the job knows of the stop of its
         tree, so that what it settles from here on is final.
 
         Return `ok`, `waiting`, `stopping` (the tree stops, so nothing was added) or `lost` (the lease).
         """
-        head = (now, job, token, int(acknowledges), int(opens), int(waits), len(saves), len(rows), len(edges))
-        arguments: list[Any] = [*head]
+        head = (now, job, token, int(acknowledges), int(opens), int(waits))
+        arguments: list[Any] = [*head, *wait, len(saves), len(rows), len(edges), len(awaited)]
         for section in (saves, rows, edges):
             arguments.extend(chain.from_iterable(section))
+        arguments.extend(awaited)
         return await self._caller.script("checkpoint", arguments, deadline=deadline)
+
+    async def fail(self, job: str, token: str, text: str, *, deadline: float | None = None) -> str:
+        """Stop the tree of a root that runs, because it has failed; `text` is the record of its error.
+
+        Return `ok`, `stopping` (the tree was stopped before) or `lost` (the lease).
+        """
+        return await self._caller.script("fail", ["", job, token, text], deadline=deadline)
 
     async def look(
         self,
@@ -146,16 +158,17 @@ class TreeStore:
         run: int,
         body: str,
         timeout_ms: int | str = "",
+        keeps: Collection[Literal["journal", "inbox"]] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:
         """Begin the next run of a tree that has ended. `run` is the number of its last run.
 
         `call` is fresh for each request, so that a repeat of the request is recognized. `timeout_ms` is that
-        of the new run. Return `restarted`, `open` (the tree has not ended), `other` (`run` is not its last
-        run), `member` (it belongs to another tree) or `unknown`.
+        of the new run, which begins with what `keeps` names of the last one. Return `restarted`, `open` (the tree has not
+        ended), `other` (`run` is not its last run), `member` (it belongs to another tree) or `unknown`.
         """
-        arguments: list[Any] = [now, root, call, run, body, timeout_ms]
+        arguments: list[Any] = [now, root, call, run, body, timeout_ms, list(keeps)]
         return await self._adder.script("restart", arguments, deadline=deadline)
 
     async def root_queues(self, *, deadline: float | None = None) -> list[str]:

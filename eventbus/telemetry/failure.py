@@ -30,6 +30,7 @@ from eventbus.telemetry.tracebacks import short_traceback
 __all__ = ["Failure", "describe", "log_failure", "read_failure", "revive"]
 
 _OWN = "__eventbus_own__"
+_RECORDED = "__eventbus_recorded__"
 
 MAX_TEXT = 16 * 1024
 """The most characters of an error text that are kept; longer texts are cut in the middle."""
@@ -70,8 +71,28 @@ def type_name(kind: type[BaseException]) -> str:
     return f"{module}.{kind.__qualname__}"
 
 
+class Recorded(msgspec.Struct, frozen=True):
+    """The record of an error that another process of the worker reported. `is_final` says that no retry can help."""
+
+    text: str
+    is_final: bool
+
+
+def mark_recorded(error: BaseException, record: Recorded) -> None:
+    """Keep the record of an error that another process reported; `describe` and `is_final` then use it."""
+    setattr(error, _RECORDED, record)
+
+
+def recorded(error: BaseException) -> Recorded | None:
+    """Return the record of an error that came from another process, or None if it was raised in this one."""
+    return getattr(error, _RECORDED, None)
+
+
 def is_final(error: BaseException) -> bool:
     """Return whether an error is the job's own, so that another attempt would end the same way."""
+    known = recorded(error)
+    if known is not None:
+        return known.is_final
     return isinstance(error, (Unrecoverable, PayloadError, StoreCorrupt))
 
 
@@ -108,7 +129,13 @@ def describe_cancelled(reason: str) -> str:
 def describe(
     error: BaseException, *, attempts: int, declared: Sequence[type[Exception]] = (), event: str = ""
 ) -> str:
-    """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises."""
+    """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
+
+    The record of an error that another process reported is the one that was made there.
+    """
+    known = recorded(error)
+    if known is not None:
+        return known.text
     kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
     failure = Failure(
         type=type_name(type(error)),

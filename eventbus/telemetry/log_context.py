@@ -26,6 +26,7 @@ __all__ = [
     "TRACE_ID",
     "fact",
     "forget_facts",
+    "set_facts",
     "trace_facts",
     "with_facts",
 ]
@@ -55,6 +56,14 @@ def forget_facts() -> None:
     for variable in _known.values():
         if variable.get() is not _ABSENT:
             variable.set(_ABSENT)
+
+
+def set_facts(facts: Mapping[str, Any]) -> None:
+    """Give the log events of this context exactly these facts. The context is that of one job or attempt, and ends with it."""
+    for name, variable in _known.items():
+        value = facts.get(name, _ABSENT)
+        if value is not _ABSENT or variable.get() is not _ABSENT:
+            variable.set(value)
 
 
 @contextmanager

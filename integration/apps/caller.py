@@ -16,7 +16,7 @@ from apps import flow_app
 from eventbus import EventBusError, EventProvider
 from workflows import FlowHandle, WorkflowProvider
 
-_WORKFLOWS = {each.name: each for each in (flow_app.order, flow_app.wide)}
+_WORKFLOWS = {each.name: each for each in flow_app.WORKFLOWS}
 
 
 def _say(value: Any) -> None:

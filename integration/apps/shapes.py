@@ -1,9 +1,9 @@
 """Workflows of random shape and the course of each flow, made from a seed: the same in every process.
 
 A shape has 3 to 12 steps; each step follows some of the earlier ones. Some steps have a rollback or a
-condition, some are plain functions, and now and then a step is a sub-workflow. The input of a flow is
-its `Course`: how long each step takes, at which attempt it succeeds, whether its condition is true and
-how its rollback goes.
+condition, some are plain functions, and now and then a step is a sub-workflow. Half of the shapes without one
+are local: one worker runs all steps of a flow. The input of a flow is its `Course`: how long each step takes,
+at which attempt it succeeds, whether its condition is true and how its rollback goes.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _make_act(rng: random.Random) -> Act:
 
 
 def _make_shape(name: str, rng: random.Random, parts: list[Workflow[Course, Any]]) -> Workflow[Course, Any]:
-    shape: Workflow[Course, Any] = Workflow(name, input=Course, retry=_RULE)
+    shape: Workflow[Course, Any] = Workflow(name, input=Course, retry=_RULE, spread=rng.random() < 0.5)
     for n in range(rng.randint(3, 12) if parts else rng.randint(2, 4)):
         earlier = list(shape.steps)
         many = min(len(earlier), rng.choices([0, 1, 2, 3], [10, 55, 25, 10])[0])
@@ -100,6 +100,7 @@ def _make_shape(name: str, rng: random.Random, parts: list[Workflow[Course, Any]
             after=after,
             when=_is_wanted if rng.random() < 0.2 else None,
             rollback_on_failure=rng.random() < 0.1,
+            spread=rng.random() < 0.15,
         )
         if rng.random() < 0.7:
             step.rollback(_undo)

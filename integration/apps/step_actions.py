@@ -18,7 +18,19 @@ from harness.journal import Journal
 
 from workflows import StepContext
 
-__all__ = ["act", "die_at", "hold_at", "note", "tell_completed", "tell_failed", "undo"]
+__all__ = [
+    "act",
+    "act_item",
+    "die_at",
+    "fail_twice",
+    "hold_at",
+    "note",
+    "tell_completed",
+    "tell_failed",
+    "undo",
+    "undo_anyway",
+    "undo_item",
+]
 
 
 def note(what: str, ctx: StepContext[Any], done: str = "") -> None:
@@ -42,14 +54,25 @@ def die_at(place: str) -> None:
 
 
 async def act(ctx: StepContext[Any]) -> str:
-    """Act as a step; the input says in `fails` which step fails for good."""
+    """Act as a step; the input says which step fails for good, and which one kills its process."""
     note("began", ctx)
     die_at(f"in {ctx.step}")
+    if ctx.input.poison == ctx.step:
+        os.kill(os.getpid(), signal.SIGKILL)
     await hold_at(ctx.step)
     if ctx.input.fails == ctx.step:
         raise ValueError(f"no {ctx.step} for {ctx.input.number}")
     note("did", ctx)
     return f"{ctx.step} of {ctx.input.number}"
+
+
+async def fail_twice(ctx: StepContext[Any]) -> str:
+    """Act as a step whose first two attempts fail."""
+    if ctx.attempt < 3:
+        note("tried", ctx)
+        die_at(f"in attempt {ctx.attempt} of {ctx.step}")
+        raise ConnectionError(f"attempt {ctx.attempt} of {ctx.step}")
+    return await act(ctx)
 
 
 async def undo(ctx: StepContext[Any], result: Any) -> None:
@@ -58,6 +81,22 @@ async def undo(ctx: StepContext[Any], result: Any) -> None:
     die_at(f"in the rollback of {ctx.step}")
     assert result == f"{ctx.step} of {ctx.input.number}"
     note("undid", ctx)
+
+
+async def undo_anyway(ctx: StepContext[Any], result: Any) -> None:
+    """Act as the rollback of a step that may have failed, or of which nobody knows."""
+    await undo(ctx, f"{ctx.step} of {ctx.input.number}" if result is None else result)
+
+
+async def act_item(ctx: StepContext[Any], item: int) -> str:
+    """Act as an item of a step that runs for each item of a list."""
+    return await act(ctx)
+
+
+async def undo_item(ctx: StepContext[Any], item: int, result: Any) -> None:
+    """Act as the rollback of an item."""
+    assert ctx.step == f"convert[{item}]"
+    await undo(ctx, result)
 
 
 async def tell_completed(ctx: StepContext[Any]) -> str:

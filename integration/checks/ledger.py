@@ -6,7 +6,8 @@ What must always hold for each flow:
 - an effect without a recorded completion belongs to a killed process, and its step is recorded as
   failed or unknown, never as one that did not run;
 - in a stopped flow every completed step with a rollback was undone once, the last one first, and no
-  other step was undone; no step began once the rollback had begun;
+  other step was undone; no step began once the rollback had begun, in its sub-workflows neither;
+- the end of a sub-workflow is recorded in the outer flow after that end;
 - `complete` says that all of that went well; `incomplete` names what did not;
 - the caller got the result that is recorded.
 """
@@ -20,11 +21,25 @@ from typing import Any, NamedTuple
 
 from harness.journal import Entry, Journal
 
-from workflows import FlowCancelled, FlowError, FlowReport, FlowTimeout, StepError, StepReport, Workflow
+from workflows import (
+    FlowCancelled,
+    FlowError,
+    FlowReport,
+    FlowTimeout,
+    StepError,
+    StepReport,
+    Workflow,
+    WorkflowProvider,
+)
+from workflows.records.ids import member_id, nested_flow_id
 
-__all__ = ["Account", "Ledger"]
+__all__ = ["Account", "Ledger", "read_account"]
 
 _STOPPED = ("failed", "cancelled")
+
+_LAG_MS = 1000
+"""How far the time of a worker may be behind that of the server: more than the leases of these tests, without which it
+records nothing."""
 
 
 class Account(NamedTuple):
@@ -41,10 +56,21 @@ class Account(NamedTuple):
 
     @property
     def stopped_ms(self) -> int:
-        """When the step ended that made the flow fail; 0 if no step did."""
+        """When the step ended that made the flow fail; 0 if no step did, or if nobody knows when the flow heard of it.
+
+        A local flow hears of the end of a step that ran as a job, or as a flow of its own, when a worker has it again.
+        """
         if not isinstance(self.heard, StepError) or self.heard.step not in self.report.steps:
             return 0
+        if self.workflow.steps[self.heard.step].runs_apart and not self.workflow.spreads:
+            return 0
         return self.report.steps[self.heard.step].ended_ms
+
+    def ids(self) -> Iterator[str]:
+        """The ids of the flow and of all its sub-workflows."""
+        yield self.id
+        for inner in self.inner.values():
+            yield from inner.ids()
 
     def doubts(self) -> list[str]:
         """Paths of indeterminate steps, which were therefore not undone."""
@@ -72,7 +98,9 @@ class Account(NamedTuple):
         for name, step in self.report.steps.items():
             inner = self.inner.get(name)
             if inner is not None and inner.report.state == "completed":
-                found |= {f"{name}/{path}": inner.report.ended_ms for path in inner.to_undo()}
+                # A local flow has its own record of that end, which decides the order.
+                ended_ms = inner.report.ended_ms if self.workflow.spreads else step.ended_ms
+                found |= {f"{name}/{path}": ended_ms for path in inner.to_undo()}
             is_due = step.state == "completed" or (step.started_ms and self._is_undone_anyway(name))
             if is_due and step.state != "skipped" and self._has_rollback(name):
                 found[name] = step.ended_ms
@@ -137,18 +165,31 @@ class Ledger:
                     for path, error in ran.items()
                     if path.startswith(f"{name}/")
                 }
-                yield from self._judge(account.inner[name], inner, stopped_ms)
+                # A worker that had claimed a local flow hears of the stop of the outer one with its next entry. And a
+                # local flow tells its members of its stop only after it has recorded the failed step, later by a lease
+                # and more if its worker dies in between. So there is no bound in time; `_judge_end` has the one in order.
+                is_told = account.workflow.spreads and account.inner[name].workflow.spreads
+                known_ms = stopped_ms if is_told else 0
+                yield from self._judge_end_of_inner(account, account.inner[name], step)
+                yield from self._judge(account.inner[name], inner, known_ms)
             elif account.workflow.steps[name].workflow is None:
-                yield from self._judge_step(account, name, step, stopped_ms)
+                is_member = account.workflow.steps[name].spread and not account.workflow.spreads
+                yield from self._judge_step(account, name, step, 0 if is_member else stopped_ms)
                 yield from self._judge_rollback(account, name, ran)
         yield from self._judge_order(account)
         yield from self._judge_end(account)
+
+    def _judge_end_of_inner(self, account: Account, inner: Account, step: StepReport) -> Iterator[str]:
+        """Check that a local flow recorded the end of a sub-workflow no earlier than that was."""
+        early = inner.report.ended_ms - step.ended_ms
+        if not account.workflow.spreads and step.state == "completed" and early > _LAG_MS:
+            yield f"{account.id}: step {step.step} was recorded {early} ms before the end of {inner.id}"
 
     def _judge_step(self, account: Account, name: str, step: StepReport, stopped_ms: int) -> Iterator[str]:
         began, did = (self._lines[account.id, what, name] for what in ("began", "did"))
         where = f"{account.id}: step {name}, {step.state},"
         if step.state == "completed":
-            if not did:
+            if not did and account.workflow.steps[name].pause is None:  # a step that only waits does nothing
                 yield f"{where} is not in the journal"
             if account.report.order.count(name) != 1:
                 yield f"{where} is {account.report.order.count(name)} times in the order of completion"
@@ -162,7 +203,8 @@ class Ledger:
         if began and not step.started_ms:
             yield f"{where} began and has no time for it"
         if stopped_ms and step.started_ms > stopped_ms:
-            yield f"{where} began {step.started_ms - stopped_ms} ms after the flow was stopped"
+            late = step.started_ms - stopped_ms
+            yield f"{where} began {late} ms after the flow was stopped, after {step.attempts} failed attempts"
 
     def _judge_rollback(self, account: Account, name: str, ran: dict[str, str]) -> Iterator[str]:
         undid = self._lines[account.id, "undid", name]
@@ -219,10 +261,9 @@ class Ledger:
             default=None,
         )
         if is_stopped and undoing is not None:
+            ids = set(account.ids())
             late = [
-                each
-                for each in self._entries[undoing:]
-                if each.job == account.id and each.what in ("began", "did")
+                each for each in self._entries[undoing:] if each.job in ids and each.what in ("began", "did")
             ]
             if late:
                 yield f"{account.id}: while it was undone {late}"
@@ -259,3 +300,18 @@ class Ledger:
     def _are_of_killed(self, lines: list[_Line]) -> bool:
         """Tell whether all entries were written by processes that were killed."""
         return all(each.pid in self._killed for each in lines)
+
+
+async def read_account(
+    flows: WorkflowProvider, ledger: Ledger, shape: Workflow[Any, Any], flow_id: str, heard: Any
+) -> Account:
+    """Read the account of a flow, with those of its sub-workflows that have started."""
+    report = await flows.report(flow_id)
+    inner: dict[str, Account] = {}
+    for name, step in shape.steps.items():
+        if step.workflow is None:
+            continue
+        nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
+        if nested in ledger.flows:
+            inner[name] = await read_account(flows, ledger, step.workflow, nested, None)
+    return Account(shape, report, inner, heard)

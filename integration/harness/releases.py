@@ -18,22 +18,24 @@ from harness.programs import HERE
 
 __all__ = ["FIRST_EDITION", "OLDER", "changed_release", "older_release"]
 
-OLDER = "0aeb41d"
-"""The commit of the older release, because no release has a tag yet. It must store what this one stores."""
+OLDER = "940fbb2"
+"""The commit of the older release, because no release has a tag yet. It must store jobs and journals as this one does."""
 FIRST_EDITION = "fc496a1"
 """The commit of a release whose store has another edition, so that its keys are others."""
 
 
 def older_release(folder: Path, commit: str = OLDER) -> Path | None:
-    """Unpack the release of a commit; return None if the history does not have it."""
+    """Unpack both packages of a commit; return None if the history does not have it."""
     folder.mkdir()
     archive = subprocess.run(
-        ["git", "archive", commit, "eventbus"], cwd=HERE.parent, capture_output=True, check=False
+        ["git", "archive", commit, "eventbus", "workflows"], cwd=HERE.parent, capture_output=True, check=False
     )
     if archive.returncode:
         return None
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
-        packed.extractall(folder, filter="data")
+        # Python 3.11.4 has the filter; Debian 12 has 3.11.2.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder)
     return folder
 
 

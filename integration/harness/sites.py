@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from apps import flow_app
 from checks.audit import Audit
-from checks.ledger import Account, Ledger
+from checks.ledger import Ledger, read_account
 from harness.backends import Backend
 from harness.conditions import until
 from harness.journal import Journal
@@ -22,10 +24,38 @@ from harness.supervisor import Supervisor
 from eventbus import EventProvider
 from workflows import FlowHandle, Workflow, WorkflowProvider
 
-__all__ = ["LEASE", "Site", "heard_of", "let_minutes_pass", "run_caller", "wait_state"]
+__all__ = [
+    "LEASE",
+    "Point",
+    "Site",
+    "check_twice",
+    "heard_of",
+    "let_minutes_pass",
+    "run_caller",
+    "wait_state",
+]
 
 LEASE = "600ms"
 _BETWEEN = 0.02
+
+
+class Point(NamedTuple):
+    """Where the process dies: before or after a call, or `in` a function; and what happens twice by that."""
+
+    when: str
+    where: str
+    what: str = ""
+    twice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.when}-{self.where.replace(' ', '-')}"
+
+
+def check_twice(ledger: Ledger, flow_id: str, point: Point) -> None:
+    """Nothing happened twice but what the kill explains: it was done, and could not be said."""
+    done = ("did", "undid", "failed", "completed")
+    found = [(what, name) for what in done for name in ledger.repeated(flow_id, what)]
+    assert found == ([(point.what, point.twice)] if point.twice else [])
 
 
 class Site:
@@ -39,11 +69,25 @@ class Site:
         self._folder = folder
         self._journal = journal
         self._run = run
+        self._settings: dict[str, object] = {}
         self._supervisor: Supervisor | None = None
 
-    def begin(self) -> None:
-        """Start the worker."""
+    def begin(self, **settings: object) -> None:
+        """Start the worker, with settings such as `grace="1s"`, which its followers have, too."""
+        self._settings = settings
         self._supervisor = Supervisor(self._start)
+
+    async def stop(self) -> None:
+        """Send the current worker SIGTERM, and wait for its end."""
+        worker = self.supervisor.current
+        worker.send(signal.SIGTERM)
+        await until("it stopped", lambda: worker.has_ended, story=worker.story)
+        assert worker.wait_ended() == 0, worker.story()
+
+    def start_other(self) -> Program:
+        """Start another worker, which becomes the current one."""
+        self.supervisor.workers.append(self._start())
+        return self.supervisor.current
 
     def kill(self) -> None:
         """Kill the current worker with `kill -9`."""
@@ -86,20 +130,23 @@ class Site:
     async def wait_killed(self) -> None:
         await until("it died and was replaced", lambda: self.killed != [], story=self.supervisor.story)
 
-    async def wait_began(self, step: str) -> None:
+    async def wait_began(self, *steps: str) -> None:
+        """Wait until steps have begun; one that is named twice must have begun twice."""
         await until(
-            f"{step} began",
-            lambda: step in [each.payload for each in self._journal.read("began")],
+            f"{', '.join(steps)} began",
+            lambda: not Counter(steps) - Counter(each.payload for each in self._journal.read("began")),
             story=self.supervisor.story,
         )
 
     async def judge(
         self, flows: WorkflowProvider, handle: FlowHandle[Any], heard: object, *killed: int
     ) -> Ledger:
-        """Compare record, journal and result of an `order` flow; the test itself checks repeated effects."""
-        account = Account(flow_app.order, await flows.report(handle.id), {}, heard)
+        """Compare record, journal and result of a flow; the test itself checks repeated effects."""
+        (workflow,) = [each for each in flow_app.WORKFLOWS if each.name == handle.workflow]
         ledger = Ledger(self._journal, {*self.killed, *killed})
-        assert ledger.flaws(account) == []
+        account = await read_account(flows, ledger, workflow, handle.id, heard)
+        flaws = ledger.flaws(account)
+        assert flaws == [], flaws
         audit = Audit(self._server)
         assert audit.problems == []
         assert audit.left_open() == {}
@@ -111,7 +158,8 @@ class Site:
             await asyncio.sleep(_BETWEEN)
 
     def _start(self) -> Program:
-        return self._run("worker", "apps.flow_app:provider", url=self.proxy.url, lease=LEASE)
+        settings = {"lease": LEASE, **self._settings}
+        return self._run("worker", "apps.flow_app:provider", url=self.proxy.url, **settings)
 
 
 @asynccontextmanager
@@ -119,14 +167,14 @@ async def run_caller(server: Backend, *workflows: Workflow[Any, Any]) -> AsyncGe
     """Execute these workflows, by default those of `flow_app`, from this process, which runs no step."""
     async with EventProvider(server.url, lease=LEASE) as provider:
         flows = WorkflowProvider(provider)
-        for each in workflows or (flow_app.order, flow_app.wide):
+        for each in workflows or flow_app.WORKFLOWS:
             flows.register(each)
         yield flows
 
 
 async def wait_state(handle: FlowHandle[Any], step: str, state: str) -> None:
-    """Wait until a step is recorded in this state."""
-    while (await handle.report()).steps[step].state != state:  # noqa: ASYNC110  (the server notifies nobody)
+    """Wait until a step is recorded in this state; a spread flow has no steps before a worker has claimed it."""
+    while (found := (await handle.report()).steps.get(step)) is None or found.state != state:  # noqa: ASYNC110  (the server notifies nobody)
         await asyncio.sleep(_BETWEEN)
 
 

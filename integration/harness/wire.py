@@ -31,8 +31,10 @@ class Call(NamedTuple):
     """The name, and `claim` or `settle` if the call does that; a `renew` without leases has no step.
 
     Calls of flows have further steps: `<state> <unit>` for each settle, where the unit is a step or, for a
-    root, its workflow; `acknowledge`, `save <name>` and `spawn` for a checkpoint; `plant` for a chunk of a
-    graph and `open` for its last chunk. A turn has `append <place>` for each job that appends to its journal there.
+    root, its workflow; `acknowledge`, `save <name>` and `spawn` for a checkpoint, `adds` if it goes on; `plant` for a chunk of a
+    graph and `open` for its last chunk. A turn has `append <place>` for each job that appends to its journal there, and
+    `entry <kind> <place>` for each entry of a flow's journal, such as `entry step charge`; without a place, `entry stop`.
+    A signal has `signal <unit>`, by the job that it is sent to.
     """
 
 
@@ -94,12 +96,28 @@ def _read_rows(script: Script, packed: list[Any]) -> dict[str, list[dict[str, An
 
 def _turn_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
     steps = {f"{each['state']} {_unit(each['id'])}" for each in rows["settles"]}
-    return steps | {f"append {each['place']}" for each in rows["appends"]}
+    steps |= {f"append {each['place']}" for each in rows["appends"]}
+    return steps | {name for each in rows["entries"] if (name := _entry(each["text"]))}
+
+
+def _entry(text: str) -> str:
+    """Return the name of what an entry of a flow records; empty for entries of other jobs."""
+    try:
+        entry = msgspec.json.decode(text, type=_Entry)
+    except msgspec.MsgspecError:
+        return ""
+    return f"entry {entry.kind} {entry.place}".rstrip() if entry.kind else ""
+
+
+class _Entry(msgspec.Struct, rename={"kind": "k", "place": "p"}):
+    kind: str = ""
+    place: str = ""
 
 
 def _checkpoint_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
     (head,) = rows["head"]
     steps = {f"save {_NUMBER.sub(':', each['name'])}" for each in rows["saves"]}
+    steps |= {"adds"} if rows["rows"] and not head["waits"] else set()
     return (
         steps | ({"acknowledge"} if head["acknowledges"] else set()) | ({"spawn"} if head["waits"] else set())
     )
@@ -115,8 +133,17 @@ def _unit(job: str) -> str:
     return parts[-1].partition("~")[0] if "~" in parts[-1] else parts[-2] if len(parts) > 1 else job
 
 
+def _signal_steps(rows: dict[str, list[dict[str, Any]]]) -> set[str]:
+    return {f"signal {_unit(each['id'])}" for each in rows["head"]}
+
+
 _NUMBER = re.compile(r":\d+:")
-_TREE_STEPS = {"turn": _turn_steps, "checkpoint": _checkpoint_steps, "graph": _graph_steps}
+_TREE_STEPS = {
+    "turn": _turn_steps,
+    "checkpoint": _checkpoint_steps,
+    "graph": _graph_steps,
+    "signal": _signal_steps,
+}
 
 
 def take_frame(buffer: bytearray) -> bytes | None:

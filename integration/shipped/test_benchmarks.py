@@ -24,6 +24,7 @@ def _benchmarks(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_a_small_run_measures_our_side_and_the_floor_and_writes_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"

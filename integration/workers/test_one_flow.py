@@ -17,12 +17,21 @@ from harness.programs import Program
 from harness.sites import heard_of, run_caller, wait_state
 
 from eventbus import EventProvider, ProviderStopped, UnknownJob
-from workflows import FlowHandle, WorkflowProvider
+from workflows import FlowHandle, Workflow, WorkflowProvider
 
 Run = Callable[..., Program]
 Gates = Callable[[str], None]
 
 pytestmark = pytest.mark.servers("one")
+
+Order = Workflow[flow_app.Order, str]
+FLAVOURS = pytest.mark.parametrize(
+    "flavour",
+    [
+        pytest.param(flow_app.order, id="spread", marks=pytest.mark.long),
+        pytest.param(flow_app.local_order, id="local"),
+    ],
+)
 
 EACH = 100
 EVERY = ["reserve", "pick", "wrap", "charge", "ship"]
@@ -147,14 +156,15 @@ async def test_a_worker_without_a_step_leaves_it_to_one_that_has_it(
     assert (older.complaints(), newer.complaints()) == ([], [])
 
 
+@FLAVOURS
 async def test_a_flow_of_a_changed_definition_is_finished_by_workers_of_its_version(
-    server: Backend, start: Run, hold: Callable[[str], Path], journal: Journal
+    flavour: Order, server: Backend, start: Run, hold: Callable[[str], Path], journal: Journal
 ) -> None:
     """The newer release has another step; it parks the jobs that it cannot run, and the older one takes them."""
     held = hold("charge")
     older = start(lease="600ms")
     async with run_caller(server) as flows:
-        handle = await flows.execute(flow_app.order, flow_app.Order(7))
+        handle = await flows.execute(flavour, flow_app.Order(7))
         await until("it charges", lambda: "charge" in done(journal, "began"), story=older.story)
         older.kill()
         newer = start(test_without="wrap", lease="600ms")
@@ -168,13 +178,14 @@ async def test_a_flow_of_a_changed_definition_is_finished_by_workers_of_its_vers
     assert newer.pid not in pids.values()
 
 
+@FLAVOURS
 async def test_everything_stops_and_a_new_worker_goes_on(
-    server: Backend, start: Run, hold: Callable[[str], Path], journal: Journal
+    flavour: Order, server: Backend, start: Run, hold: Callable[[str], Path], journal: Journal
 ) -> None:
     held = hold("charge")
     first = start(lease="600ms")
     async with run_caller(server) as flows:
-        handle = await flows.execute(flow_app.order, flow_app.Order(7), idempotency_key="o-7")
+        handle = await flows.execute(flavour, flow_app.Order(7), idempotency_key="o-7")
         await wait_state(handle, "wrap", "completed")
         await until("it charges", lambda: "charge" in done(journal, "began"), story=first.story)
         first.kill()

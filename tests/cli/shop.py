@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 
@@ -46,6 +47,12 @@ async def wait(path: str, ctx: EventContext) -> int:
     while not await asyncio.to_thread(Path(path).exists):  # noqa: ASYNC110  (the file of another process)
         await asyncio.sleep(0.01)
     return ctx.attempt
+
+
+@provider.on("frozen")
+def frozen(payload: None) -> int:
+    """Return how many objects full collections leave out."""
+    return gc.get_freeze_count()
 
 
 @provider.on("block")

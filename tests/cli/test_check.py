@@ -169,9 +169,9 @@ def test_a_worker_that_has_left_is_known_at_once(invoke: Invoke, start: Callable
     first, second = (start("worker", "shop:provider", "--queues", "double,item.sold") for _ in range(2))
     for each in (first, second):
         each.wait_for("worker ready")
-    start("worker", "shop:provider", "--queues", "double,chain,wait,block,freeze,double@audit").wait_for(
-        "worker ready"
-    )
+    start(
+        "worker", "shop:provider", "--queues", "double,chain,wait,block,frozen,freeze,double@audit"
+    ).wait_for("worker ready")
     (workers,) = _found(invoke("check", "shop:provider", "--json"))["workers"]
     assert (workers["level"], workers["said"].count("event.double by 3")) == ("ok", 1)
     assert "event.item.sold by 2, " in workers["said"]

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Any, Protocol
 
 from eventbus import EventProvider
-from workflows import WorkflowProvider
+from workflows import Signal, WorkflowProvider
 from workflows.definition.workflow import Workflow
 from workflows.records.report import FlowReport, FlowStatus
 from workflows.testing import InlineHandle, start_inline
@@ -41,6 +41,10 @@ class FlowHandle(Protocol):
         """Cancel the flow; return False if it has ended or is already stopping."""
         ...
 
+    async def signal(self, signal: Signal[Any], payload: Any) -> None:
+        """Send a signal to the flow."""
+        ...
+
     async def report(self) -> FlowReport:
         """Return the report so far, step by step."""
         ...
@@ -50,7 +54,7 @@ class Runner(Protocol):
     """Starts flows."""
 
     async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
-        """Start a flow; options are `meta` and `timeout`. Errors are raised before any step runs."""
+        """Start a flow; options are `meta`, `timeout` and `middleware`. Errors are raised before any step runs."""
         ...
 
     def context(self, **meta: Any) -> AbstractContextManager[None]:
@@ -83,19 +87,26 @@ class InlineRunner:
 
 
 class DistributedRunner:
-    """Runs flows as jobs on a server, by a worker in this process and event loop for each workflow."""
+    """Runs flows on a server, by a worker in this process and event loop for each workflow."""
 
-    def __init__(self, make_provider: Callable[..., EventProvider]) -> None:
+    def __init__(self, make_provider: Callable[..., EventProvider], *, spread: bool) -> None:
+        """With `spread` each step is a job of its own."""
         self._make_provider = make_provider
+        self._spread = spread
         self._stack = AsyncExitStack()
         self._flows: dict[int, WorkflowProvider] = {}
         self._outside = EventProvider("memory:")  # never started, because only its context is used
 
     async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
+        middleware = options.pop("middleware", ())
         if id(workflow) not in self._flows:
             provider = self._make_provider(lease=1, grace=1)  # short: a flow's timeout has the lease added
             flows = WorkflowProvider(provider)
+            for each in (workflow, *workflow.nested()):
+                each.spread = self._spread
             flows.register(workflow)
+            for each in middleware:
+                flows.use(each)
             await self._stack.enter_async_context(provider)
             await self._stack.enter_async_context(provider.worker())
             self._flows[id(workflow)] = flows

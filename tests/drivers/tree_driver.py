@@ -6,17 +6,19 @@ lost answer, and checks that both answers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from drivers.shards import LEASE, Shard, settle, turn_queue
 
-from eventbus.emit.job_tree import Member, Tree, rows_of
-from eventbus.store.scripting.script_rows import TreeHead
+from eventbus.emit.job_tree import Member, Tree, row_of, rows_of, spawn_calls
+from eventbus.store.scripting.packing import AddRows
+from eventbus.store.scripting.script_rows import AddQueue, AddVerdict, TreeHead, Wait
 from eventbus.store.scripting.turn_rows import ClaimRow, TurnAnswer
+from eventbus.store.store import Store
 from eventbus.store.tree_store import Chunk, TreePage, TreeVerdict
 
-__all__ = ["ROOTS", "STEPS", "TIMEOUT", "TreeDriver", "make_tree", "pieces_of"]
+__all__ = ["ROOTS", "STEPS", "TIMEOUT", "TreeDriver", "add_roots", "make_tree", "pieces_of"]
 
 ROOTS, STEPS = "flow", "flow.steps"
 TIMEOUT = 3600.0
@@ -72,6 +74,18 @@ def pieces_of(tree: Tree, size: int = 10_000, *, reply: bool = False) -> list[Ch
     return chunks
 
 
+async def add_roots(
+    store: Store, trees: Sequence[Tree], *, reply: bool = False, emitter: str = "em", now: int | str
+) -> list[AddVerdict]:
+    """Add lone roots in one call, as emissions are added."""
+    rows, queues = AddRows(), list(dict.fromkeys(tree.queue for tree in trees))
+    for tree in trees:
+        row = row_of(tree)._replace(queue=1 + queues.index(tree.queue), reply=int(reply))
+        rows.put_root(row, tree.timeout_ms)
+    places = [AddQueue(name, 1, "", 1) for name in queues]
+    return (await store.add(emitter, places, rows, deadline=_FAR, now=now)).verdicts
+
+
 class TreeDriver:
     """Adds the trees of one shard, and acts as the workers that run them."""
 
@@ -94,6 +108,17 @@ class TreeDriver:
     async def add(self, tree: Tree, size: int = 10_000, *, reply: bool = False) -> TreeVerdict:
         """Add the tree in chunks; return the verdict on the last chunk."""
         return [await self.send(chunk) for chunk in pieces_of(tree, size, reply=reply)][-1]
+
+    async def add_alone(self, *trees: Tree, reply: bool = False, emitter: str = "em") -> list[TreeVerdict]:
+        """Add lone roots in one call, as emissions are added; return a verdict on each, like those of `add`."""
+        answers = [
+            await add_roots(self.shard.store, trees, reply=reply, emitter=emitter, now=self.shard.now)
+            for _ in range(2 if self.repeats else 1)
+        ]
+        assert all(each == answers[0] for each in answers)
+        found = {each.place: each for each in answers[0]}
+        new = [TreeVerdict("new", tree.id, "", "") for tree in trees]
+        return [TreeVerdict(*found[i][1:]) if i in found else each for i, each in enumerate(new)]
 
     async def turn(
         self, *settles: Any, worker: str = "w", want: int = 1000, queues: Any = _QUEUES
@@ -172,6 +197,25 @@ class TreeDriver:
         """Add children to a tree; `job` then needs them."""
         rows, edges = rows_of(children, root=tree, parent=job, awaited=[each.id for each in children])
         return await self.checkpoint(job, rows=rows, edges=edges, opens=True, waits=waits, **given)
+
+    async def wait(
+        self,
+        job: str,
+        *awaited: str,
+        adds: Iterable[Member] = (),
+        tree: str = "f",
+        delay: int | str = "",
+        heard: int | str = "",
+        first: bool = False,
+        **given: Any,
+    ) -> str:
+        """Let a running job wait for members of its tree, named `tree/name`, a time and a signal."""
+        wait = Wait(1, delay, heard, int(first))
+        ids = [f"{tree}/{each}" for each in awaited]
+        calls = spawn_calls(list(adds), root=tree, parent=job, awaited=ids, wait=wait)
+        for call in calls[:-1]:
+            assert await self.checkpoint(job, **call._asdict(), **given) == "ok"
+        return await self.checkpoint(job, **calls[-1]._asdict(), opens=True, waits=True, **given)
 
     async def cancel(self, job: str = "f") -> str:
         self._cancels += 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus.runtime.process_channel import ANSWER, NOTE, REQUEST, Channel, ChannelEnded, pack
+from eventbus.runtime.process_channel import ANSWER, NOTE, PROGRESS, REQUEST, Channel, ChannelEnded, pack
 
 _FRAMES = pack(NOTE, 1, b"one") + pack(NOTE, 0, b"") + pack(ANSWER, 1, b"1" * 300) + pack(NOTE, 1, b"late")
 
@@ -68,6 +68,20 @@ async def test_requests_are_numbered_and_answered_one_by_one() -> None:
         bench.channel.data_received(pack(NOTE, 1, b"late") + pack(ANSWER, number, b"%d" % number))
         assert await answer == number
     assert bench.ends == []
+
+
+async def test_only_the_progress_of_the_request_under_way_is_passed_on() -> None:
+    bench, told = Bench(), list[bytes]()
+    for number in (1, 2):
+        answer = asyncio.ensure_future(bench.channel.ask(b"?", int, told.append))
+        await asyncio.sleep(0)
+        bench.channel.data_received(pack(PROGRESS, 1, b"of 1") + pack(PROGRESS, number, b"now"))
+        bench.channel.data_received(pack(ANSWER, number, b"5"))
+        bench.channel.data_received(pack(PROGRESS, number, b"too late"))
+        assert await answer == 5
+    assert told == [b"of 1", b"now", b"now"]
+    bench.channel.data_received(pack(PROGRESS, 3, b"of a request that was never sent"))
+    assert bench.channel.is_over
 
 
 @pytest.mark.parametrize("is_under_way", [True, False])

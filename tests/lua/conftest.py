@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from drivers.lone_roots import WAYS as ROOT_WAYS
+from drivers.lone_roots import Way
 from drivers.servers import WAYS, Server
 from drivers.shards import Shard
 from drivers.tree_driver import TreeDriver
@@ -45,3 +47,9 @@ def shard(store: Store) -> Shard:
 def driver(request: pytest.FixtureRequest, shard: Shard) -> TreeDriver:
     """Each test of trees also runs with every call sent twice."""
     return TreeDriver(shard, repeats=request.param == "twice")
+
+
+@pytest.fixture(params=ROOT_WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    """How a test adds a root that has no members: it sees no difference."""
+    return request.param

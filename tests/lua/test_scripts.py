@@ -14,6 +14,7 @@ from drivers.shards import Shard, add_queue, row
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
+from eventbus.store.schedule_store import FireAnswer, SchedulePage
 from eventbus.store.scripting import script_rows, turn_rows
 from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.scripts import load_script
@@ -26,6 +27,7 @@ _SOURCES = {path.name: path.read_text() for path in sorted(_LUA.rglob("*.lua"))}
 
 _SECTIONS = {
     ("add", "queues"): script_rows.AddQueue,
+    ("add", "timeouts"): script_rows.TimeoutRow,
     ("add", "plain"): script_rows.PlainRow,
     ("add", "rows"): script_rows.AddRow,
     ("cancel", "jobs"): script_rows.CancelRow,
@@ -45,9 +47,11 @@ _SECTIONS = {
     ("graph", "trees"): script_rows.TreeHead,
     ("graph", "rows"): script_rows.MemberRow,
     ("graph", "edges"): script_rows.EdgeRow,
+    ("fire", "rows"): script_rows.FireRow,
     ("checkpoint", "saves"): script_rows.SaveRow,
     ("checkpoint", "rows"): script_rows.MemberRow,
     ("checkpoint", "edges"): script_rows.EdgeRow,
+    ("checkpoint", "awaited"): script_rows.JobRow,
 }
 _COUNTED = {"graph": {"rows", "edges"}, "turn": {"live", "taken", "entries"}}
 """Sections whose rows are counted by those of another section."""
@@ -78,6 +82,9 @@ class _Recorder:
             "look": ["state", "text"],
             "ungroup": ["done", 0, 0],
             "graph": [0, "new", "id", "", ""],
+            "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],
+            "schedule": ["new", "gen"],
+            "schedules": [1, 2, list(script_rows.ScheduleRow._fields)],
             "tree": [["name", "value"], ["name", "value"], 1, [*"abc", *[1] * 5, "text", "needs"]],
         }.get(name, [])
 
@@ -119,12 +126,11 @@ def _expected(name: str, **counts: int) -> list[Any]:
 
 async def test_add_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
     queues, adds = _sample(script_rows.AddQueue, 2), AddRows(_sample(script_rows.AddRow, 3))
+    adds.timeouts = _sample(script_rows.TimeoutRow, 2)
     await store.add("emitter", queues, adds, deadline=0.0, attendance="attendance", now="now")
     fields = load_script("add").fields
-    assert (
-        recorder.arguments
-        == _expected("add", queues=2, plain=0, rows=3) + fields["queues"] * 2 + fields["rows"] * 3
-    )
+    rows = fields["queues"] * 2 + fields["timeouts"] * 2 + fields["rows"] * 3
+    assert recorder.arguments == _expected("add", queues=2, timeouts=2, plain=0, rows=3) + rows
 
 
 async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
@@ -133,11 +139,11 @@ async def test_rows_that_ask_for_nothing_are_sent_in_their_short_form(
     adds = [row("a"), row("b", reply=0)]
     await store.add("emitter", [add_queue()], AddRows(adds), deadline=0.0, now="now")
     plain = [value for each in adds for value in (each.id, each.queue, each.body, each.reply)]
-    assert recorder.arguments == ["now", "emitter", "", 1, 2, 0, *add_queue(), *plain]
+    assert recorder.arguments == ["now", "emitter", "", 1, 0, 2, 0, *add_queue(), *plain]
     for other in (row("c", key="k"), row("c", due=1), row("c", priority=1), row("c", lifo=1)):
         await store.add("emitter", [add_queue()], AddRows([*adds, other, *adds]), deadline=0.0, now="now")
-        assert recorder.arguments[4:6] == [0, 5]
-        assert recorder.arguments[9:] == [value for each in [*adds, other, *adds] for value in each]
+        assert recorder.arguments[5:7] == [0, 5]
+        assert recorder.arguments[11:] == [value for each in [*adds, other, *adds] for value in each]
 
 
 async def test_turn_sends_what_its_header_says(store: Store, recorder: _Recorder) -> None:
@@ -204,6 +210,37 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     assert [*recorder.arguments[:3], *recorder.arguments[4:]] == ["now", "emitter", "attendance", 1, "id", 1]
 
 
+async def test_the_scripts_of_schedules_get_what_their_headers_say(
+    store: Store, recorder: _Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.schedules, "_caller", recorder)
+    rows = _sample(script_rows.FireRow, 2)
+    answer = await store.schedules.fire(rows, key_ttl_ms=_any("key_ttl"), most=_any("most"), now="now")
+    assert answer == FireAnswer(1, 2, ["fired"], [script_rows.DueRow(*script_rows.DueRow._fields)])
+    fields = load_script("fire").fields
+    assert recorder.arguments == _expected("fire", rows=2, bytes=1 << 20) + fields["rows"] * 2
+    names = (
+        "seen",
+        "seen_slot",
+        "slot",
+        "due",
+        "plan",
+        "digest",
+        "owner",
+        "version",
+        "limit",
+        "reason",
+        "queue",
+        "now",
+    )
+    given = {name: _any(name) for name in names}
+    assert await store.schedules.change(_any("word"), "id", **given) == ("new", "gen")
+    assert recorder.arguments == _expected("schedule")
+    page = await store.schedules.look("id", first=_any("first"), limit=_any("limit"), now="now")
+    assert page == SchedulePage(1, 2, [script_rows.ScheduleRow(*script_rows.ScheduleRow._fields)])
+    assert recorder.arguments == _expected("schedules", bytes=1 << 20)
+
+
 async def test_the_scripts_of_trees_get_what_their_headers_say(
     store: Store, recorder: _Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,13 +265,15 @@ async def test_the_scripts_of_trees_get_what_their_headers_say(
         saves=_sample(script_rows.SaveRow, 1),
         rows=members,
         edges=edges,
+        wait=script_rows.Wait(*_any(script_rows.Wait._fields)),
+        awaited=["id"] * 4,
         acknowledges=True,
         now="now",
     )
     fields = load_script("checkpoint").fields
     assert recorder.arguments == [
-        *_expected("checkpoint", acknowledges=1, opens=0, waits=0, saves=1, rows=2, edges=3),
-        *fields["saves"], *fields["rows"] * 2, *fields["edges"] * 3,
+        *_expected("checkpoint", acknowledges=1, opens=0, waits=0, saves=1, rows=2, edges=3, awaited=4),
+        *fields["saves"], *fields["rows"] * 2, *fields["edges"] * 3, *fields["awaited"] * 4,
     ]  # fmt: skip
     page = await store.trees.look(
         "id", listed="list", first=_any("first"), limit=_any("limit"), max_bytes=_any("bytes")
@@ -277,6 +316,7 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
     short = {
         "queues": {"queue_count", "count"},
         "rows": {"row_count"},
+        "timeouts": {"timeout_count"},
         "plain": {"plain_count"},
         "settles": {"settle_count"},
         "appends": {"append_count"},
@@ -285,6 +325,7 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
         "trees": {"tree_count"},
         "saves": {"save_count"},
         "edges": {"edge_count"},
+        "awaited": {"awaited_count"},
     }
     for field, taken_as in zip(head, names, strict=False):
         assert taken_as in {field, *short.get(field, ())}

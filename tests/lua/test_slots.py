@@ -12,7 +12,7 @@ from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_que
 
 from eventbus.errors import StoreRefused
 from eventbus.store.connection.connector import Connector
-from eventbus.store.scripting.script_rows import SweepQueue
+from eventbus.store.scripting.script_rows import FireRow, SweepQueue
 from eventbus.store.store import Store
 
 _KEYLESS = {"TIME"}
@@ -52,6 +52,45 @@ async def _run_through(shard: Shard) -> None:
     shard.now += 200_000
     await shard.sweep(*(SweepQueue(each.queue, 0, 0, 0, 0) for each in queues))
     await shard.store.presence.deregister("w")
+    await _fire(shard)
+
+
+async def _fire(shard: Shard) -> None:
+    schedules = shard.store.schedules
+    given: Any = {
+        "slot": shard.now,
+        "due": shard.now,
+        "plan": "{}",
+        "digest": "1",
+        "queue": QUEUE,
+        "now": shard.now,
+    }
+    _, gen = await schedules.change("put", "s", seen="", **given)
+    for slot, key in enumerate(("one", "two"), start=shard.now):
+        fire = FireRow(
+            "s",
+            gen,
+            str(slot),
+            slot,
+            slot + 1,
+            slot,
+            0,
+            0,
+            QUEUE,
+            1,
+            f"s~{slot}",
+            "{}",
+            key,
+            "p",
+            "cancel",
+            0,
+            0,
+        )
+        assert (await schedules.fire([fire], key_ttl_ms=1, now=shard.now)).words == ["fired"]
+    assert (await schedules.look("s")).rows[0].fired == "2"
+    await shard.turn()
+    assert await schedules.change("pause", "s", seen=gen, reason="test", now=shard.now) == ("paused", gen)
+    assert await schedules.change("remove", "s", seen=gen, now=shard.now) == ("removed", gen)
 
 
 @pytest.fixture(scope="module")

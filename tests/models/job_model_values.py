@@ -5,14 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from models.journals import Story
-from models.snapshots import ENDED
-from models.stalled import Stalled
+from models.snapshots import ENDED, SUSPECT
 
 from eventbus.store.scripting.packing import Append
 from eventbus.store.scripting.script_rows import REUSE, AddRow, AddVerdict, SweepQueue
 from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer
 
-__all__ = ["Job", "Memory", "Pointer", "Queue", "Turn"]
+__all__ = ["Job", "Memory", "Pointer", "Queue", "Stalled", "Turn"]
+
+
+@dataclass(kw_only=True)
+class Stalled:
+    """A job that somebody may hold, of either model. `stall_model` says how its stalls change."""
+
+    id: str
+    token: str = ""
+    """Who holds it."""
+    claimed: tuple[int, int] = (0, 0)
+    """When it was claimed, and its place among the claims of that call."""
+    stalls: int = 0
+    spared: int = 0
+    alone: int = 0
+    crowd: int = 0
+    fatal: int = 0
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.stalls - self.spared >= SUSPECT
 
 
 @dataclass

@@ -118,7 +118,7 @@ class Snapshot:
         self.held[job] = worker
         record = self.jobs[job]
         assert record["state"] == "waiting", f"{job} is held by {worker} in the state {record['state']}"
-        is_named = "root" in record or "tree" in record
+        is_named = "is_root" not in record and ("root" in record or "tree" in record)
         assert record.get("token") == (hold[1:] if is_named else None), f"{job} names another holder"
         record["state"], record["token"] = "active", hold[1:]
 

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from models.job_model_values import Job, Turn
-from models.stalled import Stalled
-from models.tree_model_values import Node
+from models.job_model_values import Job, Stalled, Turn
+from models.trees.tree_model_values import Node
 
 from eventbus.store.scripting.turn_rows import TurnAnswer, WatchRow
 

@@ -14,18 +14,13 @@ import pytest
 from drivers.tree_driver import ROOTS, STEPS, make_tree, pieces_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 from models.bench import Bench
 from models.snapshots import Snapshot
-from models.tree_checker import TreeChecker
-from models.tree_model import TreeModel
-from models.tree_model_values import LEASE
+from models.trees.lone_roots import LoneRoots
+from models.trees.tree_checker import TreeChecker
+from models.trees.tree_model import TreeModel
+from models.trees.tree_model_values import LEASE
 
 from eventbus.emit.job_tree import Member, Policy, Tree, rows_of
 from eventbus.store.scripting.script_rows import AnnounceQueue, CancelRow
@@ -42,7 +37,7 @@ _POLICIES: list[Policy] = ["", "", "", "", "fail", "ignore", "remove", "wake"]
 _IS_LONG = settings.get_current_profile_name() == "long"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0 if _IS_LONG else 300)]
 _SMALL = settings(max_examples=25, stateful_step_count=40, derandomize=True, database=None, deadline=None)
-_SETTINGS = settings(
+SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )
 
@@ -67,16 +62,19 @@ def _trees(draw: Callable[[Any], Any]) -> tuple[dict[str, str], dict[str, Any]]:
     return needs, given
 
 
-class Trees(RuleBasedStateMachine):
+class Trees(LoneRoots):
     """Calls of emitters, workers and others on a few trees, in any order."""
+
+    make_model: Any = TreeModel
+    make_checker: Any = TreeChecker
 
     def __init__(self, bench: Bench) -> None:
         super().__init__()
         self.bench = bench
         self.store = bench.store
         bench.client.flushall()
-        self.model = TreeModel(_START)
-        self.checker = TreeChecker(self.model)
+        self.model = self.make_model(_START)
+        self.checker = self.make_checker(self.model)
         self.count = 0
         self.steps = 0
         self.growing: list[list[Chunk]] = []
@@ -96,6 +94,8 @@ class Trees(RuleBasedStateMachine):
     def plant(self, tree: tuple[dict[str, str], dict[str, Any]], size: int) -> None:
         self.count += 1
         needs, given = tree
+        if self.model.is_crowded:
+            given["timeout"], size = 0.0, 100
         made: Tree = make_tree(needs, root=f"t{self.count}", **given)
         self.growing.append(pieces_of(made, size))
         self._send(self.growing[-1].pop(0))
@@ -222,10 +222,13 @@ class Trees(RuleBasedStateMachine):
 
     def _turn(self, worker: str, settles: list[SettleRow], want: int) -> None:
         self.calls[worker] += 1
+        want = want and (1000 if self.model.orphans else want)
         answer = self._call(worker, self.calls[worker], want, settles)
         self.last[worker] = (self.calls[worker], want, settles, answer)
         self.checker.note_settles(settles)
         assert answer.lost == self.model.settle(worker, settles)
+        if want > 50:
+            self.model.cancel_orphans()
         self.checker.check_claims(answer, want)
         self.model.claim(answer)
         self.leases += [(claim.id, answer.token) for claim in answer.claims]
@@ -344,6 +347,8 @@ class Trees(RuleBasedStateMachine):
                 if self.model.nodes[lease[0]].stop:
                     self._checkpoint(lease, [], [], acknowledges=True)
             self._turn("w", [SettleRow(*lease, "completed", "", "1", 0) for lease in held], 0)
+            if not any(each.is_open for each in self.model.nodes.values()):
+                break
         left = [each.id for each in self.model.nodes.values() if each.is_root and each.is_open]
         assert left == [], "trees that nothing moves"
 
@@ -385,8 +390,8 @@ class Cancelled(Trees):
 
 
 def test_what_a_cancel_is_answered_is_what_becomes_of_the_job(bench: Bench) -> None:
-    run_state_machine_as_test(cast("Any", lambda: Cancelled(bench)), settings=_SETTINGS)
+    run_state_machine_as_test(cast("Any", lambda: Cancelled(bench)), settings=SETTINGS)
 
 
 def test_the_store_keeps_every_promise_about_trees(bench: Bench) -> None:
-    run_state_machine_as_test(cast("Any", lambda: Trees(bench)), settings=_SETTINGS)
+    run_state_machine_as_test(cast("Any", lambda: Trees(bench)), settings=SETTINGS)

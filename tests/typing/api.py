@@ -22,6 +22,7 @@ from eventbus import (
     EventProvider,
     JobFacts,
     Keep,
+    ProcessContext,
     Retry,
     SyncContext,
     SyncEmission,
@@ -191,10 +192,23 @@ def sharing_in_a_thread(order: Order, ctx: SyncContext) -> None:
     assert_type(ctx.shared(pool), list[int])
 
 
+@provider.on(counted, group="with progress", pool="process")
+def count_on(payload: Any, ctx: ProcessContext) -> int:
+    ctx.progress({"done": 1})
+    ctx.emit(counted, 1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    return ctx.attempt
+
+
 @provider.on(counted, pool="process")
 def count(payload: Any, facts: JobFacts) -> int:
     facts.progress(1)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     return facts.attempt
 
 
-provider.on(counted, pool="fork")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+provider.pool("render", processes=4)
+provider.pool("wait", threads=2)
+assert_type(provider.pools, list[str])
+provider.on(counted, group="render", pool="render")(count)
+provider.on(counted, pool=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+provider.pool("render", processes="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+provider.pool("render", 4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

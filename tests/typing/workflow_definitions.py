@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, assert_type
 
 import msgspec
 
-from eventbus import Emission, Event, Retry
-from workflows import WorkflowProvider
+from eventbus import CallNext, Emission, Event, EventContext, EventProvider, Retry
+from workflows import AttemptContext, WorkflowProvider
+from workflows.client.handle import FlowHandle
 from workflows.definition.context import StepContext
 from workflows.definition.step import AsyncStep, Step, SyncStep, step
 from workflows.definition.workflow import Workflow
-from workflows.distributed.handle import FlowHandle
 from workflows.registry import StepRegistry
 
 
@@ -101,6 +102,37 @@ def price_in_a_thread(ctx: StepContext[Order]) -> int:
     return ctx.emit(priced, ctx.input, idempotency_key=None).result(timeout=5)
 
 
+def loading(ctx: StepContext[Order]) -> int:
+    assert_type(ctx.load(charge).result(), int)
+    assert_type(ctx.load(charge, default=None).result(timeout=5), int | None)
+    ctx.progress(50)
+    return 1
+
+
+async def loading_in_the_loop(ctx: StepContext[Order]) -> int:
+    assert_type(await ctx.load(charge), int)
+    await ctx.progress({"done": 1})
+    task = asyncio.create_task(ctx.load(charge))
+    assert_type(await task, int)
+    return 1
+
+
+checkout.step(loading, after=charge, concurrency=2, pool="process")
+checkout.step(loading, name="named", pool="render")
+checkout.step(loading, name="fork", pool=4)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+checkout.step(loading_in_the_loop, after=charge, concurrency=1.5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+async def around(value: Any, ctx: EventContext | AttemptContext, call: CallNext) -> Any:
+    assert_type(ctx.attempt, int)
+    return await call(value)
+
+
+def using(flows: WorkflowProvider, provider: EventProvider) -> None:
+    provider.use(flows.use(around))
+    flows.use(charge)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+
+
 async def executing(flows: WorkflowProvider) -> None:
     flow = await flows.execute(checkout, Order(1), idempotency_key=None, timeout=None, delay=None, meta=None)
     assert_type(await flow.result(timeout=None), Receipt)
@@ -155,6 +187,9 @@ async def undo_text(ctx: StepContext[Order], packed: str) -> None: ...
 packed = step(pack, retry=Retry(attempts=2), rollback=undo_pack)
 assert_type(packed, AsyncStep[Order, Reservation])
 assert_type(Workflow("built", input=Order).then(pack, packed).parallel(pack, pay), Workflow[Order, Any])
+assert_type(Workflow("wide", input=Order).parallel(pack, pay, spread=True), Workflow[Order, Any])
+assert_type(step(pack, spread=True), AsyncStep[Order, Reservation])
+checkout.step(spread="yes")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 
 step(pack, rollback=undo_text)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
 checkout.then(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

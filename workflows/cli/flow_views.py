@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -20,6 +23,9 @@ _STYLES = {
     "damaged": "bold red",
     "active": "cyan",
     "running": "cyan",
+    "sleeping": "cyan",
+    "waiting": "cyan",
+    "parked": "bold red",
     "rolling_back": "magenta",
 }
 
@@ -32,7 +38,7 @@ def print_list(found: list[FlowSummary]) -> None:
     rows = [
         (
             Text(summary.flow_id),
-            _state(summary.state, summary.rollback),
+            _state("parked" if summary.is_parked else summary.state, summary.rollback),
             Text(str(summary.run)),
             Text(str(summary.completed)),
             Text(moment(summary.created_ms)),
@@ -59,7 +65,9 @@ def print_tree(flow: FlowTree) -> None:
 
 def _flow(flow: FlowTree) -> Tree:
     report = flow.report
-    head = Text.assemble(report.flow_id, "  ", _state(report.state, report.rollback))
+    head = Text.assemble(
+        report.flow_id, "  ", _state("parked" if report.is_parked else report.state, report.rollback)
+    )
     if report.run > 1:
         head.append(f"  run {report.run}")
     head.append(f"  began {moment(report.created_ms)}, {_took(report)}")
@@ -87,6 +95,8 @@ def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:
     if step.attempts > 1 or (step.attempts and step.state == "completed"):
         count = step.attempts + (step.state == "completed")
         line.append(f"  {count} attempts")
+    if step.progress is not None:
+        line.append(f"  {_progress(step.progress)}")
     branch = tree.add(line)
     for entry in flow.errors.get(step.step, []):
         branch.add(Text(_line(entry), "dim"))
@@ -94,6 +104,14 @@ def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:
         branch.add(Text(_line(step.error), "red"))
     for entry in flow.nested.get(step.step, []):
         branch.add(_flow(entry))
+
+
+def _progress(value: Any) -> str:
+    """Return a progress value on one short line: a number from 0 to 100 as a percentage, else its JSON."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 100:
+        return f"{value:g} %"
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _state(state: str, rollback: str = "none") -> Text:

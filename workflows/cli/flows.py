@@ -1,22 +1,23 @@
 """`eventbus flows`: lists, shows, cancels and retries the flows of workflows.
 
-It does not import the program: it reads everything from the server, and a worker that has the workflow runs a
+Only `check` imports the program: the others read everything from the server, and a worker that has the workflow runs a
 retry.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 import typer
 from typer.core import TyperGroup
 
-from eventbus import EventProvider
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, shown
+from eventbus.cli.toolkit import CommandError, UrlOption, shown
 from workflows import WorkflowProvider
+from workflows.cli.asking import ask_flows
+from workflows.cli.flow_history import check_flows, export_flows
+from workflows.cli.flow_signals import list_waiting, send_signal
 from workflows.cli.flow_views import print_list, print_tree
 from workflows.records.report import FlowState
 
@@ -42,7 +43,7 @@ app: typer.Typer = typer.Typer(cls=_Group, help="The flows of workflows.", rich_
 
 @app.callback()
 def flows() -> None:
-    """List flows, look at one, cancel or retry it."""
+    """List flows, look at one, cancel or retry it, tell it what it waits for, and check code against them."""
 
 
 @app.command("list")
@@ -60,7 +61,7 @@ def list_flows(
     if state is not None and state not in get_args(FlowState):
         known = ", ".join(get_args(FlowState))
         raise CommandError(f"expected --state to be one of {known}, got: {shown(state)}")
-    found = _ask(url, lambda flows: flows.flows(workflow, state=state, limit=limit))
+    found = ask_flows(url, lambda flows: flows.flows(workflow, state=state, limit=limit))
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
         return 0
@@ -71,7 +72,7 @@ def list_flows(
 @app.command("show")
 def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) -> int:
     """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
-    tree = _ask(url, lambda flows: flows.tree(flow_id))
+    tree = ask_flows(url, lambda flows: flows.tree(flow_id))
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(tree) + b"\n")
         return 0
@@ -92,7 +93,7 @@ def cancel_flow(
         handle = flows.handle(flow_id)
         return "" if await handle.cancel(reason) else (await handle.status()).state
 
-    state = _ask(url, cancel)
+    state = ask_flows(url, cancel)
     if state:
         raise CommandError(
             f"flow {flow_id} is {state.replace('_', ' ')}, there is nothing to cancel", exit_code=1
@@ -120,17 +121,14 @@ def retry_flow(
         handle = await flows.retry(flow_id, resume=chosen)
         return (await handle.report()).run
 
-    print(f"flow {flow_id} runs again, for the {_ordinal(_ask(url, retry))} time")
+    print(f"flow {flow_id} runs again, for the {_ordinal(ask_flows(url, retry))} time")
     return 0
 
 
-def _ask(url: str | None, act: Callable[[WorkflowProvider], Awaitable[T]]) -> T:
-    """Run `act` on the flows of a server."""
-
-    async def ask(provider: EventProvider) -> T:
-        return await act(WorkflowProvider(provider))
-
-    return ask_server(url, ask)
+app.command("signal")(send_signal)
+app.command("waiting")(list_waiting)
+app.command("check")(check_flows)
+app.command("export")(export_flows)
 
 
 def _ordinal(number: int) -> str:

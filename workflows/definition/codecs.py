@@ -5,15 +5,35 @@ Distributed and inline flows both encode every value with them, so that a value 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from eventbus.lowlevel import Codec
-from workflows.definition.workflow import Workflow
+import msgspec
+
+from eventbus import PayloadError
+from eventbus.lowlevel import Codec, shown
+from workflows.errors import StepFailed
+from workflows.records.ids import item_name, split_item
+from workflows.records.records import StepRecord, revive_error
+
+if TYPE_CHECKING:
+    from workflows.definition.workflow import Workflow
 
 __all__ = ["MAX_VALUE", "Codecs"]
 
 MAX_VALUE = 1024 * 1024
 """The default limit of an input, output or result, in bytes."""
+
+
+class ResultCodec(Protocol):
+    """Converts the results of one step."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return `value` as JSON. Raises PayloadError."""
+        ...
+
+    def decode(self, data: Any) -> Any:
+        """Return the value of `data`, which is JSON. Raises PayloadError."""
+        ...
 
 
 class Codecs:
@@ -25,14 +45,61 @@ class Codecs:
         self.max_bytes = max_bytes
         self.input: Codec = Codec(workflow.input, role="payload", owner=workflow.name, max_bytes=max_bytes)
         self.output: Codec = Codec(workflow.output, role="result", owner=workflow.name, max_bytes=max_bytes)
-        self._results: dict[str, Codec] = {}
+        self._results: dict[str, ResultCodec] = {}
+        self._items: dict[str, Codec] = {}
 
-    def result(self, step: str) -> Codec:
-        """Return the codec of a step's result; `step` must be a step of the workflow."""
-        codec = self._results.get(step)
+    def result(self, step: str) -> ResultCodec:
+        """Return the codec of the result of a step, which must be one of the workflow, or of an item of one."""
+        name, index = split_item(step)
+        known = f"{name}[]" if index >= 0 else name
+        codec = self._results.get(known)
         if codec is None:
-            type_ = self.workflow.steps[step].result
-            owner = f"{self.workflow.name}.{step}"
-            codec = Codec(type_, role="result", owner=owner, max_bytes=self.max_bytes)
-            self._results[step] = codec
+            definition = self.workflow.steps[name]
+            type_ = definition.result if index < 0 else definition.item_result
+            owner = f"{self.workflow.name}.{name}"
+            if index < 0 and definition.keeps_failures:
+                codec = FailuresCodec(self, name)
+            else:
+                codec = Codec(type_, role="result", owner=owner, max_bytes=self.max_bytes)
+            self._results[known] = codec
         return codec
+
+    def item(self, step: str) -> Codec:
+        """Return the codec of the items of a step that runs for each item of a list."""
+        codec = self._items.get(step)
+        if codec is None:
+            owner = f"{self.workflow.name}.{step}"
+            type_ = self.workflow.steps[step].item
+            codec = Codec(type_, role="payload", owner=owner, max_bytes=self.max_bytes)
+            self._items[step] = codec
+        return codec
+
+
+class FailuresCodec:
+    """Reads the result of a step whose failed items are ignored."""
+
+    def __init__(self, codecs: Codecs, step: str) -> None:
+        self._workflow = codecs.workflow
+        self._step = step
+        self._results = codecs.result(item_name(step, 0))
+
+    def encode(self, value: Any) -> bytes:
+        """Raise PayloadError: the result is made of the records of the items."""
+        raise PayloadError(f"the result of step {self._step!r} is made of its items, got: {shown(value)}")
+
+    def decode(self, data: Any) -> list[Any]:
+        """Return the results of the items, with a StepFailed for each that failed. Raises PayloadError."""
+        try:
+            records = msgspec.json.decode(data, type=list[StepRecord])
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise PayloadError(f"the result of step {self._step!r} cannot be read: {error}") from error
+        return [self._read(index, record) for index, record in enumerate(records)]
+
+    def _read(self, index: int, record: StepRecord) -> Any:
+        if not record.failure:
+            return self._results.decode(memoryview(record.result))
+        name, workflow = item_name(self._step, index), self._workflow
+        error = revive_error(
+            record.failure, owner=f"{workflow.name}.{name}", job=name, errors=workflow.errors
+        )
+        return StepFailed(step=name, workflow=workflow.name, error=error, is_item=True)

@@ -9,21 +9,63 @@ every reader has its own copy, and parallel steps see the same value.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+import copy
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar, Unpack, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
-import msgspec
-
-from eventbus import DefinitionError, Emission, EmitKeywords, Event
-from eventbus.lowlevel import Duration, Emits, Logger, get_logger, trace_facts, trace_id_of
+from eventbus import DefinitionError, EmitKeywords, Event, UsageError
+from eventbus.lowlevel import (
+    Logger,
+    get_logger,
+    progress_text,
+    running_loop,
+    trace_facts,
+    trace_id_of,
+)
 from workflows.definition.codecs import Codecs
+from workflows.definition.flow_tools import (
+    FlowData,
+    FlowFacts,
+    FlowTools,
+    RemoteSteps,
+    StepEmission,
+    StepLoad,
+    TellProgress,
+)
+from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware
 from workflows.definition.step import Step
-from workflows.errors import ResultNotLoaded, StepSkipped
-from workflows.records.records import StepRecord
+from workflows.errors import ResultNotLoaded, StepFailed, StepSkipped
+from workflows.records.records import StepRecord, revive_error
 
-__all__ = ["FlowFacts", "FlowTools", "StepContext", "StepEmission", "codecs_of", "log_facts"]
+__all__ = [
+    "FlowData",
+    "FlowFacts",
+    "FlowTools",
+    "StepContext",
+    "StepEmission",
+    "StepLoad",
+    "TellProgress",
+    "attempt_of",
+    "codecs_of",
+    "data_of",
+    "loaded_of",
+    "log_facts",
+    "middleware_of",
+    "remote_of",
+    "without_results",
+]
 
 I = TypeVar("I")  # noqa: E741  (input, beside O and R)
 P = TypeVar("P")
@@ -32,48 +74,6 @@ S = TypeVar("S")
 D = TypeVar("D")
 
 _UNSET: Any = object()
-
-
-class StepEmission(Emission[R]):
-    """The return type of `ctx.emit` for type checkers: an Emission, or in a plain function a SyncEmission.
-
-    No instance is ever made. One context class serves async and plain functions, so this class has the
-    methods of both.
-    """
-
-    __slots__ = ()
-
-    def enqueued(self) -> Any:
-        """Wait until the job is in the server; await this in an async function."""
-
-    def cancel(self, reason: str = "", *, call_timeout: Duration | None = None) -> Any:
-        """Cancel the job; await this in an async function."""
-
-    def result(self, timeout: float | None = None) -> R:
-        """Wait for the outcome in a plain function, as `SyncEmission.result` does."""
-        raise NotImplementedError
-
-
-class FlowTools(Emits[Any], Protocol):
-    """The calls that a context passes on to the runtime of its flow, distributed or inline."""
-
-    def shared(self, lifespan: Callable[..., Any]) -> Any:
-        """Return the value that a lifespan of this worker yielded."""
-        ...
-
-    async def load_record(self, step: str) -> StepRecord | None:
-        """Return the record of a step of this flow; None if the step did not complete."""
-        ...
-
-
-class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that are the same for every function of one run of a flow."""
-
-    flow_id: str
-    run: int = 1
-    meta: Mapping[str, Any] = MappingProxyType({})
-    correlation_id: str = ""
-    tracestate: str = ""
 
 
 class StepContext(Generic[I]):
@@ -87,9 +87,11 @@ class StepContext(Generic[I]):
 
     __slots__ = (
         "_codecs",
+        "_data",
         "_log",
         "_reach",
         "_records",
+        "_tell",
         "_tools",
         "_unloaded",
         "_values",
@@ -120,11 +122,13 @@ class StepContext(Generic[I]):
         records: Mapping[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
+        tell: TellProgress | None = None,
     ) -> None:
         """Use the loaded `records`; `reach` names the steps whose results may be asked for, nearest first.
 
         `unloaded` are the steps of `reach` whose records were left out because of their size or number. A
-        step of `reach` that is neither in `records` nor in `unloaded` did not complete.
+        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `tell` records the
+        progress of a step; rollbacks and hooks have none.
         """
         self._codecs = codecs
         self.workflow: str = codecs.workflow.name
@@ -138,10 +142,12 @@ class StepContext(Generic[I]):
         self.job_id: str = job_id
         self.attempt: int = attempt
         self.traceparent: str = traceparent
+        self._data = facts.data
         self._tools = tools
         self._records = records
         self._reach = reach
         self._unloaded = unloaded
+        self._tell = tell
         self._values: dict[str, Any] = {}
         self._log: Logger | None = None
 
@@ -151,6 +157,18 @@ class StepContext(Generic[I]):
         if self._log is None:
             self._log = get_logger("workflows.step").bind(**log_facts(self))
         return self._log
+
+    @property
+    def data(self) -> Any:
+        """What the workflow's `data` function returned in this activation; its functions share it.
+
+        Raises UsageError if the workflow has none, inside that function, and in a step with `pool="process"`.
+        """
+        if not self._data.has_value:
+            raise UsageError(
+                f"workflow {self.workflow!r} has no data: decorate a function with @workflow.data"
+            )
+        return self._data.value
 
     @overload
     def result(self, step: Step[Any, R]) -> R: ...
@@ -165,8 +183,9 @@ class StepContext(Generic[I]):
     def result(self, step: Any, default: Any = _UNSET) -> Any:
         """Return the result of an earlier step, which is given as itself, its function, or its name.
 
-        `default` is returned for a step that was skipped, and in a hook or rollback also for a step that did
-        not complete; without `default` that raises StepSkipped. Raises ResultNotLoaded for a result that was
+        `default` is returned for a step that was skipped, for one whose failure is ignored (`on_failure`), and in a
+        hook or rollback also for a step that did not complete; without `default` that raises StepSkipped, or
+        StepFailed for an ignored failure. Raises ResultNotLoaded for a result that was
         not loaded beforehand (see `load`), and DefinitionError for a step that does not run before this one.
         """
         name = self._find(step)
@@ -175,31 +194,58 @@ class StepContext(Generic[I]):
         return self._read(name, self._records.get(name), default)
 
     @overload
-    async def load(self, step: Step[Any, R]) -> R: ...
+    def load(self, step: Step[Any, R]) -> StepLoad[R]: ...
     @overload
-    async def load(self, step: Step[Any, R], default: D) -> R | D: ...
+    def load(self, step: Step[Any, R], default: D) -> StepLoad[R | D]: ...
     @overload
-    async def load(self, step: Callable[[StepContext[Any]], Awaitable[R]]) -> R: ...
+    def load(self, step: Callable[[StepContext[Any]], Awaitable[R]]) -> StepLoad[R]: ...
     @overload
-    async def load(self, step: Callable[[StepContext[Any]], Awaitable[R]], default: D) -> R | D: ...
+    def load(self, step: Callable[[StepContext[Any]], Awaitable[R]], default: D) -> StepLoad[R | D]: ...
     @overload
-    async def load(self, step: Any, default: Any = ...) -> Any: ...
-    async def load(self, step: Any, default: Any = _UNSET) -> Any:
-        """Return the result of an earlier step as `result` does, but read it from the server if necessary."""
+    def load(self, step: Any, default: Any = ...) -> StepLoad[Any]: ...
+    def load(self, step: Any, default: Any = _UNSET) -> Any:
+        """Return the result of an earlier step as `result` does, but read it from the server if necessary.
+
+        Await it in an async function. In a plain function, which runs in a thread, `.result()` waits.
+        """
+        work = self._load(step, default)
+        return work if running_loop() is not None else _ThreadLoad(self._tools, work)
+
+    async def _load(self, step: Any, default: Any) -> Any:
         name = self._find(step)
         record = self._records.get(name)
         if record is None and name in self._unloaded:
             record = await self._tools.load_record(name)
         return self._read(name, record, default)
 
+    def progress(self, value: Any) -> Awaitable[None]:
+        """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
+
+        The report of the flow shows it while the attempt runs. A newer value replaces an older one. Await the call in an
+        async function; in a plain function, which runs in a thread, it returns when the value is recorded. After the
+        end of the attempt it does nothing. Raises PayloadError for another value, UsageError in a rollback or a
+        hook, and StoreRefused if the server refuses the call.
+        """
+        text = progress_text(value)
+        if self._tell is None:
+            raise UsageError(
+                f"ctx.progress is for steps: the reports of workflow {self.workflow!r} show no progress of "
+                "rollbacks and hooks"
+            )
+        work = self._tell(text)
+        if running_loop() is not None:
+            return work
+        self._tools.wait(work)
+        return _Done()
+
     @property
     def results(self) -> Mapping[str, Any]:
-        """The loaded results by the name of their step, without skipped steps."""
+        """The loaded results by the name of their step, without steps that were skipped or failed."""
         names = (name for name in self._codecs.workflow.steps if name in self._reach)
         found = {
             name: self._read(name, self._records[name], None)
             for name in names
-            if name in self._records and not self._records[name].skipped
+            if name in self._records and self._records[name].has_result
         }
         return MappingProxyType(found)
 
@@ -234,6 +280,10 @@ class StepContext(Generic[I]):
         """Return the value that a function decorated with `@provider.lifespan` yielded in this worker."""
         return self._tools.shared(lifespan)
 
+    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
+        records = self._records
+        return {name: records[name] for name in self._reach if name in records}, self._unloaded, self._tell
+
     def _find(self, step: Any) -> str:
         name = self._codecs.workflow.find(step).name
         if name not in self._reach:
@@ -249,15 +299,90 @@ class StepContext(Generic[I]):
                 reason = "was skipped" if record is not None else "did not complete"
                 raise StepSkipped(step=name, workflow=self.workflow, reason=reason)
             return default
+        if record.failure:
+            if default is _UNSET:
+                raise StepFailed(step=name, workflow=self.workflow, error=self._revive(name, record))
+            return default
         if name not in self._values:
             # A memoryview lets the codec read the Raw without a copy of its bytes.
             self._values[name] = self._codecs.result(name).decode(memoryview(record.result))
         return self._values[name]
 
+    def _revive(self, name: str, record: StepRecord) -> BaseException:
+        workflow = self._codecs.workflow
+        return revive_error(
+            record.failure, owner=f"{workflow.name}.{name}", job=self.job_id, errors=workflow.errors
+        )
+
+
+def data_of(ctx: StepContext[Any]) -> FlowData:
+    """Return the place of the data that the functions of a flow share."""
+    return ctx._data  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def without_results(ctx: StepContext[Any]) -> StepContext[Any]:
+    """Return a context of the same job that belongs to no step, and has no results."""
+    made = copy.copy(ctx)
+    made.step = ""
+    made._reach, made._records, made._values, made._log = (), {}, {}, None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return made
+
+
+class _Done:
+    """The awaitable of a call that has ended."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from ()
+
+
+class _ThreadLoad:
+    """What `ctx.load` returns in a thread."""
+
+    def __init__(self, tools: FlowTools, work: Coroutine[Any, Any, Any]) -> None:
+        self._tools = tools
+        self._work = work
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result. Raises what `ctx.load` raises, and TimeoutError."""
+        return self._tools.wait(self._work, timeout)
+
 
 def codecs_of(ctx: StepContext[Any]) -> Codecs:
     """Return the codecs of the workflow that a context belongs to."""
     return ctx._codecs  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def remote_of(ctx: StepContext[Any]) -> RemoteSteps | None:
+    """Return what runs the steps of a context's flow in processes, if anything does."""
+    return ctx._tools.remote  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def middleware_of(ctx: StepContext[Any]) -> Sequence[FlowMiddleware]:
+    """Return the functions around each attempt in a context's flow."""
+    return ctx._tools.middleware  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
+    """Return the facts about the attempt of a context for middleware."""
+    return AttemptContext(
+        kind,
+        workflow=ctx.workflow,
+        step=ctx.step,
+        flow_id=ctx.flow_id,
+        run=ctx.run,
+        job_id=ctx.job_id,
+        attempt=ctx.attempt,
+        meta=ctx.meta,
+        correlation_id=ctx.correlation_id,
+        traceparent=ctx.traceparent,
+    )
+
+
+def loaded_of(
+    ctx: StepContext[Any],
+) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
+    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and its `tell`."""
+    return ctx._loaded()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Hooks: the functions that a workflow calls when a flow ends.
+"""Hooks: the functions that a workflow calls when a flow ends and around each step, and the one that makes its data.
 
 Not here: calling them (`execution.hook_runner`), and the consequences if they fail
-(`distributed.flow_consumer`, `inline.flow`).
+(`distributed.flow_consumer`, `inline.flow`). Those around each step: `execution.step_hooks`.
 
 What must always hold: every hook accepts the arguments that it will get, as far as its annotations tell.
 """
@@ -9,10 +9,10 @@ What must always hold: every hook accepts the arguments that it will get, as far
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from eventbus import DefinitionError
-from workflows.definition.signature import (
+from workflows.definition.checks.signature import (
     accepts,
     check_context,
     check_error,
@@ -23,21 +23,86 @@ from workflows.definition.signature import (
     told,
 )
 
-__all__ = ["NOTHING", "Hook", "HookName", "check_hook", "check_output", "make_hook"]
+if TYPE_CHECKING:
+    from workflows.definition.context import StepContext
 
-HookName: TypeAlias = Literal["completed", "failed"]
+__all__ = ["NOTHING", "Hook", "HookName", "StepHooks", "check_hook", "check_output", "make_hook"]
+
+HookName: TypeAlias = Literal["completed", "failed", "before_each", "after_each", "on_error", "data"]
 
 NOTHING: Any = None
 """The argument that a hook's decorator gets if it is written with parentheses."""
 
-_TAKES = {"completed": ("the context",), "failed": ("the context", "the error")}
+_TAKES: dict[HookName, tuple[str, ...]] = {
+    "completed": ("the context",),
+    "failed": ("the context", "the error"),
+    "before_each": ("the context",),
+    "after_each": ("the context", "the result"),
+    "on_error": ("the context", "the error"),
+    "data": ("the context",),
+}
+
+I = TypeVar("I")  # noqa: E741  (input)
+T = TypeVar("T")
 
 
 class Hook(NamedTuple):
-    """A function that a workflow calls at its end: `completed(ctx)` or `failed(ctx, error)`."""
+    """A function that a workflow calls, such as `completed(ctx)` or `failed(ctx, error)`."""
 
     function: Callable[..., Any]
     is_async: bool
+
+
+class StepHooks(Generic[I]):
+    """The methods of a workflow that define what runs around its steps; `hooks` has these functions by their names."""
+
+    hooks: dict[HookName, Hook]
+
+    def before_each(
+        self, function: Callable[[StepContext[I]], T] = NOTHING, /
+    ) -> Callable[[StepContext[I]], T]:
+        """Make the decorated function the `before_each` hook: it runs before each attempt of each step's function.
+
+        `before_each(ctx)` is not called for a step that is skipped, that only waits or that is a sub-workflow. It is a part
+        of the attempt: its error fails the attempt, and it counts for the step's timeout. Raises DefinitionError as
+        `completed` does.
+        """
+        return self._add_hook("before_each", function)
+
+    def after_each(
+        self, function: Callable[[StepContext[I], Any], T] = NOTHING, /
+    ) -> Callable[[StepContext[I], Any], T]:
+        """Make the decorated function the `after_each` hook: it runs after each attempt whose function returned.
+
+        `after_each(ctx, result)` gets the value that the function returned, before the result is recorded. It is a part of
+        the attempt: its error fails the attempt, whose function may run again. Raises DefinitionError as `completed` does.
+        """
+        return self._add_hook("after_each", function)
+
+    def on_error(
+        self, function: Callable[[StepContext[I], Any], T] = NOTHING, /
+    ) -> Callable[[StepContext[I], Any], T]:
+        """Make the decorated function the `on_error` hook: it runs after each attempt that raised an error.
+
+        `on_error(ctx, error)` gets the error of the function, of its condition, or of `before_each` and `after_each`. If it
+        returns False, the error is final, and no attempt follows; any other value changes nothing. Its own error is logged
+        and changes nothing. It is not called for a timeout, a cancellation or the death of a worker. Raises
+        DefinitionError as `completed` does.
+        """
+        return self._add_hook("on_error", function)
+
+    def data(self, function: Callable[[StepContext[I]], T] = NOTHING, /) -> Callable[[StepContext[I]], T]:
+        """Make the decorated function the one that makes `ctx.data`, which the functions of a flow share.
+
+        `data(ctx)` runs when a function of the flow is called first in an activation: so a flow that sleeps or moves to
+        another worker gets its data anew, and in a spread flow each job of a step does. It gets no results of steps. Its
+        value is never stored. Its error is that of the function that was to be called. Raises DefinitionError as
+        `completed` does.
+        """
+        return self._add_hook("data", function)
+
+    def _add_hook(self, name: HookName, function: Callable[..., T]) -> Callable[..., T]:
+        raise NotImplementedError
 
 
 def make_hook(name: HookName, function: Callable[..., Any], known: Hook | None, owner: str) -> Hook:
@@ -62,8 +127,9 @@ def check_hook(name: HookName, hook: Hook, owner: str, *, input_type: Any, outpu
     """Raise DefinitionError if the hook's annotations do not fit the types of its workflow."""
     where = _where(name, owner)
     check_context(hook.function, where, input_type)
-    if name == "failed":
-        check_error(hook.function, where)
+    if name in ("failed", "on_error"):
+        check_error(hook.function, where, "FlowError" if name == "failed" else "Exception")
+    if name != "completed":
         return
     returned = returned_by(hook.function)
     if not accepts(output, returned, exact=True):

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from eventbus.lowlevel import JOIN, Member, Tree
+import msgspec
+
+from eventbus.lowlevel import JOIN, Member, Policy, Tree
 from workflows.definition.plan import FlowPlan
 from workflows.definition.workflow import Workflow
-from workflows.records.ids import flow_queue, member_id, steps_queue
+from workflows.records.ids import flow_queue, member_id, steps_queue, workflow_of
 from workflows.records.records import FlowMessage, encode_message
 
-__all__ = ["last_members", "members_of", "nested_root", "tree_of"]
+__all__ = ["child_job", "last_members", "members_of", "nested_message", "nested_root", "tree_of"]
 
 
 def tree_of(
-    workflow: Workflow[Any, Any],
+    workflow: Workflow[Any, Any] | None,
     flow_id: str,
     message: FlowMessage,
     *,
@@ -28,13 +30,16 @@ def tree_of(
     print: str = "",  # noqa: A002  (as `Tree` calls it)
     meeting: int = JOIN,
 ) -> Tree:
-    """Return a new flow with all its steps. `delay` in seconds; `key`, `print` and `meeting` as `Tree` has them."""
+    """Return a new flow: a root alone if there is no `workflow` or it is `bare`, else with all its steps.
+
+    `delay` in seconds; `key`, `print` and `meeting` as `Tree` has them.
+    """
     return Tree(
         flow_id,
-        flow_queue(workflow.name),
+        flow_queue(workflow_of(flow_id)),
         encode_message(message),
-        members_of(workflow, flow_id, message, delay=delay),
-        last_members(workflow, flow_id, message),
+        [] if workflow is None or message.bare else members_of(workflow, flow_id, message, delay=delay),
+        [] if workflow is None or message.bare else last_members(workflow, flow_id, message),
         priority=message.priority,
         delay=delay,
         timeout=message.timeout or 0.0,
@@ -44,17 +49,62 @@ def tree_of(
     )
 
 
-def nested_root(workflow: Workflow[Any, Any], flow_id: str, message: FlowMessage) -> Member:
-    """Return the root of the flow of a sub-workflow, which adds its steps itself when it runs."""
+def nested_message(
+    outer: FlowMessage,
+    *,
+    flow_id: str,
+    job_id: str,
+    given: bytes,
+    version: str,
+    timeout: float | None,
+    traceparent: str,
+    is_durable: bool = False,
+) -> FlowMessage:
+    """Return the message of a flow that the flow `flow_id` with the message `outer` starts.
+
+    `job_id` is the job of the step that starts it, `given` its input as JSON, and `timeout` the effective one.
+    """
+    return FlowMessage(
+        input=msgspec.Raw(given),
+        version=version,
+        meta=outer.meta,
+        correlation_id=outer.correlation_id or flow_id,
+        causation_id=job_id,
+        traceparent=traceparent,
+        tracestate=outer.tracestate,
+        timeout=timeout,
+        bare=True,
+        priority=outer.priority,
+        baggage=outer.baggage,
+        durable=is_durable,
+    )
+
+
+def nested_root(workflow: str, flow_id: str, message: FlowMessage, *, up: Policy = "wake") -> Member:
+    """Return the root of a nested flow, which runs or adds its steps itself. `up` as `Member` has it."""
     return Member(
         flow_id,
-        flow_queue(workflow.name),
+        flow_queue(workflow),
         body=encode_message(message),
         priority=message.priority,
         on="wake",
-        up="wake",
+        up=up,
         is_root=True,
         timeout=message.timeout or 0.0,
+    )
+
+
+def child_job(workflow: str, job_id: str, message: FlowMessage, *, step: str = "") -> Member:
+    """Return a job in the steps queue of a workflow, which a root adds while it runs; `message` is the job's own.
+
+    `step` is a step with a concurrency of its own, whose jobs have another queue.
+    """
+    return Member(
+        job_id,
+        steps_queue(workflow, step),
+        body=encode_message(message),
+        priority=message.priority,
+        up="ignore",
     )
 
 
@@ -66,10 +116,11 @@ def members_of(
     `delay` in seconds is for the steps that need no other.
     """
     queue, run = steps_queue(workflow.name), message.run
+    limited = {name: steps_queue(workflow.name, name) for name in workflow.limited}
     return [
         Member(
             member_id(flow_id, run, node.step),
-            queue,
+            limited.get(node.step, queue),
             needs=[member_id(flow_id, run, needed) for needed in node.needs],
             priority=message.priority,
             delay=0.0 if node.needs else delay,

@@ -47,14 +47,18 @@ class FlowPlan:
 
     `nodes` has every step once, after the steps that it needs; steps that do not depend on each other are
     in the order of definition. `last` are the steps that no other step waits for; the flow waits for them.
+    `followers` are the steps that wait for each step.
     """
 
-    __slots__ = ("_needs", "last", "nodes")
+    __slots__ = ("_needs", "followers", "last", "nodes")
 
     def __init__(self, nodes: list[Node]) -> None:
-        followed = {need for node in nodes for need in node.needs}
         self.nodes: list[Node] = nodes
-        self.last: tuple[str, ...] = tuple(node.step for node in nodes if node.step not in followed)
+        self.followers: dict[str, list[str]] = {}
+        for node in nodes:
+            for need in node.needs:
+                self.followers.setdefault(need, []).append(node.step)
+        self.last: tuple[str, ...] = tuple(node.step for node in nodes if node.step not in self.followers)
         self._needs = {node.step: node.needs for node in nodes}
 
     def needs(self, step: str) -> tuple[str, ...]:

@@ -10,11 +10,11 @@ belongs to at most one workflow: one that `step(...)` made has no owner until it
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
 from eventbus import DefinitionError, Retry
 from eventbus.lowlevel import Duration, seconds, shown
-from workflows.definition.signature import (
+from workflows.definition.checks.signature import (
     accepts,
     check_context,
     check_function,
@@ -24,13 +24,27 @@ from workflows.definition.signature import (
     taken_by,
     told,
 )
+from workflows.definition.keywords import OnFailure, StepKeywords, check_options
+from workflows.definition.pause import Pause
 from workflows.records.ids import check_step_name
 
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
     from workflows.definition.workflow import Workflow
 
-__all__ = ["AsyncStep", "Step", "SyncStep", "check_retry", "check_timeout", "make_step", "step"]
+__all__ = [
+    "AsyncStep",
+    "RollbackDecorator",
+    "Step",
+    "SyncStep",
+    "check_concurrency",
+    "check_flag",
+    "check_pool",
+    "check_retry",
+    "check_timeout",
+    "make_step",
+    "step",
+]
 
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
 R = TypeVar("R")
@@ -41,45 +55,58 @@ class Step(Generic[I, R]):
     """One step of a workflow. Calling it calls its function, so that it can be tested alone.
 
     `after` names the steps that it waits for. If `retry` is None, the workflow's rule applies; if `timeout`
-    is None, there is none. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`.
+    is None, there is none. `concurrency` is the most attempts of it that one worker runs at a time, None for no limit
+    of its own. `pool` is where a plain function runs, None for an async one. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`.
     `workflow` is the sub-workflow that the step runs, or None, and `input(ctx)` returns the input of that
-    one. `owner` is the name of the workflow that the step belongs to. Do not change the attributes.
+    one. With `spread` it is a job of its own. `pause` is what the step waits for, if that is all it does. `on_failure`
+    is `"ignore"` if the flow goes on after its final failure. `owner` is the name of the workflow that the step belongs
+    to. Do not change the attributes.
     """
+
+    takes: tuple[str, ...] = ("the context",)
+    undo_takes: tuple[str, ...] = ("the context", "the result of the step")
+    keeps_failures: bool = False
+    is_each: bool = False
 
     def __init__(
         self,
         function: Callable[..., Any] | None,
         *,
-        name: str | None = None,
         owner: str = "",
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        when: Callable[..., Any] | None = None,
-        rollback_on_failure: bool = False,
         workflow: Workflow[Any, Any] | None = None,
         input: Callable[..., Any] | None = None,  # noqa: A002  (the word of the glossary)
+        pause: Pause | None = None,
+        **options: Unpack[StepKeywords[Any]],
     ) -> None:
         """Use `step(...)`, `Workflow.step` or `Workflow.flow` instead; they explain the options."""
         if function is not None and not callable(function):
             place = f" of workflow {owner!r}" if owner else ""
             raise DefinitionError(f"expected a step{place} to be a function, got: {shown(function)}")
         self.owner: str = owner
+        name = options.get("name")
         self.name: str = check_step_name(name_of(function) if name is None else name, owner)
         # A sub-workflow has no function: calling its step in a test must say so, not fail on None.
         self.function: Callable[..., Any] = self._refuse if function is None else function
-        self.workflow = workflow
-        self.input = input
-        check_function(self.function, self.where, "the context")
+        self.workflow: Workflow[Any, Any] | None = workflow
+        self.input: Callable[..., Any] | None = input
+        self.pause: Pause | None = pause
+        check_function(self.function, self.where, *self.takes)
         self.is_async: bool = is_async(self.function)
         self.after: tuple[str, ...] = ()
-        self.retry: Retry | None = check_retry(retry, self.where)
-        self.timeout: float | None = check_timeout(timeout, self.where)
-        self.when = when
-        if when is not None:
-            check_function(when, f"the condition (when) of {self.where}", "the context")
+        self.retry: Retry | None = check_retry(options.get("retry"), self.where)
+        self.timeout: float | None = check_timeout(options.get("timeout"), self.where)
+        self.concurrency: int | None = check_concurrency(options.get("concurrency"), self.where)
+        self.when: Callable[..., Any] | None = options.get("when")
+        if self.when is not None:
+            check_function(self.when, f"the condition (when) of {self.where}", "the context")
         if input is not None:
             check_function(input, f"the input of {self.where}", "the context")
-        self.rollback_on_failure: bool = _check_flag(rollback_on_failure, self.where)
+        self.rollback_on_failure: bool = check_flag(
+            options.get("rollback_on_failure", False), "rollback_on_failure", self.where
+        )
+        self.pool: str | None = check_pool(options.get("pool"), self.where, is_async=self.is_async)
+        self.spread: bool = check_flag(options.get("spread", False), "spread", self.where)
+        self.on_failure: OnFailure = _check_on_failure(options.get("on_failure", "fail"), self.where)
         self.undo: Callable[..., Any] | None = None
         self.undo_is_async = False
         self.undo_retry: Retry | None = None
@@ -93,6 +120,11 @@ class Step(Generic[I, R]):
         return f"step {self.name!r}{owner}"
 
     @property
+    def runs_apart(self) -> bool:
+        """Whether a job of its own runs it even if its flow runs in one worker: it is spread, or a sub-workflow."""
+        return self.spread or self.workflow is not None
+
+    @property
     def result(self) -> Any:
         """The type of the result: the annotated return type (`Any` without one), or a sub-workflow's output.
 
@@ -100,6 +132,18 @@ class Step(Generic[I, R]):
         """
         if self.workflow is not None:
             return self.workflow.output
+        if self.pause is not None:
+            return self.pause.result
+        return self.item_result
+
+    @property
+    def item(self) -> Any:
+        """The type of the items, if it runs for each item of a list."""
+        return Any
+
+    @property
+    def item_result(self) -> Any:
+        """The annotated return type; of a step that runs for each item of a list, that is the type of one result."""
         found = returned_by(self.function)
         if isinstance(found, str):
             raise DefinitionError(
@@ -168,7 +212,7 @@ class Step(Generic[I, R]):
         _ = self.result
 
     def _check_contexts(self) -> None:
-        if self.workflow is None:
+        if self.workflow is None and self.pause is None:
             check_context(self.function, self.where, self._input_type)
         if self.when is not None:
             check_context(self.when, f"the condition (when) of {self.where}", self._input_type)
@@ -198,8 +242,8 @@ class Step(Generic[I, R]):
             )
 
     def _refuse(self, _ctx: StepContext[I], /) -> Any:
-        name = "" if self.workflow is None else repr(self.workflow.name)
-        raise DefinitionError(f"{self.where} runs workflow {name} and cannot be called as a function")
+        what = f"runs workflow {self.workflow.name!r}" if self.workflow is not None else "only waits"
+        raise DefinitionError(f"{self.where} {what} and cannot be called as a function")
 
 
 class AsyncStep(Step[I, R]):
@@ -235,12 +279,16 @@ class RollbackDecorator(Generic[I, R]):
                 f"{step.where} runs workflow {step.workflow.name!r}, which undoes its own steps; "
                 "define rollbacks there"
             )
+        if step.pause is not None:
+            raise DefinitionError(
+                f"{step.where} only waits, so there is nothing to undo: it can have no rollback"
+            )
         if step.undo is not None:
             raise DefinitionError(
                 f"{step.where} has a rollback already: {name_of(step.undo)}; it can have one, "
                 f"so {name_of(function)} must become part of it"
             )
-        check_function(function, self._where, "the context", "the result of the step")
+        check_function(function, self._where, *step.undo_takes)
         step._check_undo(function)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         step.undo, step.undo_is_async = function, is_async(function)
         step.undo_retry, step.undo_timeout = self._retry, self._timeout
@@ -252,24 +300,16 @@ def step(
     function: Callable[[StepContext[I]], Coroutine[Any, Any, R]],
     /,
     *,
-    name: str | None = ...,
-    retry: Retry | None = ...,
-    timeout: Duration | None = ...,
-    when: Callable[[StepContext[I]], Any] | None = ...,
     rollback: Callable[[StepContext[I], R], Any] | None = ...,
-    rollback_on_failure: bool = ...,
+    **options: Unpack[StepKeywords[I]],
 ) -> AsyncStep[I, R]: ...
 @overload
 def step(
     function: Callable[[StepContext[I]], R],
     /,
     *,
-    name: str | None = ...,
-    retry: Retry | None = ...,
-    timeout: Duration | None = ...,
-    when: Callable[[StepContext[I]], Any] | None = ...,
     rollback: Callable[[StepContext[I], R], Any] | None = ...,
-    rollback_on_failure: bool = ...,
+    **options: Unpack[StepKeywords[I]],
 ) -> SyncStep[I, R]: ...
 
 
@@ -277,21 +317,16 @@ def step(
     function: Callable[..., Any],
     /,
     *,
-    name: str | None = None,
-    retry: Retry | None = None,
-    timeout: Duration | None = None,
-    when: Callable[..., Any] | None = None,
     rollback: Callable[..., Any] | None = None,
-    rollback_on_failure: bool = False,
+    **options: Unpack[StepKeywords[Any]],
 ) -> Step[Any, Any]:
     """Make a step of a function, for `Workflow.then` and `Workflow.parallel`.
 
     The options are those of `Workflow.step`; `rollback(ctx, result)` is the function that undoes the step.
     Raises DefinitionError for a value that cannot be used.
     """
-    made = make_step(
-        function, name=name, retry=retry, timeout=timeout, when=when, rollback_on_failure=rollback_on_failure
-    )
+    check_options(options, StepKeywords, "a step")
+    made = make_step(function, **options)
     if rollback is not None:
         made.rollback(rollback)
     return made
@@ -317,7 +352,41 @@ def check_timeout(timeout: Any, where: str) -> float | None:
     return None if timeout is None else seconds(timeout, setting=f"timeout of {where}") or None
 
 
-def _check_flag(flag: Any, where: str) -> bool:
+def check_concurrency(concurrency: Any, where: str, *, option: str = "concurrency") -> int | None:
+    """Return `concurrency`. Raises DefinitionError, naming `where`, if it is neither a positive integer nor None."""
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise DefinitionError(
+            f"expected {option} of {where} to be a positive integer, got: {shown(concurrency)}"
+        )
+    return concurrency
+
+
+def check_pool(pool: Any, where: str, *, is_async: bool) -> str | None:
+    """Return the pool in which a function runs; None for an async one. Raises DefinitionError, naming `where`.
+
+    Whether there is such a pool is known when a worker starts.
+    """
+    if pool is not None and (not isinstance(pool, str) or not pool):
+        raise DefinitionError(
+            f'expected pool of {where} to be "thread", "process" or the name of a pool, got: {shown(pool)}'
+        )
+    if not is_async:
+        return pool or "thread"
+    if pool is not None:
+        raise DefinitionError(
+            f"{where} is async and runs in the event loop; for pool={pool!r} make it a plain function"
+        )
+    return None
+
+
+def check_flag(flag: Any, option: str, where: str) -> bool:
+    """Return `flag`. Raises DefinitionError, naming `option` and `where`, if it is no bool."""
     if not isinstance(flag, bool):
-        raise DefinitionError(f"expected rollback_on_failure of {where} to be a bool, got: {shown(flag)}")
+        raise DefinitionError(f"expected {option} of {where} to be a bool, got: {shown(flag)}")
     return flag
+
+
+def _check_on_failure(given: Any, where: str) -> OnFailure:
+    if given not in ("fail", "ignore"):
+        raise DefinitionError(f"expected on_failure of {where} to be 'fail' or 'ignore', got: {shown(given)}")
+    return given

@@ -11,22 +11,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Unpack, cast, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError
-from eventbus.lowlevel import shown
+from eventbus.lowlevel import Duration, shown
+from workflows.definition.checks.signature import name_of
+from workflows.definition.keywords import OnFailure, PauseKeywords, check_options
+from workflows.definition.pause import sleep_for, wait_for
 from workflows.definition.plan import FlowPlan, build, listed
-from workflows.definition.signature import name_of
+from workflows.definition.signal import Signal
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
     from workflows.definition.workflow import Workflow
 
-__all__ = ["After", "StepDecorator", "StepGraph"]
+__all__ = ["After", "PauseSteps", "StepDecorator", "StepGraph"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 R = TypeVar("R")
@@ -62,9 +65,9 @@ class StepGraph(Generic[I]):
 
     @property
     def version(self) -> str:
-        """12 hex digits computed from names and edges; the order of definition does not change them."""
+        """12 hex digits computed from names, edges and what steps wait for; the order of definition does not change them."""
         if not self._version:
-            edges = sorted((step.name, sorted(step.after)) for step in self._steps.values())
+            edges = sorted(_edges_of(step) for step in self._steps.values())
             self._version = hashlib.sha256(msgspec.json.encode(edges)).hexdigest()[:12]
         return self._version
 
@@ -149,6 +152,96 @@ class StepGraph(Generic[I]):
         return [known for known in steps.values() if known.workflow is step or known.function == step]
 
 
+class PauseSteps(Generic[I]):
+    """The methods of a workflow that add steps without a function: they wait, for a signal or a time."""
+
+    _graph: StepGraph[I]
+
+    @overload
+    def wait(
+        self,
+        signal: Signal[R],
+        /,
+        *,
+        timeout: Duration | None = ...,
+        after: After | UnsetType = ...,
+        on_failure: OnFailure = ...,
+        **options: Unpack[PauseKeywords[I]],
+    ) -> Step[I, R]: ...
+    @overload
+    def wait(
+        self,
+        signal: str,
+        type: type[R],
+        /,
+        *,
+        timeout: Duration | None = ...,
+        after: After | UnsetType = ...,
+        on_failure: OnFailure = ...,
+        **options: Unpack[PauseKeywords[I]],
+    ) -> Step[I, R]: ...
+    @overload
+    def wait(
+        self,
+        signal: str,
+        type: Any = ...,
+        /,
+        *,
+        timeout: Duration | None = ...,
+        after: After | UnsetType = ...,
+        on_failure: OnFailure = ...,
+        **options: Unpack[PauseKeywords[I]],
+    ) -> Step[I, Any]: ...
+
+    def wait(
+        self,
+        signal: Any,
+        type: Any = Any,  # noqa: A002  (the word of the field)
+        /,
+        *,
+        timeout: Duration | None = None,
+        after: After | UnsetType = UNSET,
+        on_failure: OnFailure = "fail",
+        **options: Unpack[PauseKeywords[I]],
+    ) -> Any:
+        """Make a step that waits for a signal, without a worker; its result is the payload.
+
+        `signal` is a Signal, or a name with the `type` of the payload. The flow keeps a signal that comes before the step
+        begins. A payload that does not fit is refused, and the step waits on. The step is named after the signal, unless
+        `name` is given. It fails with TimeoutError if no signal came within `timeout` (None or 0: without limit), counted
+        from its beginning; with `on_failure="ignore"` the flow goes on then. `after` and `when` are those of `step`.
+        Raises DefinitionError as `step` does.
+        """
+        check_options(options, PauseKeywords, f"a wait of workflow {self._graph.name!r}")
+        pause = wait_for(signal, type, timeout, f"a wait of workflow {self._graph.name!r}")
+        name = options.get("name") or pause.name
+        made: Step[I, Any] = Step(
+            None,
+            name=name,
+            owner=self._graph.name,
+            when=options.get("when"),
+            pause=pause,
+            on_failure=on_failure,
+        )
+        return self._graph.add(made, self._graph.resolve(after, made.where))
+
+    def sleep(
+        self, duration: Duration, /, *, after: After | UnsetType = UNSET, **options: Unpack[PauseKeywords[I]]
+    ) -> Step[I, None]:
+        """Make a step that sleeps for `duration`, without a worker.
+
+        Its end is recorded when it begins, so that a crash does not prolong it. The step is named `sleep`, unless `name`
+        is given. `after` and `when` are those of `step`. Raises DefinitionError as `step` does.
+        """
+        check_options(options, PauseKeywords, f"a sleep of workflow {self._graph.name!r}")
+        pause = sleep_for(duration, f"a sleep of workflow {self._graph.name!r}")
+        name = options.get("name") or "sleep"
+        made: Step[I, None] = Step(
+            None, name=name, owner=self._graph.name, when=options.get("when"), pause=pause
+        )
+        return self._graph.add(made, self._graph.resolve(after, made.where))
+
+
 class StepDecorator(Generic[I]):
     """The decorator that `Workflow.step(...)` returns: it makes a step of the function."""
 
@@ -169,6 +262,13 @@ class StepDecorator(Generic[I]):
         graph = self._graph
         made = make_step(function, owner=graph.name, **self._options)
         return graph.add(made, graph.resolve(self._after, made.where))
+
+
+def _edges_of(step: Step[Any, Any]) -> tuple[Any, ...]:
+    pause = step.pause
+    waits = () if pause is None else (f"{pause.kind} {pause.name}".strip(),)
+    waits = ("each",) if step.is_each else waits
+    return (step.name, sorted(step.after), *waits)
 
 
 def _told(step: Any) -> str:

@@ -9,21 +9,32 @@ registered workflow takes no further steps, so its version does not change.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Retry
-from eventbus.lowlevel import Codec, Duration, is_answer, is_untyped, shown
-from workflows.definition.declared_errors import check_errors, check_retry_on
-from workflows.definition.hooks import NOTHING, Hook, HookName, check_hook, check_output, make_hook
-from workflows.definition.nesting import check_depth, check_ends
+from eventbus.lowlevel import is_answer, shown
+from workflows.definition.checks.declared_errors import check_errors, check_retry_on
+from workflows.definition.checks.nesting import check_depth, check_ends
+from workflows.definition.each import EachSteps
+from workflows.definition.hooks import NOTHING, Hook, HookName, StepHooks, check_hook, check_output, make_hook
+from workflows.definition.keywords import OnFailure, StepKeywords, WorkflowKeywords, check_options
 from workflows.definition.plan import FlowPlan
-from workflows.definition.step import AsyncStep, Step, SyncStep, check_retry, check_timeout, make_step
-from workflows.definition.step_graph import After, StepDecorator, StepGraph
-from workflows.records.ids import check_workflow_name
+from workflows.definition.step import (
+    AsyncStep,
+    Step,
+    SyncStep,
+    check_concurrency,
+    check_flag,
+    check_retry,
+    check_timeout,
+    make_step,
+)
+from workflows.definition.step_graph import After, PauseSteps, StepDecorator, StepGraph
+from workflows.definition.type_checks import check_types, check_version
+from workflows.records.ids import check_workflow_name, steps_queue
 
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
@@ -38,10 +49,8 @@ T = TypeVar("T")
 IT = TypeVar("IT")
 OT = TypeVar("OT")
 
-_VERSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}")
 
-
-class Workflow(Generic[I, O]):
+class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
     """A graph of steps with its name, its types and its defaults.
 
     A workflow is only a definition; to run its flows, register it with a WorkflowProvider. `steps` maps names
@@ -55,11 +64,7 @@ class Workflow(Generic[I, O]):
         *,
         input: type[IT],
         output: type[OT],
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        version: str | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
     @overload
     def __init__(
@@ -68,11 +73,7 @@ class Workflow(Generic[I, O]):
         *,
         input: type[IT],
         output: None,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        version: str | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
     @overload
     def __init__(
@@ -81,11 +82,7 @@ class Workflow(Generic[I, O]):
         *,
         input: type[IT],
         output: Any = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        version: str | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
     @overload
     def __init__(
@@ -94,11 +91,7 @@ class Workflow(Generic[I, O]):
         *,
         input: Any = ...,
         output: type[OT],
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        version: str | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
     @overload
     def __init__(
@@ -107,11 +100,7 @@ class Workflow(Generic[I, O]):
         *,
         input: Any = ...,
         output: Any = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        version: str | None = ...,
-        errors: Sequence[type[Exception]] = ...,
-        retry_on: Sequence[type[Exception]] = ...,
+        **options: Unpack[WorkflowKeywords],
     ) -> None: ...
 
     def __init__(
@@ -120,33 +109,36 @@ class Workflow(Generic[I, O]):
         *,
         input: Any = Any,  # noqa: A002  (the word of the glossary)
         output: Any = Any,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        version: str | None = None,
-        errors: Sequence[type[Exception]] = (),
-        retry_on: Sequence[type[Exception]] = (),
+        **options: Unpack[WorkflowKeywords],
     ) -> None:
         """Define a workflow that has no steps yet.
 
         `input` and `output` are types that msgspec converts, or pydantic models; `Any` is untyped JSON, None
         the value None. `retry` applies to steps without a rule of their own (default: 3 attempts, exponential
-        from 1 s). `timeout` bounds a whole flow; None or 0 is none. Only workers that have a flow's `version`
-        run it; the default version is computed from the names and edges of the steps. `errors` are the
-        declared errors: awaiting a flow raises them as themselves. They are answers, so a step that raises
-        one is not retried, unless the error is in `retry_on` too.
+        from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the workflow
+        that one worker runs at a time, by default the provider's setting; of a spread workflow it limits hooks and
+        rollbacks alone, because its steps are jobs. Only workers that have a flow's `version` run it; the default
+        version is computed from the names and edges of the steps, and from what they wait for. With `spread` each step
+        is a job of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a
+        flow, except those that are spread themselves. `errors` are the declared errors: awaiting a flow
+        raises them as themselves, and a step that raises one is not retried, unless it is in `retry_on` too.
 
         Raises DefinitionError for a value that cannot be used.
         """
         self.name: str = check_workflow_name(name)
+        check_options(options, WorkflowKeywords, self._where)
         self.input: Any = input
         self.output: Any = output
-        self.retry: Retry = check_retry(retry, self._where) or Retry()
-        self.timeout: float | None = check_timeout(timeout, self._where)
-        self.errors: tuple[type[Exception], ...] = check_errors(errors, self._where)
-        self.retry_on: tuple[type[Exception], ...] = check_retry_on(retry_on, self.errors, self._where)
-        self.completed_hook: Hook | None = None
-        self.failed_hook: Hook | None = None
-        self._given_version = _check_version(version, self._where)
+        self.retry: Retry = check_retry(options.get("retry"), self._where) or Retry()
+        self.timeout: float | None = check_timeout(options.get("timeout"), self._where)
+        self.concurrency: int | None = check_concurrency(options.get("concurrency"), self._where)
+        self.errors: tuple[type[Exception], ...] = check_errors(options.get("errors", ()), self._where)
+        self.retry_on: tuple[type[Exception], ...] = check_retry_on(
+            options.get("retry_on", ()), self.errors, self._where
+        )
+        self.hooks: dict[HookName, Hook] = {}
+        self.spread: bool = check_flag(options.get("spread", False), "spread", self._where)
+        self._given_version = check_version(options.get("version"), self._where)
         self._graph: StepGraph[I] = StepGraph(self.name, self.input)
         self.steps: Mapping[str, Step[I, Any]] = self._graph.steps
         self._checked = -1  # the number of steps at the last check that found nothing
@@ -164,6 +156,36 @@ class Workflow(Generic[I, O]):
         return self._graph.version if self._given_version is None else self._given_version
 
     @property
+    def spreads(self) -> bool:
+        """Whether each step of its flows is a job of its own."""
+        return self.spread
+
+    @property
+    def has_members(self) -> bool:
+        """Whether its flows have further jobs: a part of the steps or all of them, or the flows of sub-workflows."""
+        return self.spread or any(step.runs_apart for step in self.steps.values())
+
+    @property
+    def limited(self) -> list[str]:
+        """The names of the steps with a `concurrency` of their own."""
+        return [name for name, step in self.steps.items() if step.concurrency is not None]
+
+    @property
+    def completed_hook(self) -> Hook | None:
+        """The function that makes the output; None if there is none."""
+        return self.hooks.get("completed")
+
+    @property
+    def failed_hook(self) -> Hook | None:
+        """The function that is called if a flow did not complete; None if there is none."""
+        return self.hooks.get("failed")
+
+    @property
+    def listens(self) -> bool:
+        """Whether a step waits for a signal."""
+        return any(step.pause is not None and step.pause.signal is not None for step in self.steps.values())
+
+    @property
     def plan(self) -> FlowPlan:
         """The order of the steps. Raises DefinitionError for unknown steps in `after` and for circles."""
         return self._graph.plan
@@ -174,12 +196,8 @@ class Workflow(Generic[I, O]):
         function: Callable[[StepContext[I]], Coroutine[Any, Any, R]],
         /,
         *,
-        name: str | None = ...,
         after: After | UnsetType = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        when: Callable[[StepContext[I]], Any] | None = ...,
-        rollback_on_failure: bool = ...,
+        **options: Unpack[StepKeywords[I]],
     ) -> AsyncStep[I, R]: ...
     @overload
     def step(
@@ -187,12 +205,8 @@ class Workflow(Generic[I, O]):
         function: Callable[[StepContext[I]], R],
         /,
         *,
-        name: str | None = ...,
         after: After | UnsetType = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        when: Callable[[StepContext[I]], Any] | None = ...,
-        rollback_on_failure: bool = ...,
+        **options: Unpack[StepKeywords[I]],
     ) -> SyncStep[I, R]: ...
     @overload
     def step(
@@ -200,12 +214,8 @@ class Workflow(Generic[I, O]):
         function: None = None,
         /,
         *,
-        name: str | None = ...,
         after: After | UnsetType = ...,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        when: Callable[[StepContext[I]], Any] | None = ...,
-        rollback_on_failure: bool = ...,
+        **options: Unpack[StepKeywords[I]],
     ) -> StepDecorator[I]: ...
 
     def step(
@@ -213,32 +223,27 @@ class Workflow(Generic[I, O]):
         function: Callable[..., Any] | None = None,
         /,
         *,
-        name: str | None = None,
         after: After | UnsetType = UNSET,
-        retry: Retry | None = None,
-        timeout: Duration | None = None,
-        when: Callable[..., Any] | None = None,
-        rollback_on_failure: bool = False,
+        **options: Unpack[StepKeywords[I]],
     ) -> Any:
         """Make the decorated function a step: it takes the context, and its return value is recorded.
 
         The step is named after the function, unless `name` is given. It waits for the steps in `after`;
         without `after` it waits for the step defined before it, and with None for no step. `timeout` bounds
-        one attempt. If `when(ctx)` is false, the step is skipped. With `rollback_on_failure` its rollback
-        also runs if the step itself failed, and then gets None as the result. A plain function runs in a
-        thread.
+        one attempt. At most `concurrency` attempts of the step run in one worker at a time, whichever flows they
+        belong to; by default the setting of the worker limits them. If `when(ctx)` is false, the step is skipped.
+        With `rollback_on_failure` its rollback also runs if the step itself failed, and then gets None as the
+        result. With `on_failure="ignore"` its final failure is recorded, and the steps after it run: `ctx.result`
+        of it needs a default. With `spread` the step is a job of its own, which any worker of the fleet takes. A
+        plain function runs in a thread, or with `pool="process"` in a process of its own, which is killed when the
+        attempt times out or is cancelled; its context can neither emit nor share. `pool` may also be the name of a
+        pool of the provider. Inline flows run it in a thread.
 
         Raises DefinitionError, naming workflow and step, for a value that cannot be used, a name that
         is taken, and a function whose parameters or annotations do not fit.
         """
-        options: dict[str, Any] = {
-            "name": name,
-            "retry": retry,
-            "timeout": timeout,
-            "when": when,
-            "rollback_on_failure": rollback_on_failure,
-        }
-        decorator = StepDecorator(self._graph, after, options)
+        check_options(options, StepKeywords, f"a step of {self._where}")
+        decorator = StepDecorator(self._graph, after, {**options})
         return decorator if function is None else decorator(function)
 
     def flow(
@@ -250,17 +255,27 @@ class Workflow(Generic[I, O]):
         after: After | UnsetType = UNSET,
         when: Callable[[StepContext[I]], Any] | None = None,
         input: Callable[[StepContext[I]], Any] | None = None,  # noqa: A002  (the word of the glossary)
+        on_failure: OnFailure = "fail",
     ) -> Step[I, R]:
         """Make a step that runs a flow of `workflow`; the output of that flow is the step's result.
 
         The step is named after `workflow`, unless `name` is given. `input(ctx)` returns the input of the
         inner flow; by default it is the input of this flow. If this flow stops later, the steps of the inner
-        flow are rolled back too. Raises DefinitionError as `step` does.
+        flow are rolled back too. With `on_failure="ignore"` this flow goes on if the inner flow does not complete.
+        Raises DefinitionError as `step` does.
         """
         if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a workflow as a step of {self._where}, got: {shown(workflow)}")
         named = workflow.name if name is None else name
-        made: Step[I, R] = Step(None, name=named, owner=self.name, when=when, workflow=workflow, input=input)
+        made: Step[I, R] = Step(
+            None,
+            name=named,
+            owner=self.name,
+            when=when,
+            workflow=workflow,
+            input=input,
+            on_failure=on_failure,
+        )
         return self._graph.add(made, self._graph.resolve(after, made.where))
 
     def then(self, *steps: Step[I, Any] | Workflow[Any, Any] | Callable[[StepContext[I]], Any]) -> Self:
@@ -273,13 +288,22 @@ class Workflow(Generic[I, O]):
             self._graph.add(self._made(given), self._graph.tail)
         return self
 
-    def parallel(self, *steps: Step[I, Any] | Workflow[Any, Any] | Callable[[StepContext[I]], Any]) -> Self:
+    def parallel(
+        self,
+        *steps: Step[I, Any] | Workflow[Any, Any] | Callable[[StepContext[I]], Any],
+        spread: bool = False,
+    ) -> Self:
         """Add steps that run side by side: all wait for the steps defined last; the next step waits for all.
 
-        Each is a function, a step made by `step(...)`, or a workflow. Raises DefinitionError as `step` does.
+        Each is a function, a step made by `step(...)`, or a workflow. With `spread` each is a job of its own.
+        Raises DefinitionError as `step` does.
         """
         self._check_some(steps, "parallel")
-        self._graph.add_parallel([self._made(given) for given in steps])
+        made = [self._made(given) for given in steps]
+        if check_flag(spread, "spread", f"a parallel group of {self._where}"):
+            for each in made:
+                each.spread = True
+        self._graph.add_parallel(made)
         return self
 
     def completed(
@@ -290,8 +314,7 @@ class Workflow(Generic[I, O]):
         It runs at least once, with the workflow's retry rule; if it fails for good, the flow fails and is
         rolled back. Raises DefinitionError for a second hook, and for annotations that do not fit.
         """
-        self.completed_hook = self._hook("completed", function, self.completed_hook)
-        return function
+        return self._add_hook("completed", function)
 
     def failed(
         self, function: Callable[[StepContext[I], Any], T] = NOTHING, /
@@ -301,8 +324,7 @@ class Workflow(Generic[I, O]):
         `failed(ctx, error)` runs after all rollbacks, with the error that a caller gets. Raises
         DefinitionError for a second hook, and for annotations that do not fit.
         """
-        self.failed_hook = self._hook("failed", function, self.failed_hook)
-        return function
+        return self._add_hook("failed", function)
 
     def find(self, step: Step[Any, Any] | Workflow[Any, Any] | Callable[..., Any] | str) -> Step[I, Any]:
         """Return a step of this workflow by itself, its name, its function, or the workflow that it runs.
@@ -351,11 +373,12 @@ class Workflow(Generic[I, O]):
             return Step(None, name=nested.name, owner=self.name, workflow=nested)
         return cast("Step[Any, Any]", each) if isinstance(each, Step) else make_step(each, owner=self.name)
 
-    def _hook(self, name: HookName, function: Callable[..., Any], known: Hook | None) -> Hook:
+    def _add_hook(self, name: HookName, function: Callable[..., T]) -> Callable[..., T]:
         self._graph.check_open(f"the {name} hook of {self._where}")
-        hook = make_hook(name, function, known, self.name)
+        hook = make_hook(name, function, self.hooks.get(name), self.name)
         check_hook(name, hook, self.name, input_type=self.input, output=self.output)
-        return hook
+        self.hooks[name] = hook
+        return function
 
     def _check_own(self) -> None:
         """Check this workflow without its sub-workflows, unless no step was added since the last check."""
@@ -366,31 +389,11 @@ class Workflow(Generic[I, O]):
         check_depth(self)
         for step in self.steps.values():
             step.check()
-        hooks: dict[HookName, Hook | None] = {"completed": self.completed_hook, "failed": self.failed_hook}
-        for name, hook in hooks.items():
-            if hook is not None:
-                check_hook(name, hook, self.name, input_type=self.input, output=self.output)
+        for limited in self.limited:
+            steps_queue(self.name, limited)  # raises for a name that is too long
+        for name, hook in self.hooks.items():
+            check_hook(name, hook, self.name, input_type=self.input, output=self.output)
         if self.steps:  # a declaration without steps is for processes that execute only
             check_output(self.completed_hook, self.name, self.output)
-        self._check_types()
+        check_types(self.name, self.input, self.output, self.steps.values())
         self._checked = len(self.steps)
-
-    def _check_types(self) -> None:
-        """Make sure that values of each type can be sent: making a codec raises DefinitionError if not."""
-        Codec(self.input, role="payload", owner=self.name, max_bytes=0)
-        Codec(self.output, role="result", owner=self.name, max_bytes=0)
-        judged: list[Any] = []
-        for step in self.steps.values():
-            kind = step.result
-            # Only the last few types are compared: the cost stays linear for thousands of steps.
-            if step.workflow is None and not is_untyped(kind) and kind not in judged[-20:]:
-                Codec(kind, role="result", owner=f"{self.name}.{step.name}", max_bytes=0)
-                judged.append(kind)
-
-
-def _check_version(version: Any, where: str) -> str | None:
-    if version is None or (isinstance(version, str) and _VERSION.fullmatch(version)):
-        return version
-    raise DefinitionError(
-        f"expected version of {where} to be 1 to 64 letters, digits, '_', '.', '+' and '-', got: {shown(version)}"
-    )

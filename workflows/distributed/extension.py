@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eventbus.lowlevel import Consumer, JobClient, WorkerServices
+from workflows.definition.middleware import FlowMiddleware
 from workflows.distributed.flow_consumer import FlowConsumer
-from workflows.distributed.step_consumer import StepConsumer
+from workflows.distributed.functions.durable_consumer import DurableConsumer
+from workflows.distributed.functions.task_jobs import TaskConsumer
+from workflows.distributed.functions.task_pools import check_tasks
+from workflows.distributed.step_consumer import StepConsumer, step_queues
 from workflows.distributed.worker_runtime import WorkerRuntime
-from workflows.records.ids import flow_queue, steps_queue
+from workflows.records.ids import flow_queue, split_queue, steps_queue
 from workflows.registry import StepRegistry
 
 __all__ = ["FlowExtension"]
@@ -17,27 +21,54 @@ __all__ = ["FlowExtension"]
 class FlowExtension:
     """Makes the consumers for the workflows of a registry; implements `handlers.extension.Extension`."""
 
-    def __init__(self, jobs: JobClient, registry: StepRegistry) -> None:
+    def __init__(
+        self, jobs: JobClient, registry: StepRegistry, middleware: Sequence[FlowMiddleware] = ()
+    ) -> None:
+        """Use the functions that `middleware` has when a worker starts."""
+        self._middleware = middleware
         self._jobs = jobs
         self._registry = registry
         self._runtime: WorkerRuntime | None = None
 
     @property
     def queues(self) -> Sequence[str]:
-        """The queues that workers of this process serve: two for each workflow with steps or hooks here."""
+        """The queues that workers of this process serve.
+
+        There are two for each durable function, and for each workflow with steps or hooks here. Each step with a
+        concurrency of its own has one more.
+        """
         names = dict.fromkeys(
             workflow.name
             for workflow in self._registry
             if workflow.steps or workflow.completed_hook is not None
         )
-        return [queue for name in names for queue in (flow_queue(name), steps_queue(name))]
+        functions = [
+            queue
+            for name in dict.fromkeys(durable.name for durable in self._registry.durables)
+            for queue in (flow_queue(name), steps_queue(name))
+        ]
+        steps = [
+            queue
+            for name in names
+            for queue in (flow_queue(name), *step_queues(self._registry.limited(name), name))
+        ]
+        return [*steps, *functions]
 
     def make_consumer(self, queue: str, services: WorkerServices) -> Consumer:
         """Make the consumer of one of these queues."""
         # All consumers of one worker have the same services, so they share one runtime.
         if self._runtime is None or self._runtime.services is not services:
-            self._runtime = WorkerRuntime(self._jobs, services, self._registry)
-        name = queue.removeprefix(flow_queue(""))
-        if name.endswith(".steps"):
-            return StepConsumer(name.removesuffix(".steps"), self._runtime, services)
+            self._runtime = WorkerRuntime(self._jobs, services, self._registry, tuple(self._middleware))
+            for workflow in self._registry:
+                self._runtime.remote.check(workflow)
+            for durable in self._registry.durables:
+                check_tasks(durable, self._runtime)
+        name, step = split_queue(queue)
+        is_durable = self._registry.durable(name) is not None
+        if step is not None:
+            if is_durable:
+                return TaskConsumer(name, self._runtime, services)
+            return StepConsumer(name, self._runtime, services, limited=step)
+        if is_durable:
+            return DurableConsumer(name, self._runtime, services)
         return FlowConsumer(name, self._runtime, services)

@@ -1,6 +1,7 @@
 """The consumer of a workflow's flows: it runs their root jobs.
 
     a bare flow starts                  the root adds its steps and waits for them
+    a signal came for a spread flow     the root gives it to the step that waits for it
     all awaited steps have completed    the `completed` hook runs; it returns the flow's output
     the flow was stopped                the saga runs, then the `failed` hook; the flow ends with its error
 
@@ -14,20 +15,16 @@ Crash windows: `dies-before-acknowledging`, `dies-in-rollback` (it runs again), 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import (
-    Failure,
     Job,
     Retention,
     Settle,
-    TreePage,
     WorkerServices,
     attach_baggage,
     begin_apart,
@@ -43,27 +40,24 @@ from eventbus.lowlevel import (
     retry,
 )
 from workflows.definition.job_tree import last_members, members_of
-from workflows.distributed.step_consumer import facts_of, read_message
-from workflows.distributed.undo_plan import UndoPlan, UnknownHere, read_undo_plan
+from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.local_graph import LocalGraph
+from workflows.distributed.pauses.signal_router import SignalRouter
+from workflows.distributed.step_consumer import facts_of, read_message, step_queues
+from workflows.distributed.undo.local_undo import note_stop
+from workflows.distributed.undo.nested_undo import read_undo_plan
+from workflows.distributed.undo.undo_plan import UnknownHere
+from workflows.distributed.undo.unwinding import CheckpointKeeper, JournalKeeper, Unwinding
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
-from workflows.errors import COMPLETED
-from workflows.execution.hook_runner import run_completed, run_failed
-from workflows.execution.rollback import (
-    RollbackResult,
-    Saga,
-    Undo,
-    failures_of,
-    verdict_on,
-)
-from workflows.execution.step_runner import judge
-from workflows.records.checkpoints import FAILED_HOOK, GRAPH, read_undone, undone_name
-from workflows.records.ids import flow_queue, parse_member, steps_queue
+from workflows.execution.hook_runner import run_completed
+from workflows.execution.step_runner import WORKFLOW, judge
+from workflows.records.checkpoints import GRAPH
+from workflows.records.graph_history import GraphHistory, read_graph
+from workflows.records.ids import flow_queue
 from workflows.records.records import (
-    Cause,
+    FlowMessage,
     decode_message,
-    describe_flow,
     is_declared,
-    read_flow,
     read_flow_failure,
 )
 
@@ -82,19 +76,29 @@ class FlowConsumer:
     def __init__(self, workflow: str, runtime: WorkerRuntime, services: WorkerServices) -> None:
         self.queue: str = flow_queue(workflow)
         self.base: str = self.queue
-        self.follows: Sequence[str] = (self.queue, steps_queue(workflow))
-        self.concurrency: int = services.settings.concurrency
+        # Only the end of a member makes others ready; to ask after them has its price.
+        spreads = any(
+            runtime.registry.workflow(workflow, version).has_members
+            for version in runtime.registry.versions(workflow)
+        )
+        steps = step_queues(runtime.registry.limited(workflow), workflow)
+        self.follows: Sequence[str] = (self.queue, *steps) if spreads else ()
+        newest = runtime.registry.workflow(workflow)
+        self.concurrency: int = newest.concurrency or services.settings.concurrency
         kept = services.retention
         self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))
         self._workflow = workflow
         self._runtime = runtime
+        self._told: set[str] = set()
+        """Flows whose step has just failed."""
 
     def settled(self, job_id: str, state: str, text: str) -> None:
         """Do nothing: only jobs in the server wait for a flow."""
 
     def surround(self) -> None:
-        """Start with an empty context: `run` and the calls of the flow's functions set theirs."""
+        """Start with an empty context, but for the name of the workflow: `run` and the calls of functions set theirs."""
         begin_apart()
+        WORKFLOW.set(self._workflow)
 
     def timeout_of(self, job: Job) -> float | None:
         """Return None: each function has its own timeout, and the server keeps the flow's timeout."""
@@ -102,19 +106,97 @@ class FlowConsumer:
 
     async def run(self, job: Job) -> Settle | None:
         """Take the flow's next action: add its steps, complete it, or roll it back."""
+        activation = Activation(self._runtime.jobs, job)
         try:
             message = read_message(job)
+            if message.bare:
+                await self._runtime.ask(activation.load())
+            history = read_graph(activation.entries, message)
+            mode = history.mode or (
+                "spread" if self._spreads(history.version or message.version) else "local"
+            )
+            if mode == "local":
+                history.mode = mode  # also if the flow is stopped before its journal begins
+                return await self._run_local(activation, message, history)
+            return await self._run_spread(activation, message, history)
         except StoreCorrupt as error:
             if job.stop:
                 return await self._give_up(job, error)
             raise
+
+    def _spreads(self, version: str) -> bool:
+        workflow = self._runtime.find(self._workflow, version)
+        return workflow is not None and workflow.spreads
+
+    async def _run_local(
+        self, activation: Activation, message: FlowMessage, history: GraphHistory
+    ) -> Settle | None:
+        """Run the steps of a flow here, or roll it back."""
+        job = activation.job
+        flow = self._find(job, message, message.version or history.version)
+        if isinstance(flow, Settle):
+            return flow
+        if history.names and (other := set(history.names).symmetric_difference(flow.workflow.steps)):
+            return park(f"not known here: version {history.version} with or without step {min(other)}")
+        if not job.stop:
+            local = LocalGraph(flow, activation, history)
+            try:
+                settle = await local.run()
+                if local.has_failed and settle is not None and settle.state == "failed":
+                    self._told.add(job.id)
+            finally:
+                local.close()
+            return settle
+        try:
+            page = await self._runtime.ask(self._runtime.jobs.look(job.id, limit=0))
+            await note_stop(activation, flow, history, page.root)
+            plan = await read_undo_plan(self._runtime, flow, history)
+            keeper = JournalKeeper(activation, history, page)
+            return await Unwinding(job, flow, page, plan, keeper).run()
+        except UnknownHere as error:
+            return park(f"not known here: {error}")
+        except LeaseLost:
+            return None
+
+    async def _run_spread(
+        self, activation: Activation, message: FlowMessage, history: GraphHistory
+    ) -> Settle | None:
+        """Add the steps of a flow as jobs, complete it after them, or roll it back."""
+        job = activation.job
         # Only a bare or stopped flow has checkpoints to read: a normal completion saves this call.
         page = (
             await self._runtime.ask(self._runtime.jobs.look(job.id, limit=0))
             if message.bare or job.stop
             else None
         )
-        version = message.version or (page.saved.get(GRAPH, "") if page is not None else "")
+        added = page.saved.get(GRAPH, "") if page is not None else ""
+        flow = self._find(job, message, message.version or added or history.version)
+        if isinstance(flow, Settle):
+            return flow
+        if page is not None and job.stop:
+            try:
+                # If a workflow is unknown here, this raises: the root is parked before it acknowledges its stop.
+                plan = await read_undo_plan(self._runtime, flow, history)
+                return await Unwinding(job, flow, page, plan, CheckpointKeeper(job, flow, page)).run()
+            except UnknownHere as error:
+                return park(f"not known here: {error}")
+            except LeaseLost:
+                return None
+        if page is not None and flow.workflow.steps and not added:
+            return await self._add_steps(job, flow, history)
+        if page is not None and flow.workflow.listens:
+            try:
+                word = await SignalRouter(activation, flow).run()
+            except FlowStops:
+                return give_back()
+            except LeaseLost:
+                return None
+            if word != "completed":
+                return give_back() if word == "stopping" else None
+        return await self._complete(job, flow)
+
+    def _find(self, job: Job, message: FlowMessage, version: str) -> Flow | Settle:
+        """Return the flow with its workflow, or the settle that parks it."""
         if version and not message.version:
             self._runtime.note_version(job.id, message.run, version)
         workflow = self._runtime.find(self._workflow, version)
@@ -122,17 +204,7 @@ class FlowConsumer:
             return park(f"not known here: version {version} of workflow {self._workflow}")
         if message.baggage:
             attach_baggage(message.baggage)
-        flow = Flow(self._runtime, workflow, job.id, message)
-        if page is not None and job.stop:
-            try:
-                return await self._undo(job, flow, page)
-            except UnknownHere as error:
-                return park(f"not known here: {error}")
-            except _LeaseLost:
-                return None
-        if page is not None and workflow.steps and GRAPH not in page.saved:
-            return await self._add_steps(job, flow)
-        return await self._complete(job, flow)
+        return Flow(self._runtime, workflow, job.id, message)
 
     def decide(self, job: Job, error: BaseException) -> Settle:
         """Retry the `completed` hook while attempts are left; otherwise the flow fails and is rolled back.
@@ -159,7 +231,9 @@ class FlowConsumer:
     def failed(self, job: Job, settle: Settle) -> None:
         """Log an error of the `completed` hook, a saga that is tried again, or the end of the flow."""
         facts = dict(self.facts(job))
-        if not job.stop and settle.state != "cancelled":
+        if job.id in self._told:
+            self._told.discard(job.id)  # the failure of its step is logged already
+        elif not job.stop and settle.state != "cancelled":
             workflow = self._runtime.find(self._workflow, self._version_of(job))
             if workflow is not None:
                 facts |= {"hook": "completed", "max_attempts": workflow.retry.attempts}
@@ -199,13 +273,26 @@ class FlowConsumer:
         except (msgspec.MsgspecError, UnicodeError):
             return ""
 
-    async def _add_steps(self, job: Job, flow: Flow) -> Settle | None:
+    async def _add_steps(self, job: Job, flow: Flow, history: GraphHistory) -> Settle | None:
         workflow = flow.workflow
+        if not history.is_begun:
+            # From here on the steps are jobs, also if a worker with another definition has the flow next.
+            try:
+                await Activation(self._runtime.jobs, job).append([flow.first_entry(is_spread=True)])
+            except FlowStops:
+                return give_back()
+            except LeaseLost:
+                return None
         members = members_of(workflow, job.id, flow.message)
         awaited = last_members(workflow, job.id, flow.message)
         word = await self._runtime.ask(
             self._runtime.jobs.spawn(
-                job, members, tree=job.id, awaited=awaited, saved={GRAPH: workflow.version}
+                job,
+                members,
+                tree=job.id,
+                awaited=awaited,
+                saved={GRAPH: workflow.version},
+                heard=job.heard if workflow.listens else None,
             )
         )
         # None: the root waits for its steps or has lost its lease, so there is nothing to settle.
@@ -216,7 +303,7 @@ class FlowConsumer:
         steps = [node.step for node in reversed(flow.workflow.plan.nodes)]
         hook = flow.workflow.completed_hook
         records, unloaded = await flow.read_records(steps) if hook is not None else ({}, steps)
-        with self._span("completed", job, flow) as traceparent:
+        with flow.span("completed", job_id=job.id, attempt=job.attempts + 1) as traceparent:
             context = flow.context(
                 "",
                 job_id=job.id,
@@ -228,32 +315,6 @@ class FlowConsumer:
             )
             return complete(await run_completed(flow.workflow, context, self._runtime.call_sync))
 
-    # After a stop.
-
-    async def _undo(self, job: Job, flow: Flow, page: TreePage) -> Settle:
-        """Roll the flow back, call the `failed` hook, and settle the flow with its error."""
-        # If a workflow is unknown here, this raises: the root is parked before it acknowledges its stop.
-        stopped = await read_undo_plan(self._runtime, flow)
-        # From here on the server accepts no other outcome: neither a cancel nor the timeout changes it.
-        if not await self._runtime.jobs.checkpoint(job, acknowledges=True):
-            raise _LeaseLost
-        done = read_undone(page.saved)
-        saga = Saga(
-            stopped.undos,
-            flow_id=job.id,
-            call_sync=self._runtime.call_sync,
-            sleep=asyncio.sleep,
-            save=_Saver(self._runtime, job, len(done)).save,
-            done=done,
-            around=_Spans(flow).around,
-            facts={"correlation_id": flow.facts.correlation_id, **flow.trace},
-        )
-        outcomes = await saga.run()
-        text = await self._describe(job, flow, page, stopped, outcomes)
-        if FAILED_HOOK not in page.saved:
-            await self._tell_failed(job, flow, stopped, text)
-        return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)
-
     async def _give_up(self, job: Job, error: StoreCorrupt) -> Settle | None:
         """End a stopped flow whose message cannot be read: nobody can roll it back, and it must end."""
         _log.error("flow not undone, its message cannot be read", flow_id=job.id, error=str(error))
@@ -261,100 +322,3 @@ class FlowConsumer:
             return None
         text = describe(error, attempts=job.attempts)
         return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)
-
-    async def _tell_failed(self, job: Job, flow: Flow, stopped: UndoPlan, text: str) -> None:
-        if flow.workflow.failed_hook is None:
-            return
-        with self._span("failed", job, flow) as traceparent:
-            context = flow.context(
-                "",
-                job_id=job.id,
-                attempt=1,
-                traceparent=traceparent,
-                records=stopped.records,
-                reach=flow.workflow.steps,
-                unloaded=stopped.unloaded,
-            )
-            error = read_flow(text, flow.workflow.errors)
-            await run_failed(flow.workflow, context, error, self._runtime.call_sync)
-        # Saved after the call, so the hook runs at least once, and only a crash in between repeats it.
-        if not await self._runtime.jobs.checkpoint(job, {FAILED_HOOK: ""}):
-            raise _LeaseLost
-
-    async def _describe(
-        self, job: Job, flow: Flow, page: TreePage, stopped: UndoPlan, outcomes: list[RollbackResult]
-    ) -> str:
-        """Return the record of the flow's error: its cause, and the outcomes of the rollbacks."""
-        every = [*stopped.inherited, *outcomes]
-        is_doubtful = stopped.is_doubtful or "damaged" in page.root  # some completed steps may be missing
-        rollback = "incomplete" if is_doubtful else verdict_on(every)
-        cause: Cause = {"failed": "failed", "timeout": "timeout"}.get(job.stop, "cancelled")  # type: ignore[assignment]
-        step, error = await self._find_error(job, page) if cause == "failed" else ("", "")
-        return describe_flow(
-            cause,
-            flow_id=job.id,
-            workflow=flow.workflow.name,
-            step=step,
-            error=error,
-            job=page.root.get("stopper", ""),
-            timeout=flow.message.timeout or 0.0,
-            reason=_reason(page.root.get("text", "")) if cause == "cancelled" else "",
-            rollback=rollback,
-            rollback_errors=failures_of(every),
-        )
-
-    async def _find_error(self, job: Job, page: TreePage) -> tuple[str, str]:
-        stopper = page.root.get("stopper", "")
-        if stopper == job.id:
-            return COMPLETED, page.root.get("text", "")
-        (outcome,) = await self._runtime.jobs.outcomes([stopper])
-        # A completed step stops its flow if the flow's keys are damaged; only the root's text says so.
-        own = outcome.text if outcome.state != "completed" else ""
-        return parse_member(stopper).step, own or page.root.get("text", "")
-
-    def _span(self, what: str, job: Job, flow: Flow) -> AbstractContextManager[str]:
-        return flow.span(what, job_id=job.id, attempt=job.attempts + 1)
-
-
-class _LeaseLost(Exception):
-    """Another worker continues the flow."""
-
-
-class _Saver:
-    """Saves the outcome of each rollback under the root's lease."""
-
-    def __init__(self, runtime: WorkerRuntime, job: Job, count: int) -> None:
-        """Number the outcomes from `count`, the number of those that are saved already."""
-        self._runtime = runtime
-        self._job = job
-        self._count = count
-
-    async def save(self, path: str, failure: str) -> None:
-        """Save one outcome. Raises _LeaseLost if another worker has the flow now."""
-        self._count += 1
-        if not await self._runtime.jobs.checkpoint(self._job, {undone_name(self._count, path): failure}):
-            raise _LeaseLost
-
-
-class _Spans:
-    """Opens a span around each attempt of a rollback, linked to the span of its step."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-
-    def around(self, undo: Undo, attempt: int) -> AbstractContextManager[str]:
-        return self._flow.span(
-            "rollback",
-            workflow=undo.workflow.name,
-            step=undo.path,
-            job_id=self._flow.flow_id,
-            attempt=attempt,
-            links=[undo.record.traceparent] if undo.record is not None else [],
-        )
-
-
-def _reason(text: str) -> str:
-    try:
-        return msgspec.json.decode(text, type=Failure).message
-    except (msgspec.MsgspecError, UnicodeError):
-        return ""

@@ -55,6 +55,10 @@ class ResultCache:
         self._waiting.append((ids, answer))
         return await answer
 
+    def kept(self, job_id: str) -> str | None:
+        """Return a record if it is kept here."""
+        return self._kept.get(job_id)
+
     def keep(self, job_id: str, text: str) -> None:
         """Keep the record of a completed job, which the server must have; drop the oldest past the limits."""
         if len(text) > _KEPT_TEXT:

@@ -11,7 +11,8 @@ flow twice; a job whose step or version this process does not know is parked.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from eventbus import StoreCorrupt
 from eventbus.lowlevel import (
     FINAL_STATES,
     Job,
-    Member,
     Outcome,
     Retention,
     Settle,
@@ -39,12 +39,13 @@ from eventbus.lowlevel import (
     trace_facts,
     trace_id_of,
 )
+from workflows.definition.checks.nesting import start_id
 from workflows.definition.context import StepContext
-from workflows.definition.job_tree import nested_root
-from workflows.definition.nesting import start_id
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
+from workflows.distributed.nested_flows import make_nested
+from workflows.distributed.pauses.member import run_pause
 from workflows.distributed.result_cache import MAX_RESULTS, NEAR_RESULTS
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
 from workflows.execution.attempt import StillRuns
@@ -56,7 +57,6 @@ from workflows.execution.step_runner import (
     STEP,
     TRACE_ID,
     WORKFLOW,
-    ask,
     is_wanted,
     judge,
     rule_of,
@@ -68,26 +68,34 @@ from workflows.records.records import (
     FlowMessage,
     StepRecord,
     decode_message,
+    decode_step,
     encode_step,
     is_declared,
     revive_flow,
 )
 
-__all__ = ["StepConsumer", "facts_of", "read_message"]
+__all__ = ["StepConsumer", "facts_of", "read_message", "step_queues"]
 
 _log = get_logger("workflows.step")
 
 
 class StepConsumer:
-    """Runs the steps of one workflow, in every version that this process knows."""
+    """Runs the steps of one workflow, in every version that this process knows.
+
+    A step with a concurrency has a queue and a consumer of its own, so that a worker claims no more than it may run.
+    """
 
     group = ""
 
-    def __init__(self, workflow: str, runtime: WorkerRuntime, services: WorkerServices) -> None:
-        self.queue: str = steps_queue(workflow)
+    def __init__(
+        self, workflow: str, runtime: WorkerRuntime, services: WorkerServices, *, limited: str = ""
+    ) -> None:
+        """Serve the step `limited`, or those without a limit."""
+        limits = runtime.registry.limited(workflow)
+        self.queue: str = steps_queue(workflow, limited)
         self.base: str = self.queue
-        self.follows: Sequence[str] = (self.queue, flow_queue(workflow))
-        self.concurrency: int = services.settings.concurrency
+        self.follows: Sequence[str] = (*step_queues(limits, workflow), flow_queue(workflow))
+        self.concurrency: int = limits.get(limited, services.settings.concurrency)
         self.retention: Retention = services.retention
         self._workflow = workflow
         self._runtime = runtime
@@ -110,7 +118,10 @@ class StepConsumer:
 
         If the flow's version is not known yet, return the longest timeout that the step has in any version.
         """
-        limits = [workflow.steps[step].timeout for workflow, step in self._candidates(job)]
+        steps = [workflow.steps[step] for workflow, step in self._candidates(job)]
+        if any(self._runtime.places_of(step.pool) is not None for step in steps):
+            return None  # it counts from when the attempt has a place
+        limits = [step.timeout for step in steps]
         known = [limit for limit in limits if limit is not None]
         # A version without a timeout means that no timeout is safe.
         return max(known, default=None) if len(known) == len(limits) else None
@@ -152,14 +163,25 @@ class StepConsumer:
                 records=records,
                 reach=reach,
                 unloaded=unloaded if reach is near else reach,
+                tell=partial(self._runtime.services.tools.note_progress, job.id, job.token),
             )
             if step.workflow is not None:
                 return await self._run_nested(job, flow, step, step.workflow, context)
+            if step.pause is not None:
+                return await run_pause(job, flow, step, step.pause, context)
             try:
-                return complete(await run_step(step, context, self._runtime.call_sync))
+                return complete(encode_step(await self._run_step(job, step, context)))
             except StillRuns:
                 # Its thread still runs after the flow was cancelled: the server records the step as unknown.
                 return give_back()
+
+    async def _run_step(self, job: Job, step: Step[Any, Any], context: StepContext[Any]) -> StepRecord:
+        runtime, places = self._runtime, self._runtime.places_of(step.pool)
+        if places is None:
+            runtime.services.start_clock(job, step.timeout)  # if its version was not known
+            return await run_step(step, context, runtime.call_sync)
+        attempt = partial(run_step, step, context, runtime.call_sync)
+        return await runtime.run_in_place(places, job, step.timeout, attempt)
 
     def decide(self, job: Job, error: BaseException) -> Settle:
         """Retry while attempts are left and the error is retryable; otherwise the step has failed."""
@@ -170,10 +192,15 @@ class StepConsumer:
         if not candidates:
             return fail(describe(error, attempts=attempts))
         workflow, name = candidates[-1]
-        delay, error = judge(rule_of(workflow, workflow.steps[name]), attempts, error, workflow)
+        step = workflow.steps[name]
+        delay, error = judge(rule_of(workflow, step), attempts, error, workflow)
         ran = f"{workflow.name}.{name}"
         text = _recorded(error) or describe(error, attempts=attempts, declared=workflow.errors, event=ran)
-        return fail(text) if delay is None else retry(text, round(delay * 1000))
+        if delay is not None:
+            return retry(text, round(delay * 1000))
+        if step.on_failure == "ignore":  # what comes after it runs
+            return complete(encode_step(StepRecord(error=msgspec.Raw(text.encode()))))
+        return fail(text)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
         """Return the fields that `ctx.log` has too."""
@@ -187,14 +214,15 @@ class StepConsumer:
         if candidates:
             workflow, name = candidates[-1]
             facts["max_attempts"] = rule_of(workflow, workflow.steps[name]).attempts
-        is_last = settle.state == "failed"
+        is_last = settle.state != "delayed"
+        text = decode_step(settle.text).failure if settle.state == "completed" else settle.text
         log_failure(
             _log,
             "step failed" if is_last else "attempt failed, trying again",
-            settle.text,
+            text,
             facts,
             retry_in=None if is_last else settle.delay_ms / 1000,
-            is_answer=is_declared(settle.text),
+            is_answer=is_declared(text),
         )
 
     async def _run_nested(
@@ -209,38 +237,13 @@ class StepConsumer:
         if outcome.state == "unknown":
             if not await is_wanted(step, ctx):
                 return complete(encode_step(StepRecord(skipped=True, traceparent=ctx.traceparent)))
-            given = await self._nested_member(flow_id, flow, step, inner, ctx)
+            given = await make_nested(flow, step, inner, ctx, flow_id)
         members = [] if given is None else [given]
         word = await self._runtime.ask(
             self._runtime.jobs.spawn(job, members, tree=flow.flow_id, awaited=[flow_id])
         )
         # None: the job waits for the inner flow or has lost its lease, so there is nothing to settle.
         return give_back() if word == "stopping" else None
-
-    async def _nested_member(
-        self, flow_id: str, flow: Flow, step: Step[Any, Any], inner: Workflow[Any, Any], ctx: StepContext[Any]
-    ) -> Member:
-        given = bytes(flow.message.input)
-        codec = self._runtime.codecs(inner).input
-        if step.input is None:
-            codec.decode(given)  # raises PayloadError if the outer input does not fit
-        else:
-            given = codec.encode(await ask(step.input, ctx))
-        timeout = _effective(inner.timeout, self._runtime.services.settings.lease)
-        message = FlowMessage(
-            input=msgspec.Raw(given),
-            version=inner.version,
-            meta=flow.message.meta,
-            correlation_id=flow.facts.correlation_id,
-            causation_id=ctx.job_id,
-            traceparent=ctx.traceparent,
-            tracestate=flow.message.tracestate,
-            timeout=timeout,
-            bare=True,
-            priority=flow.message.priority,
-            baggage=flow.message.baggage,
-        )
-        return nested_root(inner, flow_id, message)
 
     async def _read_version(self, flow_id: str, message: FlowMessage) -> str:
         """Return the flow's version; for a flow that was started bare, the version that its root chose."""
@@ -266,6 +269,11 @@ class StepConsumer:
         versions = [version] if version else self._runtime.registry.versions(self._workflow)
         found = [self._runtime.find(self._workflow, known) for known in versions]
         return [(known, place.step) for known in found if known is not None and place.step in known.steps]
+
+
+def step_queues(limited: Iterable[str], workflow: str) -> list[str]:
+    """Return the queues of a workflow's step jobs, that of each of its `limited` steps among them."""
+    return [steps_queue(workflow), *(steps_queue(workflow, step) for step in limited)]
 
 
 def facts_of(job: Job) -> dict[str, Any]:
@@ -322,8 +330,3 @@ def read_message(job: Job) -> FlowMessage:
         return decode_message(job.body)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise StoreCorrupt(f"the message of the flow of job {job.id} cannot be read: {error}") from None
-
-
-def _effective(timeout: float | None, lease: float) -> float | None:
-    """Return the timeout that the server keeps: the lease is added, because a stalled worker may waste it."""
-    return None if not timeout else timeout + lease

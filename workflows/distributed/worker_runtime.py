@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-from eventbus import StoreError
-from eventbus.lowlevel import Emits, JobClient, WorkerServices, trace_id_of, tracer
+import msgspec
+
+from eventbus import StoreCorrupt, StoreError
+from eventbus.lowlevel import (
+    Emits,
+    Job,
+    JobClient,
+    Places,
+    ThreadPool,
+    WorkerServices,
+    run_blocking,
+    trace_id_of,
+    tracer,
+)
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.context import FlowFacts, StepContext, TellProgress
+from workflows.definition.middleware import FlowMiddleware
+from workflows.definition.plan import Before
+from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
+from workflows.distributed.activation import read_journal
 from workflows.distributed.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
-from workflows.execution.attempt import PATIENCE, StillRuns
+from workflows.distributed.thread_calls import call_in_thread
 from workflows.execution.environment import is_in_loop
+from workflows.execution.process_steps import PooledSteps
 from workflows.execution.spans import flow_attributes, work_span
-from workflows.records.ids import member_id
-from workflows.records.records import FlowMessage, StepRecord, read_step
+from workflows.functions.surroundings import Slots
+from workflows.records.entries import Entry
+from workflows.records.graph_history import read_graph, record_of
+from workflows.records.ids import member_id, split_item
+from workflows.records.records import FlowMessage, StepRecord, encode_step, read_step
 from workflows.registry import StepRegistry
 
 __all__ = ["AWAY_MS", "Flow", "ServerAway", "WorkerRuntime"]
@@ -36,12 +55,24 @@ AWAY_MS = 1000
 class WorkerRuntime:
     """The state that the consumers of one worker share."""
 
-    def __init__(self, jobs: JobClient, services: WorkerServices, registry: StepRegistry) -> None:
+    def __init__(
+        self,
+        jobs: JobClient,
+        services: WorkerServices,
+        registry: StepRegistry,
+        middleware: Sequence[FlowMiddleware] = (),
+    ) -> None:
+        self.middleware: Sequence[FlowMiddleware] = middleware
         self.jobs = jobs
         self.services = services
         self.registry = registry
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.loader: ResultCache = ResultCache(jobs)
+        self.remote: PooledSteps = PooledSteps(services.pools, self.call_sync)
+        self._slots: dict[str, Places] = {}
+        self._limits: dict[int, dict[str, tuple[Places, ...]]] = {}
         self._codecs: dict[int, Codecs] = {}
+        self._reaches: dict[tuple[int, str], Collection[str]] = {}
         self._chosen: dict[tuple[str, int], str] = {}
 
     def note_version(self, flow_id: str, run: int, version: str) -> None:
@@ -58,6 +89,8 @@ class WorkerRuntime:
         """Await a question to the server before a function runs. Raises ServerAway instead of StoreError."""
         try:
             return await question
+        except StoreCorrupt:
+            raise
         except StoreError as error:
             raise ServerAway(str(error)) from error
 
@@ -80,57 +113,63 @@ class WorkerRuntime:
             known = self._codecs[id(workflow)] = Codecs(workflow, max_bytes=limit)
         return known
 
-    async def call_sync(self, call: Callable[[], Any]) -> Any:
-        """Run a plain function in one of the worker's threads.
+    def slots_of(self, workflow: str) -> Places:
+        """Return the slots of a workflow's local steps; a step that awaits a flow of another one holds none of those."""
+        slots = self._slots.get(workflow)
+        if slots is None:
+            slots = self._slots[workflow] = Places(self.services.settings.concurrency)
+        return slots
 
-        A thread cannot be cancelled. If this call is cancelled, it still returns the function's value if that
-        comes within `PATIENCE` seconds, because what the function did must be recorded. Raises StillRuns if
-        the function runs longer.
-        """
-        plain = _Plain(call)
-        thread = asyncio.ensure_future(self.services.threads.run(plain.run))
+    def limits_of(self, workflow: Workflow[Any, Any]) -> dict[str, tuple[Places, ...]]:
+        """Return the places of the local steps with a concurrency or a pool, in the order in which they are taken."""
+        known = self._limits.get(id(workflow))
+        if known is None:
+            every = {name: tuple(self._limits_on(step)) for name, step in workflow.steps.items()}
+            known = self._limits[id(workflow)] = {name: places for name, places in every.items() if places}
+        return known
+
+    def _limits_on(self, step: Step[Any, Any]) -> Iterator[Places]:
+        if step.concurrency is not None:  # versions share its slots
+            name = f"{step.owner}/{step.name}"  # no workflow has such a name
+            yield self._slots.setdefault(name, Places(step.concurrency))
+        if (places := self.places_of(step.pool)) is not None:
+            yield places
+
+    def places_of(self, pool: str | None) -> Places | None:
+        """Return the places of a pool; None for the threads of the worker and the event loop."""
+        return None if pool is None or pool == "thread" else self.services.pools[pool].places
+
+    async def run_in_place(
+        self,
+        places: Slots,
+        job: Job,
+        timeout: float | None,  # noqa: ASYNC109  (of the attempt)
+        call: Callable[[], Awaitable[T]],
+    ) -> T:
+        """Wait for a place, and make one attempt of a job there; its timeout counts from then on."""
+        if not places.enter():
+            await places.wait()
         try:
-            return await asyncio.shield(thread)  # a cancel must not detach the thread's value from this call
-        except asyncio.CancelledError:
-            if plain.revoke():  # it still waited for a thread, so nothing was done
-                thread.cancel()
-                raise
-            return await _let_end(thread)
+            self.services.start_clock(job, timeout)
+            return await call()
+        finally:
+            places.leave()
 
+    def reach_of(self, workflow: Workflow[Any, Any], step: str) -> Collection[str]:
+        """Return the steps whose results `step` may ask for; it is found out once."""
+        known = self._reaches.get((id(workflow), step))
+        if known is None:
+            is_small = len(workflow.steps) <= MAX_RESULTS
+            known = workflow.plan.ancestors(step) if is_small else Before(workflow.plan, step)
+            self._reaches[id(workflow), step] = known
+        return known
 
-class _Plain:
-    """A plain function that either begins once, or is revoked and never begins."""
+    async def call_sync(self, call: Callable[[], Any], threads: ThreadPool | None = None) -> Any:
+        """Run a plain function in one of the worker's threads, or of those of a pool.
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._taken = threading.Lock()
-
-    def run(self) -> Any:
-        """Call the function, unless it was revoked."""
-        return self._call() if self._taken.acquire(blocking=False) else None
-
-    def revoke(self) -> bool:
-        """Prevent the function from beginning; return False if it has begun."""
-        return self._taken.acquire(blocking=False)
-
-
-async def _let_end(thread: asyncio.Future[Any]) -> Any:
-    """Return the value of a cancelled function if it ends in time; an error of its own no longer matters."""
-    try:
-        await asyncio.wait({thread}, timeout=PATIENCE)
-    except asyncio.CancelledError:
-        pass  # cancelled a second time: do not wait any longer
-    if not thread.done():
-        thread.add_done_callback(_forget)
-        raise StillRuns
-    if thread.cancelled() or thread.exception() is not None:
-        raise asyncio.CancelledError
-    return thread.result()
-
-
-def _forget(thread: asyncio.Future[Any]) -> None:
-    if not thread.cancelled():
-        thread.exception()  # marks it as retrieved, so that asyncio does not log it
+        See `call_in_thread`.
+        """
+        return await call_in_thread(threads or self.services.threads, call)
 
 
 class ServerAway(Exception):
@@ -156,15 +195,38 @@ class Flow:
             tracestate=message.tracestate,
         )
 
+    def first_entry(self, *, is_spread: bool = False) -> Entry:
+        """Return the entry with which the journal of this run begins."""
+        workflow = self.workflow
+        return Entry(
+            kind="spread" if is_spread else "run",
+            run=self.message.run,
+            version=workflow.version,
+            steps=tuple(workflow.steps),
+        )
+
+    def child_message(self) -> FlowMessage:
+        """Return the message of a job of this flow that runs apart while the journal has the other steps."""
+        kept = {name: run for name, run in self.message.kept.items() if name in self.workflow.steps}
+        version = self.workflow.version
+        return msgspec.structs.replace(self.message, version=version, mode="local", bare=True, kept=kept)
+
     def job_of(self, step: str) -> str:
-        """Return the id of the job that has a step's record: of this run, or of the run it was kept from."""
-        return member_id(self.flow_id, self.message.kept.get(step, self.message.run), step)
+        """Return the id of the job that has a step's record: of this run, or of the run it was kept from.
+
+        The items of a step that runs for each item of a list have the numbers from 1 on.
+        """
+        name, index = split_item(step)
+        return member_id(self.flow_id, self.message.run_of(step), name, index + 1)
 
     async def read_records(self, steps: Sequence[str]) -> tuple[dict[str, StepRecord], list[str]]:
         """Read the records of `steps`, the nearest first; return them, and the steps that were left out."""
+        if self.message.mode == "local":
+            records = await self.runtime.ask(self._read_recorded(steps))
+            return {step: records[step] for step in steps if step in records}, []
         most = MAX_RESULTS if len(self.workflow.steps) <= MAX_RESULTS else NEAR_RESULTS
         near = steps[:most]
-        records: dict[str, StepRecord] = {}
+        records = dict[str, StepRecord]()
         unloaded = list(steps[most:])
         outcomes = await self.runtime.ask(
             self.runtime.loader.load([self.job_of(earlier) for earlier in near])
@@ -176,6 +238,20 @@ class Flow:
                 records[step] = read_step(outcome.job, outcome.text)
         return records, unloaded
 
+    async def _read_recorded(self, steps: Sequence[str]) -> dict[str, StepRecord]:
+        """Return the records of steps, and of others, from what is kept here, or from the journal of the flow."""
+        loader, jobs = self.runtime.loader, {step: self.job_of(step) for step in steps}
+        kept = {step: text for step, job in jobs.items() if (text := loader.kept(job)) is not None}
+        if len(kept) == len(jobs):
+            return {step: read_step(jobs[step], text) for step, text in kept.items()}
+        entries = await read_journal(self.runtime.jobs, self.flow_id, {"journal": "1"})
+        history = read_graph(entries, self.message)
+        ended = {name: each.last for name, each in history.steps.items() if each.last.kind == "step"}
+        records = {name: record_of(entry) for name, entry in ended.items()}
+        for name, record in records.items():
+            loader.keep(self.job_of(name), encode_step(record))
+        return records
+
     def context(
         self,
         step: str,
@@ -186,6 +262,7 @@ class Flow:
         records: dict[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
+        tell: TellProgress | None = None,
     ) -> StepContext[Any]:
         """Make the context of one of the workflow's functions."""
         return StepContext(
@@ -200,6 +277,7 @@ class Flow:
             records=records,
             reach=reach,
             unloaded=unloaded,
+            tell=tell,
         )
 
     @property
@@ -258,9 +336,25 @@ class Flow:
 
     async def load_record(self, step: str) -> StepRecord | None:
         """Read the record of one step; None if the step did not complete."""
+        if self.message.mode == "local":
+            return (await self._read_recorded([step])).get(step)
         (outcome,) = await self.runtime.loader.load([self.job_of(step)])
         is_there = outcome.state == "completed" and outcome.text
         return read_step(outcome.job, outcome.text or "") if is_there else None
+
+    @property
+    def middleware(self) -> Sequence[FlowMiddleware]:
+        """The functions around each attempt."""
+        return self.runtime.middleware
+
+    @property
+    def remote(self) -> PooledSteps:
+        """Runs the functions of steps in their pools."""
+        return self.runtime.remote
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` in the worker's event loop and wait for it in the caller's thread."""
+        return run_blocking(self.runtime.loop, work, timeout)
 
     def _emits(self) -> Emits[Any]:
         """Return the object to emit with where the caller runs: plain functions run in threads."""

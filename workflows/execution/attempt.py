@@ -5,26 +5,40 @@ cancellation and returns; a function that ignores its cancellation is cancelled 
 then given up on. One rule differs: after a cut from outside (the flow was cancelled or timed out), a value
 that the function still returns counts, because its effect must be undone.
 
+The function has a task and a context of its own. It begins at once if the caller wants that (from Python 3.12 on; else with
+the next round of the event loop), so an attempt that waits for nothing takes no round of the event loop.
+
 What must always hold: `run` returns only after the function has ended or was given up on, so that no step is
-undone while it still runs; `run` never raises the function's error.
+undone while it still runs; `run` never raises the function's error; a timeout counts from the function's beginning.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import get_logger, mark_own
+from eventbus.lowlevel import clock, get_logger, mark_own
 
-__all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns"]
+__all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns", "begin_task"]
+
+R = TypeVar("R")
 
 PATIENCE = 1.0
 """Seconds after which a function that ignores its cancellation is cancelled again, then given up on."""
 
 _log = get_logger("workflows")
+
+
+def begin_task(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+    """Make a task of `work` and run it up to its first wait; before Python 3.12, or with a task factory, it runs later."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
 
 
 class StillRuns(Exception):
@@ -46,6 +60,8 @@ class Ended(msgspec.Struct, frozen=True):
 class Attempt:
     """One run of `call`. Await `run` only once."""
 
+    __slots__ = ("_call", "_is_cut", "_patience", "_timeout", "_waiter", "_what", "was_cancelled")
+
     def __init__(
         self,
         call: Callable[[], Awaitable[Any]],
@@ -59,34 +75,72 @@ class Attempt:
         self._what = what
         self._timeout = timeout
         self._patience = patience
-        self._cut = asyncio.Event()
+        self._is_cut = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.was_cancelled: bool = False
+        """Whether `run` was cancelled, and took that for a cut."""
 
     def cut(self) -> None:
         """Cancel the function from outside; if it returns a value nevertheless, that value counts."""
-        self._cut.set()
+        self._is_cut = True
+        self._wake()
 
-    async def run(self) -> Ended:
-        """Run the function to its end. Cancelling this call cancels the function and waits for its end."""
-        task = asyncio.create_task(_guarded(self._call))
-        cut = asyncio.create_task(self._cut.wait())
-        try:
-            await asyncio.wait({task, cut}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                await self._end(task)
-                if not self._cut.is_set():
-                    return Ended(error=self._late(task))
+    async def run(self, *, cut_on_cancel: bool = False, at_once: bool = True) -> Ended:
+        """Run the function to its end. Without `at_once` it begins with the next round of the event loop, after others.
+
+        Cancelling this call cancels the function and waits for its end. With `cut_on_cancel` it then counts as cut: this
+        call returns, and the caller must pass the cancellation on (`was_cancelled`).
+        """
+        if self._is_cut:
+            return Ended(is_cut=True)
+        loop = asyncio.get_running_loop()
+        began = clock.monotonic()
+        call = _guarded(self._call)
+        task = begin_task(call) if at_once else loop.create_task(call)
+        if task.done():
             return self._outcome(task)
+        self._waiter = loop.create_future()
+        task.add_done_callback(self._wake)
+        timer = None
+        if self._timeout is not None:
+            left = began + self._timeout - clock.monotonic()
+            timer = loop.call_later(max(0.0, left), self._wake)
+        try:
+            if not self._is_cut:
+                await self._waiter
         except asyncio.CancelledError:
-            await self._end(task)  # otherwise the function would run on after its attempt
-            raise
+            if not cut_on_cancel:
+                await self._end(task)  # otherwise the function would run on after its attempt
+                raise
+            self._is_cut = self.was_cancelled = True
         finally:
-            cut.cancel()
+            if timer is not None:
+                timer.cancel()
+        if not task.done():
+            await self._end(task, stays=cut_on_cancel)
+            if not self._is_cut:
+                return Ended(error=self._late(task))
+        return self._outcome(task)
 
-    async def _end(self, task: asyncio.Task[Ended]) -> None:
-        """Cancel the function, once more after `patience` seconds, then give up."""
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _end(self, task: asyncio.Task[Ended], *, stays: bool = False) -> None:
+        """Cancel the function, once more after `patience` seconds, then give up.
+
+        `stays` waits for that although this call is cancelled, too.
+        """
         for _ in range(2):
             task.cancel()
-            await asyncio.wait({task}, timeout=self._patience)
+            end = clock.monotonic() + self._patience
+            while not task.done() and (left := end - clock.monotonic()) > 0:
+                try:
+                    await asyncio.wait({task}, timeout=left)
+                except asyncio.CancelledError:
+                    if not stays:
+                        raise
+                    self._is_cut = self.was_cancelled = True
             if task.done():
                 return
         _log.error("function ignores its cancellation, given up on", what=self._what)
@@ -95,7 +149,7 @@ class Attempt:
         ended = None if not task.done() or task.cancelled() else task.result()
         if ended is None:
             ended = Ended(error=asyncio.CancelledError("it cancelled itself"))
-        if self._cut.is_set() and ended.error is not None:
+        if self._is_cut and ended.error is not None:
             is_lost = not task.done() or isinstance(ended.error, StillRuns)
             return Ended(is_cut=True, is_lost=is_lost)
         return ended

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import anyio.to_thread
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import Emits
+from eventbus.lowlevel import Emits, run_blocking, running_loop
+from workflows.definition.middleware import FlowMiddleware
 from workflows.execution.attempt import StillRuns
 from workflows.records.records import StepRecord
 
 __all__ = ["Environment", "InlineTools", "in_thread", "is_in_loop"]
 
+T = TypeVar("T")
+
 
 def is_in_loop() -> bool:
     """Tell whether the caller runs in an event loop; the plain functions of users run in threads."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return running_loop() is not None
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:
@@ -57,21 +56,30 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     `provider` is a started EventProvider, or an object with the same methods to emit; None if there is none.
     `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop.
+    `middleware` is around each attempt.
     """
 
     provider: Any = None
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
     call_sync: Callable[[Callable[[], Any]], Awaitable[Any]] = in_thread
     traceparent: str = ""
+    middleware: Sequence[FlowMiddleware] = ()
 
 
 class InlineTools:
     """The FlowTools of an inline flow: it emits with the provider, and reads records from memory."""
 
-    def __init__(self, provider: Any, records: Mapping[str, StepRecord]) -> None:
+    def __init__(
+        self,
+        provider: Any,
+        records: Mapping[str, StepRecord],
+        middleware: Sequence[FlowMiddleware] = (),
+    ) -> None:
         """Use `provider`; if it is None, a step that needs it fails with UsageError."""
         self._provider = provider
         self._records = records
+        self.middleware: Sequence[FlowMiddleware] = middleware
+        self._loop = running_loop()
 
     def emit(self, event: Any, payload: Any = None, **options: Any) -> Any:
         """Emit with the provider."""
@@ -92,6 +100,17 @@ class InlineTools:
     async def load_record(self, step: str) -> StepRecord | None:
         """Return the record of a step; None if the step did not complete."""
         return self._records.get(step)
+
+    @property
+    def remote(self) -> None:
+        """None: inline flows run all plain functions in threads."""
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` in the event loop of the flow and wait for it in the caller's thread."""
+        if self._loop is None:
+            work.close()
+            raise UsageError("this context was made outside of an event loop, so nothing can run its calls")
+        return run_blocking(self._loop, work, timeout)
 
     def _voice(self, what: str) -> Emits[Any]:
         """Return the object to emit with: the provider, or in a thread its `sync` part if it has one."""

@@ -28,7 +28,7 @@ async def run_completed(workflow: Workflow[Any, Any], ctx: StepContext[Any], cal
     """
     hook, value = workflow.completed_hook, None
     if hook is not None:
-        value = await call(hook.function, ctx, is_async=hook.is_async, call_sync=call_sync)
+        value = await call(hook.function, ctx, is_async=hook.is_async, call_sync=call_sync, kind="completed")
     return codecs_of(ctx).output.encode(value).decode()
 
 
@@ -40,7 +40,7 @@ async def run_failed(
     if hook is None:
         return
     attempt = Attempt(
-        lambda: call(hook.function, ctx, error, is_async=hook.is_async, call_sync=call_sync),
+        lambda: call(hook.function, ctx, error, is_async=hook.is_async, call_sync=call_sync, kind="failed"),
         what=f"the failed hook of workflow {workflow.name!r}",
         timeout=None,
     )

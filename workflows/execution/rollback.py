@@ -1,6 +1,6 @@
 """The saga: it runs the rollbacks of a stopped flow's completed steps, in reverse order, durably.
 
-Distributed and inline flows share it. Not here: the list of rollbacks and its order (`distributed.undo_plan`,
+Distributed and inline flows share it. Not here: the list of rollbacks and its order (`distributed.undo.spread_undo`, `distributed.undo.local_undo`,
 `inline.flow`), and storing the checkpoints (`save`).
 
 What must always hold:
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from eventbus import Retry
 from eventbus.lowlevel import describe, get_logger, log_failure
 from workflows.definition.context import StepContext, codecs_of
 from workflows.definition.step import Step
@@ -28,7 +29,7 @@ from workflows.execution.attempt import Attempt, Ended
 from workflows.execution.step_runner import CallSync, call, judge
 from workflows.records.records import StepRecord
 
-__all__ = ["RollbackResult", "Saga", "Undo", "failures_of", "verdict_on"]
+__all__ = ["RollbackResult", "Saga", "Undo", "Undoable", "failures_of", "verdict_on"]
 
 _log = get_logger("workflows")
 
@@ -39,8 +40,44 @@ MakeContext: TypeAlias = Callable[[int], StepContext[Any]]
 """Returns the context of attempt number n of a rollback."""
 
 
+class Undoable(Protocol):
+    """One rollback to run, of a step of whatever kind of workflow."""
+
+    @property
+    def path(self) -> str:
+        """The name of the step, in reports and errors."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """The name of the workflow."""
+        ...
+
+    @property
+    def rule(self) -> Retry:
+        """The retry rule of the rollback."""
+        ...
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that one attempt may take; None for no limit."""
+        ...
+
+    @property
+    def errors(self) -> Sequence[type[Exception]]:
+        """The declared errors of the workflow."""
+        ...
+
+    async def perform(self, number: int, call_sync: CallSync) -> None:
+        """Make attempt number `number`. Raises what the rollback raises."""
+        ...
+
+
+U = TypeVar("U", bound=Undoable)
+
+
 class Undo(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollback to run. `path` is the step's name, or `outer/inner` for a sub-workflow's step.
+    """The rollback of a step of a graph. `path` is the step's name, or `outer/inner` for a sub-workflow's step.
 
     `record` is the record of the step. It is None if the step did not complete, or if that is unknown; the
     rollback then gets None as the result. `ctx` makes the context of each attempt.
@@ -52,20 +89,51 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
     record: StepRecord | None
     ctx: MakeContext
 
+    @property
+    def owner(self) -> str:
+        """The name of the workflow."""
+        return self.workflow.name
 
-class Saga:
+    @property
+    def rule(self) -> Retry:
+        """The retry rule of the rollback: its own, or else the workflow's."""
+        return self.step.undo_retry or self.workflow.retry
+
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that one attempt may take; None for no limit."""
+        return self.step.undo_timeout
+
+    @property
+    def errors(self) -> Sequence[type[Exception]]:
+        """The declared errors of the workflow."""
+        return self.workflow.errors
+
+    async def perform(self, number: int, call_sync: CallSync) -> None:
+        """Call the rollback with the result of its step. Raises what it raises, and PayloadError."""
+        step, ctx, record = self.step, self.ctx(number), self.record
+        result = (
+            codecs_of(ctx).result(step.name).decode(memoryview(record.result))
+            if record is not None and record.has_result
+            else None
+        )
+        assert step.undo is not None, "only steps with a rollback are listed"  # noqa: S101
+        await call(step.undo, ctx, result, is_async=step.undo_is_async, call_sync=call_sync, kind="rollback")
+
+
+class Saga(Generic[U]):
     """Runs a list of rollbacks. Await `run` only once."""
 
     def __init__(
         self,
-        undos: Sequence[Undo],
+        undos: Sequence[U],
         *,
         flow_id: str,
         call_sync: CallSync,
         sleep: Callable[[float], Awaitable[Any]],
         save: Callable[[str, str], Awaitable[Any]] | None = None,
         done: Mapping[str, str] | None = None,
-        around: Callable[[Undo, int], AbstractContextManager[str]] | None = None,
+        around: Callable[[U, int], AbstractContextManager[str]] | None = None,
         facts: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare the rollbacks `undos`, without those in `done`: outcomes that were saved before, by path.
@@ -102,9 +170,9 @@ class Saga:
             _log.info("rollback ended", flow_id=self._flow_id, succeeded=succeeded, failed=failed)
         return outcomes
 
-    async def _run(self, undo: Undo) -> str:
+    async def _run(self, undo: U) -> str:
         """Run one rollback with its retries; return the record of its last error, empty on success."""
-        rule = undo.step.undo_retry or undo.workflow.retry
+        rule = undo.rule
         attempts = 0
         while True:
             ended = await self._attempt(undo, attempts + 1)
@@ -112,15 +180,15 @@ class Saga:
                 return ""
             attempts += 1
             delay, error = judge(rule, attempts, ended.error)
-            failure = describe(error, attempts=attempts, declared=undo.workflow.errors)
+            failure = describe(error, attempts=attempts, declared=undo.errors)
             self._tell(undo, failure, attempt=attempts, attempts=rule.attempts, delay=delay)
             if delay is None:
                 return failure
             await self._sleep(delay)
 
-    def _tell(self, undo: Undo, failure: str, *, attempt: int, attempts: int, delay: float | None) -> None:
+    def _tell(self, undo: U, failure: str, *, attempt: int, attempts: int, delay: float | None) -> None:
         """Log a failed attempt; a declared error too, because a rollback has no caller to answer."""
-        facts = {"workflow": undo.workflow.name, "flow_id": self._flow_id, "step": undo.path}
+        facts = {"workflow": undo.owner, "flow_id": self._flow_id, "step": undo.path}
         log_failure(
             _log,
             "rollback failed" if delay is None else "rollback failed, trying again",
@@ -129,25 +197,17 @@ class Saga:
             retry_in=delay,
         )
 
-    async def _attempt(self, undo: Undo, number: int) -> Ended:
+    async def _attempt(self, undo: U, number: int) -> Ended:
         attempt = Attempt(
             lambda: self._call(undo, number),
             what=f"the rollback of step {undo.path!r}",
-            timeout=undo.step.undo_timeout,
+            timeout=undo.timeout,
         )
         return await attempt.run()
 
-    async def _call(self, undo: Undo, number: int) -> None:
+    async def _call(self, undo: U, number: int) -> None:
         with self._around(undo, number) if self._around is not None else nullcontext(""):
-            await self._undo(undo, number)
-
-    async def _undo(self, undo: Undo, number: int) -> None:
-        step, ctx, record = undo.step, undo.ctx(number), undo.record
-        result = (
-            None if record is None else codecs_of(ctx).result(step.name).decode(memoryview(record.result))
-        )
-        assert step.undo is not None, "only steps with a rollback are listed"  # noqa: S101
-        await call(step.undo, ctx, result, is_async=step.undo_is_async, call_sync=self._call_sync)
+            await undo.perform(number, self._call_sync)
 
 
 def failures_of(outcomes: Sequence[RollbackResult]) -> list[RollbackResult]:

@@ -17,7 +17,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from eventbus.lowlevel import Ambient, message_attributes, receive_span, traceparent_of, tracer
 
-__all__ = ["flow_attributes", "start_context", "work_span"]
+__all__ = ["flow_attributes", "start_context", "traceparent_around", "work_span"]
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -85,6 +85,11 @@ def work_span(
         active, name, attributes, traceparent=traceparent, tracestate=tracestate, links=linked
     ) as span:
         yield traceparent_of(span)
+
+
+def traceparent_around(otherwise: str) -> str:
+    """Return the `traceparent` of the span around the caller; `otherwise` if there is none."""
+    return otherwise if tracer() is None else traceparent_of(trace.get_current_span()) or otherwise
 
 
 def _link(traceparent: str) -> trace.Link | None:

@@ -11,42 +11,160 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from eventbus import Retry
-from eventbus.lowlevel import LONGEST, Ambient, current, enter, fact, hide_frames, is_final, with_facts
+from eventbus import PayloadError, Retry
+from eventbus.lowlevel import (
+    LONGEST,
+    Ambient,
+    current,
+    describe,
+    enter,
+    fact,
+    get_logger,
+    hide_frames,
+    is_final,
+    log_failure,
+    with_facts,
+)
 from workflows import errors
-from workflows.definition.context import StepContext, codecs_of, log_facts
+from workflows.definition.checks.declared_errors import is_last, mark_last
+from workflows.definition.context import (
+    RemoteSteps,
+    StepContext,
+    attempt_of,
+    codecs_of,
+    data_of,
+    log_facts,
+    middleware_of,
+    remote_of,
+    without_results,
+)
+from workflows.definition.each import EachStep, read_items
+from workflows.definition.hooks import HookName
+from workflows.definition.middleware import AttemptKind, through
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
-from workflows.records.records import StepRecord, encode_step
+from workflows.execution.environment import in_thread
+from workflows.records.records import StepRecord
 
 __all__ = ["CallSync", "ask", "call", "decide", "is_wanted", "judge", "rule_of", "run_step"]
 
 CallSync: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a plain function in a thread, in a copy of the caller's context."""
 
+
+class Answering(Protocol):
+    """A workflow of any kind, as far as it says which errors are answers."""
+
+    def is_answer(self, error: BaseException) -> bool:
+        """Tell whether `error` is a declared error that is not retried."""
+        ...
+
+
 _ONCE = Retry(attempts=1)
+
+_log = get_logger("workflows")
 
 hide_frames(errors.__file__)  # leaves the frames of this package out of the tracebacks that users get
 JOB_ID, ATTEMPT, CORRELATION_ID, TRACE_ID = map(fact, ("job_id", "attempt", "correlation_id", "trace_id"))
 WORKFLOW, FLOW_ID, STEP = map(fact, ("workflow", "flow_id", "step"))
 
 
-async def run_step(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallSync) -> str:
-    """Run a step that is not a sub-workflow once, and return its record as JSON text.
+async def run_step(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallSync) -> StepRecord:
+    """Run a step that is not a sub-workflow once, with the hooks around it, and return its record.
 
     If its condition is false, the step is recorded as skipped and its function is not called. Raises the
     errors of the condition and the function, and PayloadError for a result that does not fit the declared
     type.
     """
-    if not await is_wanted(step, ctx):
-        return encode_step(StepRecord(skipped=True, traceparent=ctx.traceparent))
-    value = await call(step.function, ctx, is_async=step.is_async, call_sync=call_sync)
+    try:
+        if "data" in codecs_of(ctx).workflow.hooks:
+            await _make_data(ctx, call_sync)
+        return await _run_hooked(step, ctx, call_sync)
+    except Exception as error:
+        if await _is_final(error, ctx, call_sync):
+            mark_last(error)
+        raise
+
+
+async def _run_hooked(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallSync) -> StepRecord:
+    if step.when is not None and not await is_wanted(step, ctx):
+        return StepRecord(skipped=True, traceparent=ctx.traceparent)
+    if step.pause is not None:  # only its condition is asked here
+        return StepRecord(traceparent=ctx.traceparent)
+    if isinstance(step, EachStep):  # its items are steps of their own
+        return await _list_items(step, ctx)
+    hooks = codecs_of(ctx).workflow.hooks
+    if "before_each" in hooks:
+        await _call_hook("before_each", ctx, call_sync=call_sync)
+    remote = None if step.pool is None or step.pool == "thread" else remote_of(ctx)
+    run_sync = call_sync if remote is None else _in_pool(remote, step, ctx)
+    value = await call(step.function, ctx, is_async=step.is_async, call_sync=run_sync)
+    if "after_each" in hooks:
+        await _call_hook("after_each", ctx, value, call_sync=call_sync)
     result = codecs_of(ctx).result(step.name).encode(value)
-    return encode_step(StepRecord(result=msgspec.Raw(result), traceparent=ctx.traceparent))
+    return StepRecord(result=msgspec.Raw(result), traceparent=ctx.traceparent)
+
+
+async def _list_items(step: EachStep[Any, Any], ctx: StepContext[Any]) -> StepRecord:
+    over = step.over
+    given = await ask(over, ctx) if callable(over) else None  # its own errors are tried again
+    try:
+        value = given if callable(over) else _list_of(step, over, ctx)
+        items = read_items(step, value, ctx)
+    except PayloadError as error:
+        mark_last(error)  # the next attempt would get the same list
+        raise
+    return StepRecord(result=msgspec.Raw(items), traceparent=ctx.traceparent)
+
+
+def _list_of(step: EachStep[Any, Any], over: str, ctx: StepContext[Any]) -> Any:
+    try:
+        return ctx.result(over)
+    except (errors.StepSkipped, errors.StepFailed) as error:
+        raise PayloadError(
+            f"{step.where} runs over step {over!r}, which has no list: {error}; to run over another list then, use "
+            f"`over=lambda ctx: ctx.result({over!r}, default=[])`"
+        ) from error
+
+
+def _in_pool(remote: RemoteSteps, step: Step[Any, Any], ctx: StepContext[Any]) -> CallSync:
+    async def run(call: Callable[[], Any]) -> Any:
+        return await remote.run(step, ctx, call)
+
+    return run
+
+
+async def _call_hook(name: HookName, ctx: StepContext[Any], *arguments: Any, call_sync: CallSync) -> Any:
+    hook = codecs_of(ctx).workflow.hooks.get(name)
+    if hook is None:
+        return None
+    return await _call(hook.function, ctx, *arguments, is_async=hook.is_async, call_sync=call_sync)
+
+
+async def _is_final(error: Exception, ctx: StepContext[Any], call_sync: CallSync) -> bool:
+    """Ask the `on_error` hook whether an error is final. Its own error is logged, and changes nothing."""
+    try:
+        return await _call_hook("on_error", ctx, error, call_sync=call_sync) is False
+    except Exception as own:  # noqa: BLE001  (the error of the step must reach its record)
+        log_failure(_log, "on_error hook raised", describe(own, attempts=1), log_facts(ctx))
+        return False
+
+
+async def _make_data(ctx: StepContext[Any], call_sync: CallSync) -> None:
+    """Make the data that the functions of the flow share, unless this activation has it. Raises what its function raises."""
+    hook, data = codecs_of(ctx).workflow.hooks.get("data"), data_of(ctx)
+    if hook is None or data.has_value:
+        return
+    async with data.lock:  # two steps may begin at a time
+        if not data.has_value:
+            data.value = await _call(
+                hook.function, without_results(ctx), is_async=hook.is_async, call_sync=call_sync
+            )
+            data.has_value = True
 
 
 async def is_wanted(step: Step[Any, Any], ctx: StepContext[Any]) -> bool:
@@ -58,6 +176,7 @@ async def is_wanted(step: Step[Any, Any], ctx: StepContext[Any]) -> bool:
 
 async def ask(function: Callable[..., Any], ctx: StepContext[Any]) -> Any:
     """Call a plain or async function without side effects, such as a condition, in the event loop."""
+    await _make_data(ctx, in_thread)
     with Surrounded(ctx):
         answer = function(ctx)
         return await answer if inspect.isawaitable(answer) else answer
@@ -69,8 +188,32 @@ async def call(
     *arguments: Any,
     is_async: bool,
     call_sync: CallSync,
+    kind: AttemptKind = "step",
 ) -> Any:
-    """Call a user's function with its context and `arguments`; a plain function runs in a thread."""
+    """Call a user's function with its context and `arguments`, through the middleware; a plain one runs in a thread.
+
+    The middleware gets the last argument, or for want of one the input of the flow.
+    """
+    if "data" in codecs_of(ctx).workflow.hooks:
+        await _make_data(ctx, call_sync)
+
+    middleware = middleware_of(ctx)
+    if not middleware:
+        return await _call(function, ctx, *arguments, is_async=is_async, call_sync=call_sync)
+
+    async def go_on() -> Any:
+        if is_async:
+            return await function(ctx, *arguments)
+        return await call_sync(lambda: function(ctx, *arguments))
+
+    with Surrounded(ctx):
+        return await through(middleware, attempt_of(ctx, kind), (ctx.input, *arguments)[-1], go_on)
+
+
+async def _call(
+    function: Callable[..., Any], ctx: StepContext[Any], *arguments: Any, is_async: bool, call_sync: CallSync
+) -> Any:
+    """Call a function without the middleware."""
     with Surrounded(ctx):
         if is_async:
             return await function(ctx, *arguments)
@@ -113,7 +256,7 @@ def rule_of(workflow: Workflow[Any, Any], step: Step[Any, Any]) -> Retry:
 
 
 def decide(
-    rule: Retry, attempts: int, error: BaseException, workflow: Workflow[Any, Any] | None = None
+    rule: Retry, attempts: int, error: BaseException, workflow: Answering | None = None
 ) -> float | None:
     """Return the seconds to wait before the next attempt; None if the error is final.
 
@@ -121,13 +264,14 @@ def decide(
     `workflow` are final, except those in its `retry_on`; `workflow` is None for rollbacks, which have no
     caller to answer. Raises the error of a custom retry strategy; that error is then the final one.
     """
-    if is_final(error) or attempts >= rule.attempts or (workflow is not None and workflow.is_answer(error)):
+    is_end = is_final(error) or is_last(error) or attempts >= rule.attempts
+    if is_end or (workflow is not None and workflow.is_answer(error)):
         return None
     return min(rule.delay_after(attempts, error), LONGEST)
 
 
 def judge(
-    rule: Retry, attempts: int, error: BaseException, workflow: Workflow[Any, Any] | None = None
+    rule: Retry, attempts: int, error: BaseException, workflow: Answering | None = None
 ) -> tuple[float | None, BaseException]:
     """Decide as `decide` does; return also the error that counts: the retry strategy's own if it raised."""
     try:

@@ -19,35 +19,39 @@ What must always hold, as in a distributed flow:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from eventbus import UsageError
 from eventbus.lowlevel import describe
+from workflows.definition.checks.nesting import start_id
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext
-from workflows.definition.nesting import start_id
+from workflows.definition.context import FlowData, FlowFacts, StepContext, TellProgress
+from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import COMPLETED, Rollback
-from workflows.execution.attempt import Attempt, Ended
 from workflows.execution.environment import Environment, InlineTools
+from workflows.execution.graph_run import GraphRun
 from workflows.execution.hook_runner import run_completed, run_failed
+from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.rollback import RollbackResult, Saga, Undo, failures_of, verdict_on
+from workflows.execution.signal_desk import SignalDesk
+from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import ask, is_wanted, judge, rule_of, run_step
-from workflows.inline.step import InlineStep
-from workflows.records.ids import member_id
+from workflows.inline.inbox import InlineInbox
+from workflows.records.ids import member_id, split_item
 from workflows.records.records import (
     Cause,
     StepRecord,
-    decode_step,
     describe_flow,
     error_text,
     read_flow,
     revive_flow,
 )
-from workflows.records.report import FlowReport, FlowState, RollbackReport
+from workflows.records.report import FlowReport, FlowState, RollbackReport, nested_progress
 
 __all__ = ["InlineFlow", "Stop"]
 
@@ -64,7 +68,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InlineFlow:
-    """One inline flow: await `settle` once, then call `outcome`."""
+    """One inline flow: await `settle` once, then call `outcome`. It is the driver of its own steps."""
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class InlineFlow:
         environment: Environment,
         *,
         timeout: float | None,
+        inbox: InlineInbox,
     ) -> None:
         """Prepare the flow: `input` is JSON that fits the workflow's type, `timeout` is in seconds."""
         self.workflow = workflow
@@ -81,24 +86,17 @@ class InlineFlow:
         self.facts = facts
         self.state: FlowState = "pending"
         self.rollback: Rollback = "none"
-        self.records: dict[str, StepRecord] = {}
         self.outcomes: list[RollbackResult] = []
         self.stop_mark: Stop | None = None
+        self.rollback_errors: list[RollbackResult] = []
+        self.inbox = inbox
+        self._graph = GraphRun(workflow, self, desk=SignalDesk(inbox))
+        self._nested: dict[str, InlineFlow] = {}
+        self._progress = ProgressNotes()
         self._input = input
         self._around = environment
-        self.rollback_errors: list[RollbackResult] = []
-        self._tools = InlineTools(environment.provider, self.records)
+        self._tools = InlineTools(environment.provider, self._graph.records, environment.middleware)
         self._timeout = timeout
-        self._members = {
-            node.step: InlineStep(workflow.steps[node.step], node.needs) for node in workflow.plan.nodes
-        }
-        self._followers: dict[str, list[InlineStep]] = {}
-        for member in self._members.values():
-            for need in member.needs:
-                self._followers.setdefault(need, []).append(member)
-        self._ended: list[InlineStep] = []
-        self._pauses: set[asyncio.Future[Any]] = set()
-        self._attempts: set[Attempt] = set()
         self._output = ""
         self._failure = ""
 
@@ -110,7 +108,9 @@ class InlineFlow:
         try:
             if self.stop_mark is None:
                 self.state = "running"
-                await self._run_steps()
+                await self._graph.run()
+            if self.stop_mark is None:
+                self._check_signals()
             if self.stop_mark is None:
                 await self._complete()
             if self.stop_mark is not None:
@@ -118,6 +118,16 @@ class InlineFlow:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _check_signals(self) -> None:
+        """Raise UsageError if a step waits for a signal that nobody can send."""
+        for run in self._graph.sleeping:
+            pause = run.step.pause
+            raise UsageError(
+                f"{run.step.where} waits for signal {pause.name if pause is not None else ''!r}, which does not come to "
+                f"flow {self.facts.flow_id}; give it: run_inline(..., signals=[(signal, payload)]), or to the flow of a "
+                "sub-workflow none can be given: run that workflow alone"
+            )
 
     @property
     def output(self) -> str:
@@ -147,104 +157,111 @@ class InlineFlow:
             return False
         is_first = self.stop_mark is None
         self.stop_mark = self.stop_mark or stop
-        for pause in self._pauses:
-            pause.cancel()
-        for member in self._members.values():
-            if member.state == "waiting":
-                member.state = "cancelled"
-            if member.nested is not None:
-                reason = stop.reason or f"flow {self.facts.flow_id} stopped"
-                member.nested.stop(Stop(cause="cancelled", reason=reason, is_cut=stop.is_cut))
+        self._graph.halt()
+        for run in self._graph.steps.values():
+            if run.state == "waiting":
+                run.state = "cancelled"
+        reason = stop.reason or f"flow {self.facts.flow_id} stopped"
+        for nested in self._nested.values():
+            nested.stop(Stop(cause="cancelled", reason=reason, is_cut=stop.is_cut))
         if stop.is_cut:
-            for attempt in self._attempts:
-                attempt.cut()
+            self._graph.cut()
         return is_first
+
+    @property
+    def shown_state(self) -> FlowState:
+        """The state for reports: a flow that stops is rolling back, also while its last steps end."""
+        return "rolling_back" if self.state == "running" and self.stop_mark is not None else self.state
 
     def report(self) -> FlowReport:
         """Return the report of the flow so far."""
         return FlowReport(
             flow_id=self.facts.flow_id,
             workflow=self.workflow.name,
-            state=self.state,
+            state=self.shown_state,
             rollback=self.rollback,
-            steps={name: member.report(self.codecs) for name, member in self._members.items()},
-            order=[member.step.name for member in self._ended if member.state == "completed"],
+            steps={
+                name: run.report(self.codecs, progress=self._progress_of(name))
+                for name, run in self._graph.steps.items()
+            },
+            order=[
+                run.step.name for run in self._graph.ended if run.state == "completed" and run.owner is None
+            ],
             rollbacks=[
                 RollbackReport(step=path, error=error_text(failure)) for path, failure in self.outcomes
             ],
         )
 
-    # The steps.
+    def _progress_of(self, step: str) -> Any:
+        nested = self._nested.get(step)
+        return self._progress.read(step) if nested is None else nested_progress(nested.report())
 
-    async def _run_steps(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            self._start_ready(group, self._members.values())
+    # The steps: the methods of a StepDriver.
 
-    def _start_ready(self, group: asyncio.TaskGroup, members: Iterable[InlineStep]) -> None:
-        for member in members:
-            if member.state == "waiting" and all(need in self.records for need in member.needs):
-                member.state = "active"  # before its task runs, so that no other step starts it too
-                group.create_task(self._work(member, group))
+    async def attempt(self, run: StepRun) -> StepRecord:
+        """Run the function of a step."""
+        tell = self._progress.begin(run.step.name)
+        try:
+            return await run_step(run.step, self._step_context(run, tell), self._around.call_sync)
+        finally:
+            self._progress.end(tell)
 
-    async def _work(self, member: InlineStep, group: asyncio.TaskGroup) -> None:
-        """Run one step until it completed, failed for good, or was ended by its flow's stop."""
-        if member.step.workflow is None:
-            await self._work_plain(member)
-        else:
-            await self._work_nested(member, member.step.workflow)
-        name = member.step.name
-        self._ended.append(member)
-        if member.record is not None:
-            self.records[name] = member.record  # before its followers start, because they read it
-            self._start_ready(group, self._followers.get(name, ()))
-        elif member.state == "failed":
-            job = self._job_of(member)
-            self.stop(Stop(cause="failed", step=name, failure=member.failure, job=job, is_cut=False))
+    async def record(self, run: StepRun) -> None:
+        """Stop the flow if the step has failed; nothing is kept."""
+        if run.state == "failed" and run.record is None:
+            name, job = run.step.name, self._job_of(run)
+            self.stop(Stop(cause="failed", step=name, failure=run.failure, job=job, is_cut=False))
 
-    async def _work_plain(self, member: InlineStep) -> None:
-        rule = rule_of(self.workflow, member.step)
-        while self.stop_mark is None:
-            member.start()
-            ended = await self._run(
-                partial(self._call_step, member), what=member.step.where, limit=member.step.timeout
-            )
-            if ended.is_cut:
-                member.end_cut(is_lost=ended.is_lost)
-                return
-            if ended.error is None:
-                member.complete(decode_step(ended.value))
-                return
-            delay = member.fail(rule, ended.error, self.workflow)
-            if delay is None or self.stop_mark is not None:
-                return
-            member.state = "delayed"
-            await self._pause(delay)
-        member.state = "cancelled"
+    async def sleep(self, delay: float) -> None:
+        """Wait as the caller of the flow wants it."""
+        await self._around.sleep(delay)
 
-    async def _call_step(self, member: InlineStep) -> str:
-        return await run_step(member.step, self._step_context(member), self._around.call_sync)
+    def holds(self, delay: float) -> bool:  # noqa: ARG002
+        """Return True, because nobody else would go on with the flow."""
+        return True
 
-    async def _work_nested(self, member: InlineStep, inner: Workflow[Any, Any]) -> None:
+    def enter(self, run: StepRun) -> bool:  # noqa: ARG002
+        """Return True: the steps of inline flows are not limited."""
+        return True
+
+    async def wait_slot(self, run: StepRun) -> None:
+        """Return at once, for the same reason."""
+
+    def leave(self, run: StepRun) -> None:
+        """Do nothing, for the same reason."""
+
+    def may_start(self) -> bool:
+        """Tell whether the flow goes on."""
+        return self.stop_mark is None
+
+    def runs_apart(self, step: Step[Any, Any]) -> bool:
+        """Tell whether the step is a sub-workflow."""
+        return step.workflow is not None
+
+    async def run_apart(self, run: StepRun) -> None:
         """Run a sub-workflow as a step, once, because its own steps have their attempts."""
+        inner = run.step.workflow
+        assert inner is not None  # noqa: S101  (the caller's condition)
         if self.stop_mark is not None:
-            member.end_cut(is_lost=False)
+            run.state = "cancelled"
             return
-        ended = await self._run(
-            partial(self._nested_input, member, inner), what=member.step.where, limit=member.step.timeout
+        run.start()
+        ended = await self._graph.attempt(
+            partial(self._nested_input, run, inner), what=run.step.where, limit=run.step.timeout
         )
         if ended.is_cut or (self.stop_mark is not None and ended.error is None):
-            member.end_cut(is_lost=ended.is_lost)
+            run.end_cut(is_lost=ended.is_lost)
         elif ended.error is not None:
-            member.fail(rule_of(self.workflow, member.step), ended.error, self.workflow)
+            run.fail(rule_of(self.workflow, run.step), ended.error, self.workflow)
         elif ended.value is None:
-            member.complete(StepRecord(skipped=True))
+            run.complete(StepRecord(skipped=True))
         else:
-            await self._run_nested(member, inner, ended.value)
+            await self._run_nested(run, inner, ended.value)
 
-    async def _nested_input(self, member: InlineStep, inner: Workflow[Any, Any]) -> bytes | None:
+    async def _nested_input(self, run: StepRun, inner: Workflow[Any, Any]) -> bytes | None:
         """Return the input of a sub-workflow; None if the step is skipped."""
-        start_id(self._job_of(member), inner)  # raises if workflows nest too deep
-        context, step = self._step_context(member), member.step
+        start_id(self._job_of(run), inner)  # raises if workflows nest too deep
+        context, step = self._step_context(run), run.step
         if not await is_wanted(step, context):
             return None
         if step.input is not None:
@@ -252,40 +269,27 @@ class InlineFlow:
         Codecs(inner).input.decode(self._input)  # raises PayloadError if it does not fit
         return self._input
 
-    async def _run_nested(self, member: InlineStep, inner: Workflow[Any, Any], given: bytes) -> None:
-        flow_id = start_id(self._job_of(member), inner)
-        facts = msgspec.structs.replace(self.facts, flow_id=flow_id, run=1)
-        member.nested = nested = InlineFlow(inner, given, facts, self._around, timeout=inner.timeout)
+    async def _run_nested(self, run: StepRun, inner: Workflow[Any, Any], given: bytes) -> None:
+        facts = msgspec.structs.replace(
+            self.facts, flow_id=start_id(self._job_of(run), inner), run=1, data=FlowData()
+        )
+        nested = InlineFlow(
+            inner,
+            given,
+            facts,
+            self._around,
+            timeout=inner.timeout,
+            inbox=InlineInbox(is_open=False),
+        )
+        self._nested[run.step.name] = nested
         await nested.settle()
         if nested.state == "completed":
-            member.complete(StepRecord(result=msgspec.Raw(nested.output.encode())))
+            run.complete(StepRecord(result=msgspec.Raw(nested.output.encode())))
         elif self.stop_mark is not None and nested.state == "cancelled":
-            member.end_cut(is_lost=False)
+            run.end_cut(is_lost=False)
         else:
-            member.fail_with(nested.failure)
-
-    async def _run(
-        self, call: Callable[[], Awaitable[Any]], *, what: str, limit: float | None = None
-    ) -> Ended:
-        """Run one attempt of at most `limit` seconds; a stop may cut it."""
-        attempt = Attempt(call, what=what, timeout=limit)
-        self._attempts.add(attempt)
-        try:
-            return await attempt.run()
-        finally:
-            self._attempts.discard(attempt)
-
-    async def _pause(self, delay: float) -> None:
-        """Wait before the next attempt; a stop ends the wait."""
-        pause = asyncio.ensure_future(self._around.sleep(delay))
-        self._pauses.add(pause)
-        try:
-            await asyncio.wait({pause})
-        finally:
-            self._pauses.discard(pause)
-            pause.cancel()
-        if not pause.cancelled():
-            pause.result()  # raises the error of a `sleep` that a user supplied
+            run.fail_with(nested.failure)
+        run.inherited = nested.rollback_errors
 
     # The end.
 
@@ -293,7 +297,10 @@ class InlineFlow:
         """Run the `completed` hook, which makes the output; its final error stops the flow."""
         attempts = 0
         while self.stop_mark is None:
-            ended = await self._run(partial(self._call_completed, attempts + 1), what="the completed hook")
+            call = partial(self._call_completed, attempts + 1)
+            ended = await self._graph.attempt(call, what="the completed hook")
+            if ended.is_cut and self.stop_mark is None:
+                raise asyncio.CancelledError
             if self.stop_mark is not None:
                 return  # the flow was stopped meanwhile, so the hook's output does not count
             if ended.error is None:
@@ -306,7 +313,7 @@ class InlineFlow:
                 failure = describe(error, attempts=attempts, declared=self.workflow.errors)
                 self.stop(Stop(cause="failed", step=COMPLETED, failure=failure, job=self.facts.flow_id))
                 return
-            await self._pause(delay)
+            await self._graph.pause(delay)
 
     async def _call_completed(self, attempt: int) -> str:
         return await run_completed(self.workflow, self._hook_context(attempt), self._around.call_sync)
@@ -322,7 +329,7 @@ class InlineFlow:
             facts={"correlation_id": self.facts.correlation_id},
         )
         self.outcomes = await saga.run()
-        inherited = [failure for member in self._ended for failure in member.rollback_failures()]
+        inherited = [failure for run in self._graph.ended for failure in run.rollback_failures()]
         self.rollback_errors = failures_of([*inherited, *self.outcomes])
         self.rollback = verdict_on([*inherited, *self.outcomes])
         self._failure = describe_flow(
@@ -344,38 +351,40 @@ class InlineFlow:
     def undos(self, prefix: str = "") -> Sequence[Undo]:
         """Return the rollbacks of this flow and of its completed sub-workflows, the last step first."""
         undos: list[Undo] = []
-        for member in reversed(self._ended):
-            path = prefix + member.step.name
-            if member.nested is not None and member.state == "completed":
-                undos += member.nested.undos(f"{path}/")
-            elif member.wants_undo:
+        for run in reversed(self._graph.ended):
+            name = run.step.name
+            if name in self._nested and run.state == "completed":
+                undos += self._nested[name].undos(f"{prefix}{name}/")
+            elif run.wants_undo:
+                context = partial(self._context, name, self.workflow.steps, self._job_of(run))
                 undos.append(
                     Undo(
-                        path=path,
-                        step=member.step,
+                        path=prefix + name,
+                        step=run.step,
                         workflow=self.workflow,
-                        record=member.record,
-                        ctx=partial(
-                            self._context, member.step.name, self.workflow.steps, self._job_of(member)
-                        ),
+                        record=run.record,
+                        ctx=context,
                     )
                 )
         return undos
 
     # The contexts of functions.
 
-    def _job_of(self, member: InlineStep) -> str:
-        return member_id(self.facts.flow_id, self.facts.run, member.step.name)
+    def _job_of(self, run: StepRun) -> str:
+        name, index = split_item(run.step.name)
+        return member_id(self.facts.flow_id, self.facts.run, name, index + 1)
 
-    def _step_context(self, member: InlineStep) -> StepContext[Any]:
-        name = member.step.name
-        reach = self.workflow.plan.ancestors(name)
-        return self._context(name, reach, self._job_of(member), member.attempts + 1)
+    def _step_context(self, run: StepRun, tell: TellProgress | None = None) -> StepContext[Any]:
+        name = run.step.name
+        reach = self.workflow.plan.ancestors(split_item(name)[0])
+        return self._context(name, reach, self._job_of(run), run.attempts + 1, tell)
 
     def _hook_context(self, attempt: int) -> StepContext[Any]:
         return self._context("", self.workflow.steps, self.facts.flow_id, attempt)
 
-    def _context(self, step: str, reach: Any, job_id: str, attempt: int) -> StepContext[Any]:
+    def _context(
+        self, step: str, reach: Any, job_id: str, attempt: int, tell: TellProgress | None = None
+    ) -> StepContext[Any]:
         return StepContext(
             self._tools,
             self.codecs,
@@ -385,6 +394,7 @@ class InlineFlow:
             job_id=job_id,
             attempt=attempt,
             traceparent=self._around.traceparent,
-            records=self.records,
+            records=self._graph.records,
             reach=reach,
+            tell=tell,
         )

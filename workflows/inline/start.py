@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,9 +10,11 @@ import msgspec
 from eventbus.lowlevel import Codec, Duration, current, seconds
 from workflows.definition.codecs import Codecs
 from workflows.definition.context import FlowFacts
+from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import Environment
 from workflows.inline.flow import InlineFlow
+from workflows.inline.inbox import InlineInbox
 from workflows.records.ids import new_flow_id
 
 __all__ = ["open_inline"]
@@ -25,12 +27,15 @@ def open_inline(
     meta: Mapping[str, Any] | None = None,
     timeout: Duration | None = None,
     environment: Environment,
+    signals: Sequence[tuple[Signal[Any], Any]] = (),
+    is_open: bool = True,
 ) -> InlineFlow:
     """Return an inline flow that has not begun.
 
     `timeout` overrides the workflow's timeout; 0 is none. The flow inherits meta and correlation id of the
-    caller's context; `meta` overrides single keys. Raises DefinitionError for a workflow that cannot run, and
-    PayloadError for an input or meta that does not fit.
+    caller's context; `meta` overrides single keys. `signals` are in its inbox from the start, and with `is_open` others may
+    follow. Raises DefinitionError for a workflow that cannot run, and PayloadError for an input, a meta or a signal that
+    does not fit.
     """
     workflow.check()
     codecs, ambient = Codecs(workflow), current()
@@ -46,4 +51,5 @@ def open_inline(
     )
     limit = workflow.timeout if timeout is None else seconds(timeout, setting="timeout") or None
     around = msgspec.structs.replace(environment, traceparent=ambient.traceparent)
-    return InlineFlow(workflow, given, facts, around, timeout=limit)
+    inbox = InlineInbox(signals, is_open=is_open)
+    return InlineFlow(workflow, given, facts, around, timeout=limit, inbox=inbox)

@@ -2,6 +2,8 @@
 
     queue of a workflow         workflow.<name>
     queue of its steps          workflow.<name>.steps
+    queue of a limited step     workflow.<name>.steps/<step>
+    item of a step              <step>[<number from 0>]
     flow id                     <workflow>~<20 hex>
     member job id               <flow id>/<run>/<step>/<index>
     flow id of a sub-workflow   <member job id>/<workflow>~<index>
@@ -29,17 +31,22 @@ __all__ = [
     "find_member",
     "flow_queue",
     "is_nested",
+    "item_name",
+    "list_name",
     "member_id",
     "nested_flow_id",
     "new_flow_id",
     "parent_of",
     "parse_member",
+    "split_item",
+    "split_queue",
     "starter_of",
     "steps_queue",
     "workflow_of",
 ]
 
 _LENGTH = 128
+_QUEUE_LENGTH = 255
 _STEP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]*")
 _WORKFLOW = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 _STEPS = ".steps"
@@ -101,9 +108,46 @@ def flow_queue(workflow: str) -> str:
     return f"workflow.{workflow}"
 
 
-def steps_queue(workflow: str) -> str:
-    """Return the queue of the step jobs of a workflow."""
-    return f"workflow.{workflow}{_STEPS}"
+def steps_queue(workflow: str, limited: str = "") -> str:
+    """Return the queue of the step jobs of a workflow, or the one of its step `limited`, which has a limit of its own.
+
+    Raises DefinitionError if the name of the queue would be too long.
+    """
+    queue = f"workflow.{workflow}{_STEPS}"
+    if not limited:
+        return queue
+    queue = f"{queue}/{limited}"
+    if len(queue) > _QUEUE_LENGTH:
+        raise DefinitionError(
+            f"the queue of step {limited!r} of workflow {workflow!r}, which has a concurrency, would have a name of "
+            f"{len(queue)} characters, more than {_QUEUE_LENGTH}; give workflow and step shorter names"
+        )
+    return queue
+
+
+def split_queue(queue: str) -> tuple[str, str | None]:
+    """Return the workflow of a queue, and None for the queue of its flows, else the limited step or an empty text."""
+    name = queue.removeprefix(flow_queue(""))
+    if name.endswith(_STEPS):
+        return name.removesuffix(_STEPS), ""
+    name, between, step = name.rpartition(f"{_STEPS}/")
+    return (name, step) if between else (step, None)
+
+
+def item_name(step: str, index: int) -> str:
+    """Return the name of an item of a step that runs for each item of a list."""
+    return f"{step}[{index}]"
+
+
+def list_name(step: str) -> str:
+    """Return the name under which a retry by hand keeps the list of a step's items."""
+    return f"{step}[]"
+
+
+def split_item(name: str) -> tuple[str, int]:
+    """Return the step and the number of an item, and -1 for a whole step and for `list_name`."""
+    step, bracket, number = name.partition("[")
+    return (step, int(number[:-1] or -1)) if bracket else (name, -1)
 
 
 def new_flow_id(workflow: str) -> str:

@@ -45,6 +45,7 @@ Cause: TypeAlias = Literal["failed", "timeout", "cancelled"]
 """The reason why a flow stopped early: a step failed for good, the flow timed out, or it was cancelled."""
 
 _NOTHING = msgspec.Raw(b"null")
+_NO_ERROR = msgspec.Raw()
 
 
 class FlowMessage(
@@ -66,13 +67,18 @@ class FlowMessage(
         "bare": "b",
         "priority": "p",
         "baggage": "g",
+        "mode": "l",
+        "durable": "f",
     },
 ):
     """The body of a flow's root job.
 
     `timeout` is the effective timeout of the flow in seconds. `kept` names, for a retry by hand, the steps
-    that still count, each with the run that recorded its result. A flow is `bare` if its caller added no
-    steps: its root adds them, and `version` may be empty until then. `baggage` is the text of a W3C header.
+    that still count, each with the run that recorded its result; of a step that is kept in part it names the items, and
+    their list by `list_name`. A flow is `bare` if its caller added no
+    steps: its root runs them or adds them, and `version` may be empty until then. `mode` is `local` or `spread`
+    if an earlier run decided that. `baggage` is the text of a W3C header.
+    `durable` tells that the flow is one of a durable function, so that its journal says what happened.
     """
 
     input: msgspec.Raw
@@ -86,22 +92,41 @@ class FlowMessage(
     run: int = 1
     timeout: float | None = None
     kept: dict[str, int] = {}
+
+    def run_of(self, name: str) -> int:
+        """Return the number of the run whose record of a step, or of an item of one, counts in this run."""
+        step = name.partition("[")[0]
+        return self.kept.get(name, self.kept.get(step, self.run))
+
     bare: bool = False
     priority: int = 0
     baggage: str = ""
+    mode: str = ""
+    durable: bool = False
 
 
 class StepRecord(
     msgspec.Struct,
     omit_defaults=True,
     kw_only=True,
-    rename={"result": "r", "skipped": "s", "traceparent": "t"},
+    rename={"result": "r", "skipped": "s", "traceparent": "t", "error": "e"},
 ):
-    """The result text of a step's job. A skipped step has no result."""
+    """The result text of a step's job. A skipped step has no result, nor has one whose failure is ignored: `error`."""
 
     result: msgspec.Raw = _NOTHING
     skipped: bool = False
     traceparent: str = ""
+    error: msgspec.Raw = _NO_ERROR
+
+    @property
+    def failure(self) -> str:
+        """The record of the failure that is ignored, as JSON text; empty if there is none."""
+        return bytes(self.error).decode()
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the step completed: it was neither skipped nor did it fail."""
+        return not self.skipped and not self.failure
 
 
 class FlowFailure(Failure, omit_defaults=True, kw_only=True):

@@ -34,7 +34,8 @@ def status_of(root: Mapping[str, str], *, is_seen: bool = True) -> FlowStatus:
         return FlowStatus(state, _rollback(root))
     if root.get("stop"):
         return FlowStatus("rolling_back")
-    is_due = number_in(root, "due") <= number_in(root, "now") or root.get("attempts")
+    # What was claimed once and is due later sleeps.
+    is_due = number_in(root, "due") <= number_in(root, "now") or root.get("attempts") or root.get("claimed")
     if root.get("pending") or not is_due or not is_seen:
         return FlowStatus("pending")
     return FlowStatus("waiting" if state == "parked" else "running")

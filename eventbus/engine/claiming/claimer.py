@@ -13,7 +13,7 @@ and when nothing may be claimed because of one (`suspects`), jobs that need no t
 What must always hold:
 - a settle is dropped only when it was answered: recorded, or refused because the lease is lost;
   until then the lease of its job is kept (`settle_queue`), however long the answer takes;
-- a call never asks for more jobs than the worker and each queue have free slots; the jobs that the
+- a call asks for no more jobs than the worker and each queue (but see `look_through`) have slots; those that the
   other lane asks for count as taken slots;
 - while a queue has work and this worker has a slot for it, a turn is under way or due.
 
@@ -25,7 +25,7 @@ and the jobs are rescued), `dies-before-settle` (the job runs again: handlers ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import anyio
@@ -73,6 +73,7 @@ class Claimer:
         lease_ms: int,
         max_concurrency: int,
         patience: float,
+        on_duty: Callable[[], None] | None = None,
     ) -> None:
         self.executor: Executor = Executor(self._settle, patience=patience)
         self.pool = ""
@@ -93,6 +94,7 @@ class Claimer:
         self._rotation = QueueRotation(self._slots.quota)
         self.handed: HandedJobs = HandedJobs(store, worker)
         self._due = DueTimer(self._poke)
+        self._on_duty = on_duty
         self._is_draining = False
         self._poked = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -159,8 +161,8 @@ class Claimer:
     async def look_through(self) -> bool:
         """Wait until nothing runs here, ask every queue, and return True if none of them had a job.
 
-        While nothing runs, every queue has free slots, so every queue is really asked. Any claim
-        meanwhile, also one after a wake, makes the answer False.
+        A thread that outlived its job may hold the last place of a queue's handler. That queue is asked as well:
+        its job then waits for the place here. Any claim meanwhile, also one after a wake, makes the answer False.
         """
         while not self.is_idle:
             await self._quiet.wait()
@@ -168,8 +170,9 @@ class Claimer:
             await self._settled.wait()
         before = self.claimed
         self.handed.refuse()
-        self.look_everywhere()
-        await self._quiet.wait()
+        with self._slots.open_each():
+            self.look_everywhere()
+            await self._quiet.wait()
         return await self.handed.hear_all() and self.is_idle and self.claimed == before
 
     def stop_claiming(self) -> None:
@@ -296,6 +299,8 @@ class Claimer:
         self._rotation.answered(asked, (queues[place - 1].queue for place in answer.more), gave)
         self._rotation.note(queue for queue in answer.woken if queue in self._consumers)
         self._due.expect(answer.next_due, answer.now)
+        if answer.has_duty and self._on_duty is not None and not self._is_draining:
+            self._on_duty()
         self._note_foreign(answer.foreign, asked)
         self.claimed += len(answer.claims)
         for job in claimed_jobs(answer, queues):

@@ -31,6 +31,7 @@ class Slots:
         self._consumers = consumers
         self._most = most
         self._is_open = is_open
+        self._looks = 0
         self._asked = 0
         self._asked_of: Counter[str] = Counter()
 
@@ -46,8 +47,17 @@ class Slots:
 
     def quota(self, queue: str) -> int:
         """Return how many more jobs of a queue this worker may run now."""
-        limit = self._consumers[queue].concurrency
+        limit = max(self._consumers[queue].concurrency, 1 if self._looks else 0)
         return min(limit - self._executor.counts[queue] - self._asked_of[queue], self.free)
+
+    @contextmanager
+    def open_each(self) -> Generator[None]:
+        """Let each queue have one job meanwhile: one without a free slot could not be asked whether it has a job."""
+        self._looks += 1
+        try:
+            yield
+        finally:
+            self._looks -= 1
 
     @contextmanager
     def reserve(self, want: int, queues: Sequence[TurnQueue]) -> Generator[None]:

@@ -45,12 +45,12 @@ import msgspec
 import structlog
 
 from eventbus._version import __version__
-from eventbus.handlers.context import JobFacts
+from eventbus.handlers.context import ProcessContext
 from eventbus.handlers.process.import_path import find
 from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
 from eventbus.model.codec.codec import Codec
 from eventbus.model.names import DEFAULT_GROUP
-from eventbus.runtime.process_channel import ANSWER, HEADER, NOTE, REQUEST, BadFrame, pack, unpack
+from eventbus.runtime.process_channel import ANSWER, HEADER, NOTE, PROGRESS, REQUEST, BadFrame, pack, unpack
 from eventbus.runtime.process_pool import CHANNEL_LOST, mark_child
 from eventbus.telemetry.failure import describe, is_answer, is_final
 from eventbus.telemetry.log_context import EVENT_NAME, GROUP, SPAN_ID, TRACE_ID, fact
@@ -134,7 +134,7 @@ class _Server:
     def _answer(self, number: int, request: bytes) -> bool:
         """Run a request and report its outcome; return False if the worker is gone."""
         self._number = number
-        report, error = _run(_decode(request))
+        report, error = _run(_decode(request), functools.partial(self.tell_progress, number))
         if os.getpid() != self._pid:  # the handler forked, and this is the fork
             _end_fork(error)
         self._tell_unprinted(_flush())
@@ -161,7 +161,14 @@ class _Server:
 
     def _send(self, kind: bytes, message: Report | LogNote) -> bool:
         """Send one message; return False if the worker or the channel is gone."""
-        frame = pack(kind, self._number, _encode(message))
+        return self._send_frame(pack(kind, self._number, _encode(message)))
+
+    def tell_progress(self, number: int, text: str) -> None:
+        """Send the progress of the request `number`, JSON text, unless that request has ended."""
+        if self._is_ours() and self._is_busy and number == self._number:
+            self._send_frame(pack(PROGRESS, number, text.encode()))
+
+    def _send_frame(self, frame: bytes) -> bool:
         with self._lock:
             if not self._is_ours():
                 return False
@@ -242,9 +249,12 @@ class _Server:
         return bytes(parts)
 
 
-def _run(given: Request) -> tuple[Report, BaseException | None]:
-    """Run a handler in a context of its own; return its report and its error, which a fork needs to end."""
-    return contextvars.copy_context().run(_run_here, given)
+def _run(given: Request, tell: Callable[[str], None]) -> tuple[Report, BaseException | None]:
+    """Run a handler in a context of its own; return its report and its error, which a fork needs to end.
+
+    `tell` sends its progress.
+    """
+    return contextvars.copy_context().run(_run_here, given, tell)
 
 
 def _surround(given: Request) -> None:
@@ -253,7 +263,8 @@ def _surround(given: Request) -> None:
     enter(Ambient(facts["meta"], facts["correlation_id"], facts["job_id"], facts["traceparent"]))
     for name in ("job_id", "attempt", "correlation_id"):
         fact(name).set(facts[name])
-    EVENT_NAME.set(facts["event"])
+    if facts["event"]:
+        EVENT_NAME.set(facts["event"])
     if facts["group"] != DEFAULT_GROUP:
         GROUP.set(facts["group"])
     if trace_id := trace_id_of(facts["traceparent"]):
@@ -263,7 +274,7 @@ def _surround(given: Request) -> None:
     attach_context(facts["traceparent"], given.baggage)
 
 
-def _run_here(given: Request) -> tuple[Report, BaseException | None]:
+def _run_here(given: Request, tell: Callable[[str], None]) -> tuple[Report, BaseException | None]:
     declared: tuple[type[Exception], ...] = ()
     retry_on: tuple[type[Exception], ...] = ()
     facts = given.facts
@@ -272,10 +283,10 @@ def _run_here(given: Request) -> tuple[Report, BaseException | None]:
         handler = _prepare(given.task)
         declared, retry_on = handler.declared, handler.retry_on
         payload = handler.decode(bytes(given.payload))
-        keywords = {given.task.context: JobFacts(**facts)} if given.task.context else {}
+        keywords = {given.task.context: ProcessContext(tell, **facts)} if given.task.context else {}
         return Report(result=msgspec.Raw(handler.encode(handler.function(payload, **keywords)))), None
     except BaseException as error:  # noqa: BLE001  (whatever a handler raises, or its import)
-        text = describe(error, attempts=facts["attempt"], declared=declared, event=facts["event"])
+        text = describe(error, attempts=facts["attempt"], declared=declared, event=given.task.event)
         final = is_final(error) or is_answer(error, declared, retry_on)
         return Report(error=text, is_final=final), error
 
@@ -294,7 +305,8 @@ class _Prepared(msgspec.Struct, frozen=True):
 def _prepare(task: HandlerSpec) -> _Prepared:
     event = find(task.event_place) if task.event_place else None
     payload, result = (event.payload, event.result) if event else (Any, Any)
-    declared, retry_on = (event.errors, event.retry_on) if event else ((), ())
+    answers = find(task.errors_place) if task.errors_place else event
+    declared, retry_on = (answers.errors, answers.retry_on) if answers else ((), ())
     payloads = Codec(payload, role="payload", owner=task.event, max_bytes=sys.maxsize)
     results = Codec(result, role="result", owner=task.event, max_bytes=task.max_result)
     encode = results.encode if task.replies else _encode_nothing

@@ -9,40 +9,28 @@ it here; only the process decodes the payload and encodes the result, unless the
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 from eventbus.emit.route import Route
 from eventbus.handlers.middleware import encode_passed_on
 from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
+from eventbus.handlers.process.progress import ProgressRelay
 from eventbus.runtime.process_pool import ProcessPool
-from eventbus.telemetry.failure import revive
+from eventbus.telemetry.failure import Recorded, mark_recorded, revive
 from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Recorded", "RemoteHandler", "log_note", "recorded"]
+__all__ = ["Note", "RemoteHandler", "log_note", "make_request", "run_in_process"]
 
-_NOTE = "__eventbus_recorded__"
+Note: TypeAlias = Callable[[str], Coroutine[Any, Any, None]]
+"""Records the progress of a job, JSON text."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Report).decode
 _decode_note = msgspec.json.Decoder(LogNote).decode
-
-
-class Recorded(msgspec.Struct, frozen=True):
-    """The record of an error that a process reported. `text` is JSON, see `telemetry.failure`.
-
-    `is_final` says that no retry can help.
-    """
-
-    text: str
-    is_final: bool
-
-
-def recorded(error: BaseException) -> Recorded | None:
-    """Return the record of an error that came from another process, or None if it was raised in this one."""
-    return getattr(error, _NOTE, None)
 
 
 def log_note(data: bytes) -> None:
@@ -66,29 +54,64 @@ class RemoteHandler:
         self._route = route
         self._processes = processes
 
-    async def run(self, payload: bytes | memoryview, facts: dict[str, Any], baggage: str = "") -> bytes:
+    async def run(
+        self,
+        payload: bytes | memoryview,
+        facts: dict[str, Any],
+        baggage: str,
+        note: Note,
+    ) -> bytes:
         """Run the handler on a payload in JSON and return its result in JSON.
 
-        `facts` become its `JobFacts`, `baggage` its OpenTelemetry baggage. Raises the declared error or a HandlerError
+        `facts` become its `ProcessContext`, `baggage` its OpenTelemetry baggage; `note` records its progress. Raises the declared error or a HandlerError
         in place of the handler's own error, and ProcessDied if the process ended.
         """
-        span_id = trace_facts("", job_id=facts["job_id"]).get("span_id", "")
-        request = _encode(Request(self._task, msgspec.Raw(payload), facts, span_id, baggage))
-        report: Report = await self._processes.run(request, _decode)
-        if not report.error:
-            return bytes(report.result)
-        event = self._route.event
-        error = revive(
-            "failed", report.error, event=event.name, job_id=facts["job_id"], declared=event.errors
+        request = make_request(self._task, payload, facts, baggage)
+        return await run_in_process(
+            self._processes, request, note, facts["job_id"], self._route.name, self._route.event.errors
         )
-        setattr(error, _NOTE, Recorded(report.error, report.is_final))
-        raise error
 
-    async def call(self, payload: Any, facts: dict[str, Any], baggage: str = "") -> Any:
+    async def call(
+        self,
+        payload: Any,
+        facts: dict[str, Any],
+        baggage: str,
+        note: Note,
+    ) -> Any:
         """Run the handler on a payload that a middleware passed on, and return its result, both as Python values.
 
         Raises PayloadError if the payload does not fit the event, and the errors of `run`. The result is None if the
         handler's group does not answer.
         """
-        result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage)
+        result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage, note)
         return self._route.result.decode(result) if self._task.replies else None
+
+
+def make_request(
+    task: HandlerSpec, payload: bytes | memoryview, facts: dict[str, Any], baggage: str
+) -> bytes:
+    """Return the message that asks a process to run a function on a payload in JSON."""
+    span_id = trace_facts("", job_id=facts["job_id"]).get("span_id", "")
+    return _encode(Request(task, msgspec.Raw(payload), facts, span_id, baggage))
+
+
+async def run_in_process(
+    processes: ProcessPool,
+    request: bytes,
+    note: Note,
+    job_id: str,
+    event: str,
+    declared: Sequence[type[Exception]],
+) -> bytes:
+    """Send a request to a process, and return the result in JSON.
+
+    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record, and
+    ProcessDied.
+    """
+    async with ProgressRelay(note) as relay:
+        report: Report = await processes.run(request, _decode, relay.put)
+    if not report.error:
+        return bytes(report.result)
+    error = revive("failed", report.error, event=event, job_id=job_id, declared=declared)
+    mark_recorded(error, Recorded(report.error, report.is_final))
+    raise error

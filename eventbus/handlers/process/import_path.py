@@ -22,7 +22,14 @@ import msgspec
 
 from eventbus.errors import DefinitionError
 
-__all__ = ["ImportPath", "find", "import_path_of_event", "import_path_of_function", "is_found_here"]
+__all__ = [
+    "ImportPath",
+    "find",
+    "import_path_of_event",
+    "import_path_of_function",
+    "import_path_of_object",
+    "is_found_here",
+]
 
 _MAIN = ("__main__", "__mp_main__")
 
@@ -55,20 +62,24 @@ def import_path_of_function(function: Any, what: str) -> ImportPath:
 
 
 def import_path_of_event(event: object, near: str, what: str) -> ImportPath:
-    """Return the import path of `event`; search the module `near` first, then all others.
+    """Return the import path of `event` as `import_path_of_object` does."""
+    return import_path_of_object(
+        event, near, what, why='a handler with pool="process" finds the types of its event there'
+    )
 
-    `what` describes the event in the error. Raises DefinitionError if no module, and no class at the top level
-    of one, holds it.
+
+def import_path_of_object(wanted: object, near: str, what: str, *, why: str) -> ImportPath:
+    """Return the import path of any object; search the module `near` first, then all others.
+
+    `what` describes the object in the error, and `why` says what the path is for. Raises DefinitionError if no module, and
+    no class at the top level of one, holds the object.
     """
     others = [name for name in sys.modules if name != near and name not in _MAIN]
     for module in (near, *others, "__main__"):
-        name = _name_in(sys.modules.get(module), event)
+        name = _name_in(sys.modules.get(module), wanted)
         if name is not None:
             return _place(module, name, what)
-    raise DefinitionError(
-        f"expected {what} to be a name at the top level of a module: a handler with "
-        'pool="process" finds the types of its event there'
-    )
+    raise DefinitionError(f"expected {what} to be a name at the top level of a module: {why}")
 
 
 def find(place: ImportPath) -> Any:

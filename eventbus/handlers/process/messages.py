@@ -30,7 +30,8 @@ class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The description of a handler for another process; the same for all its jobs.
 
     `event_place` is the import path of the event, None for an untyped one. `context` is the name of the context's
-    parameter, or None. `replies` says whether the result is sent back. `max_result` is in bytes.
+    parameter, or None. `replies` says whether the result is sent back. `max_result` is in bytes. `errors_place` is the import
+    path of another object with `errors` and `retry_on`, if there is no event that declares them.
     """
 
     function: ImportPath
@@ -39,6 +40,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     context: str | None
     replies: bool
     max_result: int
+    errors_place: ImportPath | None = None
 
 
 class Request(msgspec.Struct):

@@ -45,7 +45,7 @@ from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.connection.wire import ReplySink
 from eventbus.store.keys import Keys
 from eventbus.store.scripting.packing import AddRows
-from eventbus.store.scripting.script_rows import AddQueue
+from eventbus.store.scripting.script_rows import AddQueue, TimeoutRow
 from eventbus.store.scripting.scripts import pack
 
 __all__ = ["AddGatherer", "AddPart"]
@@ -159,8 +159,8 @@ class _GatheredCall:
         """Called once, with the answer or the error."""
         self._emitter = first.emitter
         self._is_plain = first.rows.is_plain
-        self._queues: dict[str, tuple[int, AddQueue]] = {}
-        """Name -> its place in the call, and the queue."""
+        self._queues: dict[tuple[str, int], tuple[int, AddQueue]] = {}
+        """Name, and whether its rows are roots -> its place in the call, and the queue."""
         self._rows = 0
         self._size = 0
 
@@ -172,7 +172,7 @@ class _GatheredCall:
         self._rows += part.count
         self._size += part.size
         for queue in part.queues:
-            self._queues.setdefault(queue.queue, (len(self._queues) + 1, queue))
+            self._queues.setdefault(_name(queue), (len(self._queues) + 1, queue))
         return True
 
     def _fits(self, part: AddPart) -> bool:
@@ -181,7 +181,7 @@ class _GatheredCall:
             and self._size + part.size <= _MOST_BYTES
             and part.rows.is_plain == self._is_plain
             and part.emitter == self._emitter
-            and all(self._queues.get(queue.queue, (0, queue))[1] == queue for queue in part.queues)
+            and all(self._queues.get(_name(queue), (0, queue))[1] == queue for queue in part.queues)
         )
 
     def make_arguments(self) -> list[Any]:
@@ -189,7 +189,9 @@ class _GatheredCall:
         queues = [queue for _, queue in self._queues.values()]
         counts = (self._rows, 0) if self._is_plain else (0, self._rows)
         said = max(part.attendance for part in self.parts)  # the emitter's; one is enough for the call
-        arguments: list[Any] = ["", self._emitter, said, len(queues), *counts, *chain.from_iterable(queues)]
+        timeouts = self._list_timeouts()
+        head = ("", self._emitter, said, len(queues), len(timeouts), *counts)
+        arguments: list[Any] = [*head, *chain.from_iterable(queues), *chain.from_iterable(timeouts)]
         for part in self.parts:
             fields = part.rows.fields.copy()  # the part keeps its own, in case it has to go on alone
             places = self._places(part)
@@ -197,8 +199,16 @@ class _GatheredCall:
             arguments += fields
         return arguments
 
+    def _list_timeouts(self) -> list[TimeoutRow]:
+        timeouts: list[TimeoutRow] = []
+        first = 0
+        for part in self.parts:
+            timeouts += [TimeoutRow(first + row, timeout) for row, timeout in part.rows.timeouts]
+            first += part.count
+        return timeouts
+
     def _places(self, part: AddPart) -> list[int]:
-        return [self._queues[queue.queue][0] for queue in part.queues]
+        return [self._queues[_name(queue)][0] for queue in part.queues]
 
     # What a receiver of an answer offers.
 
@@ -244,6 +254,10 @@ class _GatheredCall:
 
 
 def _ignore() -> None: ...
+
+
+def _name(queue: AddQueue) -> tuple[str, int]:
+    return queue.queue, queue.roots
 
 
 def _gather(parts: Iterable[AddPart]) -> list[_GatheredCall]:

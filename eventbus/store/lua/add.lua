@@ -4,9 +4,13 @@
 -- A call has rows of one kind: `plain` ones ask for nothing but perhaps a reply.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
--- head: now emitter attendance queues plain rows
+-- head: now emitter attendance queues timeouts plain rows
 --   attendance: see `attend.lua`; '' where the emitter said it lately
--- queues: queue has_default max_waiting
+-- queues: queue has_default max_waiting roots
+--   roots: 1 if what is added there are roots of trees that deal with their stop themselves, and have no members yet; they
+--     have no groups
+-- timeouts: row timeout
+--   row: the number of a root among all rows, from 0 | timeout: from when it is due, ms
 -- plain: id queue body reply
 -- rows: id queue body key print delay due priority lifo reply meeting
 --   meeting, when the key stands for a job: 0 join it | 1 join it also if it failed |
@@ -15,24 +19,25 @@
 --   index word job state text
 --   word: joined | other (joined, with another payload) | full (text: the queue, state: served | unserved) |
 --     foreign (somebody else's value stands in the place of a key of the queue, text: the key; nothing was added) |
---     later (not looked at, for the rows before it make as many jobs as a call may)
+--     later (not looked at, for the rows before it make as many jobs as a call may) |
+--     pending (of a root: its key stands for a tree that is not whole yet; nothing was added)
 --   state of a job that was joined: completed | failed | cancelled | open (its end will be told) | unlisted (open, but
 --     so many wait for it that the emitter has to ask)
---include base guard plain floors
+--include base guard plain floors rooting
 
 local now = read_now(take())
-local emitter, attendance, queue_count, plain_count, row_count = take(), take(), take(), take(), take()
+local emitter, attendance, queue_count, timeout_count, plain_count, row_count = take(), take(), take(), take(), take(), take()
 local answer = { now }
 
 local queues, names, are_simple = {}, {}, true -- simple: for the default group alone, and without a limit
 for i = 1, queue_count do
-  local name, has_default, max = take(), take() == 1, take()
-  queues[i] = { name = name, targets = has_default and { { queue = name, suffix = '' } } or {}, max = max }
+  local name, has_default, max, are_roots = take(), take() == 1, take(), take() == 1
+  queues[i] = { name = name, targets = has_default and { { queue = name, suffix = '' } } or {}, max = max, are_roots = are_roots }
   names[i] = name
   are_simple = are_simple and has_default and max == ''
 end
 for i, has_groups in ipairs(redis.call('SMISMEMBER', root .. ':grouped', unpack(names))) do
-  if has_groups == 1 then
+  if has_groups == 1 and not queues[i].are_roots then
     are_simple = false
     local targets, groups = queues[i].targets, try('SMEMBERS', key('groups', names[i]))
     queues[i].is_foreign = not groups
@@ -43,6 +48,7 @@ for i, has_groups in ipairs(redis.call('SMISMEMBER', root .. ':grouped', unpack(
 end
 
 for i = 1, queue_count do answer[i + 1] = #queues[i].targets end
+rooting.read_timeouts(timeout_count)
 
 floors.hold(attendance, now)
 if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now, answer) then return answer end
@@ -50,6 +56,7 @@ if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now
 
 local taken = accept_all(queues, plain_count, row_count, emitter, now, answer)
 local refused = enqueue(taken.jobs, emitter, now, answer)
+rooting.flush(now)
 for _, join in ipairs(taken.joins) do
   if refused[join.job] then
     if join.state_at then answer[join.state_at - 2], answer[join.state_at + 1] = 'foreign', refused[join.job] end

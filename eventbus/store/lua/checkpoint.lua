@@ -3,31 +3,38 @@
 -- that waits already answers so to the token it waited with. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: now id token acknowledges opens waits saves rows edges
+-- head: now id token acknowledges opens waits mixed delay heard first call total saves rows edges awaited
 --   acknowledges: the stop of its tree is known to it, and what it settles from here on is the end
 --   opens: the children may run; until then they are only noted
+--   mixed: it awaits the children named last, and those alone (`mixed_waits.lua`), or until:
+--     delay: ms from now have passed, or '' | heard: it was sent more signals than these, or '' | first: one of them has ended
+--     call: the name of a wait that is said in several calls, or '' | total: how many children it awaits in all of them
 -- saves: name text
 -- rows: id root queue body priority delay on up tree timeout
 -- edges: row job needs
--- answer: ok | waiting | stopping (its tree stops, so nothing was added) | lost (the lease)
---include base guard fields format hold holds ready record trees telling leaves rows plant epilogue marks waking
+-- awaited: id
+-- answer: ok | waiting | stopping (its tree stops, or it was cancelled itself, so nothing was added) | lost (the lease)
+--include base guard fields format hold holds ready record trees telling leaves rows plant epilogue marks mixed_waits waking
 
 local now = read_now(take())
 local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
-local save_count, row_count, edge_count = take(), take(), take()
+local mixed, delay, heard, first, call, total = take() == 1, take(), take(), take() == 1, take(), take()
+local save_count, row_count, edge_count, awaited_count = take(), take(), take(), take()
 local saves = {}
 for i = 1, 2 * save_count do saves[i] = take() end
 local rows = read_rows(row_count, edge_count)
-local record = read_lease(id)
+local awaited = mixed_waits.read(awaited_count, rows)
+local record = fetch(id)
+local top = row_count > 0 and read_lease(rows[1].root) -- a root that gets members is brief no more, and names its holder
 
 if not record then return 'lost' end
 local hold = read_hold(id, token)
 if not hold then -- a repeat: nobody has run the job since it began to wait
   return waits and record.waited == token and 'waiting' or 'lost'
 end
-local adds = row_count > 0 or waits
+local adds = row_count > 0 or awaited_count > 0 or waits
 if acknowledges and record.stop and not record.knows then return 'stopping' end -- it is claimed again, to undo
-if adds and (record.stop or record.root and find_mark(record.root) ~= '') then return 'stopping' end
+if adds and (record.stop or record.cancel or record.root and find_mark(record.root) ~= '') then return 'stopping' end
 
 begin_writing()
 if save_count > 0 then
@@ -37,17 +44,24 @@ end
 if acknowledges and record.stop then change(id, 'acked', 1) end
 if not adds then return 'ok' end
 
+if top and top.is_root then change(rows[1].root, 'tree', 1, 'on', 'wake', 'token', top.token, 'claimed', top.claimed) end
 local ready = {}
 local lists = { ready = ready, leaves = {}, due = {} }
+if record.gathers and not mixed then mixed_waits.forget(id) end -- it said a wait only half, and says another one
 plant(rows, id, opens, lists, now)
+mixed_waits.note_known(id, awaited_again[id])
 requeue(lists.leaves, ready)
 if opens then open_leaves(id, ready, now) end
+local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
+if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then
   change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
-  if not recall_failure(id, now) and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
+  if mixed then mixed_waits.begin(id, record.queue, wait, now) end
+  if not recall_failure(id, now) and not mixed and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 tell_broken(now)
+mixed_waits.tell(id, awaited, now)
 end_call(ready, now)
 for queue in pairs(lists.due) do wake(queue, now) end
 for _, row in ipairs(has_deadlines and rows or {}) do wake(row.queue, now) end

@@ -24,7 +24,7 @@ if body == '' and known.root then body = (peek(known.root) or {}).body or '' end
 if body == '' and known.root then body = try('GET', key('body', known.root)) or '' end
 local fields = {}
 for name, value in pairs(known) do
-  if value and name ~= 'body' and name ~= 'result' and name ~= 'flags' and name ~= 'size' then
+  if value and name ~= 'body' and name ~= 'result' and name ~= 'flags' and name ~= 'size' and name ~= 'is_root' then
     fields[#fields + 1], fields[#fields + 2] = name, type(value) == 'number' and whole(value) or tostring(value)
   end
 end

@@ -10,7 +10,7 @@
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard handing hold holds blame expired lines ready finish record stopping heard epilogue marks
+--include base guard fields handing hold holds blame expired lines ready finish record stopping heard epilogue marks
 
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
@@ -29,7 +29,7 @@ for _, hold in ipairs(holds) do
   elseif record.state == 'waiting' and handing.is_open(hold.holder.worker, hold) then
     open[#open + 1] = hold
   elseif record.state == 'waiting' then
-    record.id, record.lease, record.holder = hold.id, read_lease(hold.id), hold.holder
+    record.id, record.lease, record.holder = hold.id, fetch(hold.id), hold.holder
     record.lease.hold, record.time, record.place = hold.hold, hold.time, hold.place
     record.blame = blame.of(hold.holder, hold, record)
     stalled[#stalled + 1] = record

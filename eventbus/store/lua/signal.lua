@@ -38,7 +38,8 @@ if record.listens and SLEEPS[record.state] then
     change(id, 'due', whole(now))
   end
   redis.call('DEL', key('needs', id))
-  clear(id, 'listens')
+  if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
+  clear(id, 'listens', 'wakes')
   set_waiting(id)
   record.id = id
   line_up(ready, queue, record)

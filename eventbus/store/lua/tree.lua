@@ -8,19 +8,21 @@
 --   with `damaged` among the fields where somebody else's value is in the place of one of the two lists,
 --   how many there are, members: id state queue attempts stalls created claimed ended text needs
 --   needs: the jobs that need it, joined by spaces
---include base fields holds
+--include base fields format hold holds
 
 local id, list, first, limit, bytes = take(), take(), take(), take(), take()
 local FIELDS = {
   'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'due',
-  'root', 'pending', 'stop', 'stopper', 'acked', 'on', 'why', 'key', 'run',
+  'root', 'pending', 'stop', 'stopper', 'lost', 'acked', 'on', 'why', 'key', 'run',
 }
 
 -- What is recorded of a job, with the state `active` where its holder still has it.
 local function read_one(job)
   local record = fetch(job)
   if not record then return nil end
-  if record.state == 'waiting' and record.token and read_hold(job, record.token) then record.state = 'active' end
+  local hold = record.is_root and record.state == 'waiting' and find_hold(job)
+  if hold then record.claimed = Hold.time(hold) end
+  if hold or record.state == 'waiting' and record.token and read_hold(job, record.token) then record.state = 'active' end
   record.claimed = claimed_of(record)
   return record
 end
@@ -36,6 +38,7 @@ local function list_fields(top)
   push(fields, 1, 'text', text_of(id, top))
   push(fields, 1, 'body', body or '')
   push(fields, 1, 'now', whole(read_now('')))
+  if bit.band(top.flags, FLAG.JOURNAL) > 0 then push(fields, 1, 'journal', '1') end
   if not (try('LLEN', key('members', id)) and try('LLEN', key('done', id))) then push(fields, 1, 'damaged', '1') end
   return fields[1]
 end

@@ -20,7 +20,8 @@
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
 --   queues that cannot be read, because somebody else's value stands in their place; and if there is any of these:
 --   id, cap, fatal of suspects that it claims; indexes of queues whose next suspect needs a worker for itself;
---   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell
+--   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell; 1 if the worker
+--   has to fire schedules (`agenda.lua`)
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim
@@ -54,7 +55,7 @@ if rows then begin_writing() end -- before the settles, which read what appends 
 local appended = rows and appends.write_rows(rows, held) or {}
 local settles, lost = read_settles(holds, settle_count)
 local due_at = next_due()
-local is_plain, filled = #settles.rows == 0 and (due_at < 0 or due_at > now), {}
+local is_plain, filled, has_duty = #settles.rows == 0 and (due_at < 0 or due_at > now), {}, false
 if not is_plain then
   load_trees()
   settles.rows = complete_rows(settles.rows, lost)
@@ -68,9 +69,7 @@ if not is_plain then
   local ready = {}
   write_rows(settles.rows, held, by_name, ready, now)
   due_at = next_due()
-  if due_at >= 0 and due_at <= now then
-    do_chores(now, ready)
-  end
+  if due_at >= 0 and due_at <= now then has_duty = do_chores(now, ready) end
   flush_tells(ready, now)
   filled = place_ready(ready, now, put_off, true)
   for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
@@ -110,8 +109,9 @@ if offer > 0 then
 end
 redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken, appended }))
 local answer = { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }
-if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] then
+if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] or has_duty then
   load_trees()
   answer[8], answer[9], answer[10], answer[11] = plan.watched, suspects.list_lonely(plan), appended, plan.journals
+  answer[12] = has_duty and 1 or 0
 end
 return answer

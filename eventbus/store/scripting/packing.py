@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from eventbus.store.scripting.script_rows import JOIN, AddAnswer, AddQueue, AddRow, AddVerdict, PlainRow
+from eventbus.store.scripting.script_rows import (
+    JOIN,
+    AddAnswer,
+    AddQueue,
+    AddRow,
+    AddVerdict,
+    PlainRow,
+    TimeoutRow,
+)
 from eventbus.store.scripting.turn_rows import AppendRefusal, ClaimRow, JournalRow, TurnAnswer, WatchRow
 
 __all__ = ["AddRows", "Append", "flatten_appends", "join_arguments", "read_added", "read_turn"]
@@ -18,7 +26,7 @@ class AddRows:
     A call has rows of one kind only (see `add.lua`). They are of the short kind, `PlainRow`, until one asks for more.
     """
 
-    __slots__ = ("fields", "is_plain", "width")
+    __slots__ = ("fields", "is_plain", "timeouts", "width")
 
     def __init__(self, rows: Iterable[AddRow] = ()) -> None:
         self.fields: list[Any] = []
@@ -26,6 +34,8 @@ class AddRows:
         self.is_plain: bool = True
         self.width: int = len(PlainRow._fields)
         """How many values a row has."""
+        self.timeouts: list[TimeoutRow] = []
+        """Of those roots that have one."""
         for row in rows:
             self.put(row)
 
@@ -51,12 +61,21 @@ class AddRows:
             self.is_plain, self.width = False, len(AddRow._fields)
         self.fields += row
 
+    def put_root(self, row: AddRow, timeout: int | str) -> None:
+        """Take the row of a root, and the timeout of its tree in ms, `''` if it has none."""
+        if timeout != "":
+            self.timeouts.append(TimeoutRow(len(self), int(timeout)))
+        self.put(row)
+
     def pick(self, places: Iterable[int]) -> AddRows:
         """Return the rows at these places, counted from 0."""
-        picked = AddRows()
+        picked, timeouts = AddRows(), dict(self.timeouts)
         picked.is_plain, picked.width = self.is_plain, self.width
-        for first in [place * self.width for place in places]:
+        for number, place in enumerate(places):
+            first = place * self.width
             picked.fields += self.fields[first : first + self.width]
+            if place in timeouts:
+                picked.timeouts.append(TimeoutRow(number, timeouts[place]))
         return picked
 
     def queue(self, place: int) -> int:
@@ -77,9 +96,9 @@ def _in_full(job: str, queue: int, body: str, reply: int) -> tuple[Any, ...]:
     return (job, queue, body, "", "", "", "", 0, 0, reply, JOIN)
 
 
-def join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], fields: list[Any]) -> list[Any]:
+def join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], rows: AddRows) -> list[Any]:
     """Return the arguments of an add."""
-    return [*head, *chain.from_iterable(queues), *fields]
+    return [*head, *chain.from_iterable(queues), *chain.from_iterable(rows.timeouts), *rows.fields]
 
 
 def read_added(queues: int, flat: list[Any]) -> AddAnswer:
@@ -95,12 +114,13 @@ def read_turn(answer: list[Any], *, token: str) -> TurnAnswer:
     plain = TurnAnswer(*answer[:5], token=token, claims=claims, foreign=answer[6])
     if len(answer) == 7:
         return plain
-    watches, lonely, refused, journals = answer[7:]
+    watches, lonely, refused, journals, *duty = answer[7:]
     return plain._replace(
         watches=[WatchRow(*watches[i : i + 3]) for i in range(0, len(watches), 3)],
         lonely=lonely,
         refusals=[AppendRefusal(*refused[i : i + 3]) for i in range(0, len(refused), 3)],
         journals=[JournalRow(*each) for each in journals],
+        has_duty=duty == [1],
     )
 
 

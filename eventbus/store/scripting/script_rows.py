@@ -18,7 +18,9 @@ __all__ = [
     "AddVerdict",
     "AnnounceQueue",
     "CancelRow",
+    "DueRow",
     "EdgeRow",
+    "FireRow",
     "GroupRemoval",
     "JobRow",
     "LeaseRow",
@@ -29,10 +31,13 @@ __all__ = [
     "QueueLook",
     "QueueRow",
     "SaveRow",
+    "ScheduleRow",
     "StallRow",
     "SweepQueue",
+    "TimeoutRow",
     "TreeHead",
     "TreeMember",
+    "Wait",
 ]
 
 JOIN = 0
@@ -41,11 +46,23 @@ SUPERSEDE = 2
 
 
 class AddQueue(NamedTuple):
-    """A queue that rows of one add refer to by its place, counted from 1."""
+    """A queue that rows of one add refer to by its place, counted from 1.
+
+    `roots` is 1 if its rows are roots of trees without members, which deal with their stop themselves. Their queue has no
+    groups and no limit in this call.
+    """
 
     queue: str
     has_default: int
     max_waiting: int | str
+    roots: int = 0
+
+
+class TimeoutRow(NamedTuple):
+    """The timeout of a root in ms, from when it is due. `row` is its number among the rows of the call, from 0."""
+
+    row: int
+    timeout: int
 
 
 class AddRow(NamedTuple):
@@ -82,7 +99,8 @@ class AddVerdict(NamedTuple):
     """What became of a row that did not simply become a new job.
 
     `place` counts the rows of the call from 0. `word` is `joined`, `other` (joined, but with another
-    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was done, because the rows before it fill the call). For a joined job, `state` is `open`, `unlisted` (open, but so many
+    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was done, because the rows before it fill the call) or
+    `pending` (of a root: the key stands for a tree that is not whole yet, and nothing was added). For a joined job, `state` is `open`, `unlisted` (open, but so many
     wait for it that its end will not be told) or its final state, and `text` is its outcome.
     For `full`, `text` is the queue that is full, and `state` says whether a worker serves that queue:
     `served` or `unserved`.
@@ -240,6 +258,21 @@ class MemberRow(NamedTuple):
     timeout: int | str
 
 
+class Wait(NamedTuple):
+    """What a job waits for in a `mixed` wait: for its awaited children, and for what else is given here.
+
+    It ends after `delay` ms, when the job has been sent more signals than `heard`, or if `first` when one of the children
+    has ended. '' for none. `call` names a wait that several calls say together, and `total` is how many children it has.
+    """
+
+    mixed: int = 0
+    delay: int | str = ""
+    heard: int | str = ""
+    first: int = 0
+    call: str = ""
+    total: int = 0
+
+
 class EdgeRow(NamedTuple):
     """`job` waits for `needs`. One of the two is a row of the call: `row` is its place, counted from 1."""
 
@@ -282,3 +315,59 @@ class Outcome(NamedTuple):
     job: str
     state: str
     text: str | None
+
+
+class FireRow(NamedTuple):
+    """One schedule that is to fire; the fields are those of `fire.lua`."""
+
+    id: str
+    gen: str
+    slot: str
+    fire: int | str
+    next: int | str
+    due: int | str
+    wait: int
+    missed: int
+    queue: str
+    has_default: int
+    job: str
+    body: str
+    key: str
+    print: str
+    overlap: str
+    late: int
+    pauses: int
+    root: int = 0
+    timeout: int = 0
+
+
+class DueRow(NamedTuple):
+    """One schedule that is due, and where it stands; numbers are text."""
+
+    id: str
+    gen: str
+    slot: str
+    lastjob: str
+    held: str
+    due: str
+    plan: str
+
+
+class ScheduleRow(NamedTuple):
+    """One schedule as it is kept; numbers are text, `''` stands for what is absent."""
+
+    id: str
+    due: str
+    gen: str
+    slot: str
+    last: str
+    lastjob: str
+    fired: str
+    skipped: str
+    missed: str
+    held: str
+    paused: str
+    owner: str
+    version: str
+    digest: str
+    plan: str

@@ -150,3 +150,5 @@ class TurnAnswer(NamedTuple):
     refusals: Sequence[AppendRefusal] = ()
     journals: Sequence[JournalRow] = ()
     """Of claims that have a journal or an inbox."""
+    has_duty: bool = False
+    """Whether schedules are due, which this worker has to fire."""

@@ -30,6 +30,15 @@ LOSSES: dict[str, tuple[When, Fault]] = {
 }
 
 
+def losses(twin: str) -> pytest.MarkDecorator:
+    """All; where time is short, not `twin`, which the other test shows."""
+    rows = [
+        pytest.param(*loss, id=name, marks=[pytest.mark.long] if name == twin else [])
+        for name, loss in LOSSES.items()
+    ]
+    return pytest.mark.parametrize(("when", "fault"), rows)
+
+
 async def check_cancelled(server: Backend, emissions: list[Emission[object]], *, stalls: set[int]) -> None:
     """Each emitter learns that its job was cancelled, the record says the same, and nothing is left open."""
     for each in emissions:
@@ -43,7 +52,7 @@ async def check_cancelled(server: Backend, emissions: list[Emission[object]], *,
     assert {each.stalls for each in jobs} == stalls
 
 
-@pytest.mark.parametrize(("when", "fault"), LOSSES.values(), ids=LOSSES)
+@losses("cancel-gone-before")
 async def test_a_job_that_runs_is_cancelled_though_the_call_was_lost(
     when: When, fault: Fault, server: Backend, proxy: Proxy, start_worker: Run, gates: Gates, journal: Journal
 ) -> None:
@@ -62,7 +71,7 @@ async def test_a_job_that_runs_is_cancelled_though_the_call_was_lost(
     assert worker.complaints() == []
 
 
-@pytest.mark.parametrize(("when", "fault"), LOSSES.values(), ids=LOSSES)
+@losses("cancel-no-answer")
 async def test_a_job_that_waits_is_cancelled_though_the_call_was_lost(
     when: When, fault: Fault, server: Backend, proxy: Proxy, start_worker: Run, journal: Journal
 ) -> None:

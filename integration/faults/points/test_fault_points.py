@@ -58,14 +58,17 @@ DEATHS = ("die-before", "die-after")
 
 
 def points(*steps: str, what: tuple[str, ...]) -> pytest.MarkDecorator:
-    """A connection that breaks repeats what a silent one shows, where time is short."""
+    """Where time is short, a connection that breaks repeats what a silent one shows, and one that is silent before the call
+    what a death before it shows; of a renewal it is the other way round.
+    """
     found = [
         pytest.param(
             Point(step, each),
             id=f"{step}-{each}",
-            marks=[pytest.mark.long] if each.startswith("fail") else [],
+            marks=[pytest.mark.long] if each.startswith("fail") or each == twin else [],
         )
         for step in steps
+        for twin in ["no-answer" if step == "renew" else "gone-before"]
         for each in what
     ]
     return pytest.mark.parametrize("point", found)

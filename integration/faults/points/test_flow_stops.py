@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from apps import flow_app
@@ -26,11 +25,6 @@ pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
 KEY = "once"
 
 
-@pytest.fixture
-def site(server: Backend, proxy: Proxy, tmp_path: Path, journal: Journal, run: Run) -> Site:
-    return Site(server, proxy, tmp_path, journal, run)
-
-
 async def kill_caller(run: Run, proxy: Proxy, when: When, where: str, *words: str) -> Program:
     """Run the calling program, and kill it at this call."""
     program: list[Program] = []
@@ -40,7 +34,9 @@ async def kill_caller(run: Run, proxy: Proxy, when: When, where: str, *words: st
     return program[0]
 
 
-@pytest.mark.parametrize(("when", "where"), [("after", "plant"), ("before", "open")])
+@pytest.mark.parametrize(
+    ("when", "where"), [pytest.param("after", "plant", marks=pytest.mark.long), ("before", "open")]
+)
 async def test_nothing_of_a_graph_runs_whose_caller_died_before_the_last_chunk(
     when: When, where: str, server: Backend, proxy: Proxy, run: Run, site: Site, journal: Journal
 ) -> None:
@@ -69,7 +65,9 @@ async def test_nothing_of_a_graph_runs_whose_caller_died_before_the_last_chunk(
         assert await again.result() is None
 
 
-@pytest.mark.parametrize(("when", "where"), [("after", "plant"), ("before", "open")])
+@pytest.mark.parametrize(
+    ("when", "where"), [("after", "plant"), pytest.param("before", "open", marks=pytest.mark.long)]
+)
 async def test_the_next_caller_of_a_key_adds_its_flow_where_the_last_one_died_half_way(
     when: When, where: str, server: Backend, proxy: Proxy, run: Run, site: Site
 ) -> None:
@@ -118,8 +116,11 @@ async def test_a_cancel_whose_caller_dies_at_it_is_made_or_not(
         await site.judge(flows, handle, heard)
 
 
-@pytest.mark.parametrize("cause", ["cancelled", "timeout"])
-@pytest.mark.parametrize(("step", "verdict"), [("charge", "incomplete"), ("ship", "complete")])
+@pytest.mark.parametrize("cause", ["cancelled", pytest.param("timeout", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [("charge", "incomplete"), pytest.param("ship", "complete", marks=pytest.mark.long)],
+)
 async def test_a_step_whose_worker_is_dead_when_its_flow_is_stopped_is_named_as_unknown(
     step: str, verdict: str, cause: str, server: Backend, site: Site
 ) -> None:
@@ -148,6 +149,7 @@ async def test_a_step_whose_worker_is_dead_when_its_flow_is_stopped_is_named_as_
         await site.judge(flows, handle, heard)
 
 
+@pytest.mark.long
 async def test_a_step_that_was_rescued_and_then_stopped_before_it_ran_again_is_unknown_too(
     server: Backend, site: Site, run: Run
 ) -> None:

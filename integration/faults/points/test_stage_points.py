@@ -24,7 +24,7 @@ from harness.proxy import Proxy, When
 from harness.sites import LEASE
 
 from eventbus import EventProvider
-from eventbus.lowlevel import Emission, JobClient, Tree
+from eventbus.lowlevel import Emission, JobClient, Policy, Tree
 
 Run = Callable[..., Program]
 
@@ -65,8 +65,8 @@ def points() -> list[Point]:
     return found + [Point(when, f"completed {JOB}", len(STAGES)) for when in ("before", "after")]
 
 
-async def add_report(jobs: JobClient) -> Emission[object]:
-    report = jobs.add(Tree(JOB, "reports", "May", on="fail"), outcome)
+async def add_report(jobs: JobClient, on: Policy = "fail") -> Emission[object]:
+    report = jobs.add(Tree(JOB, "reports", "May", on=on), outcome)
     await report.enqueued()
     return report
 
@@ -96,11 +96,21 @@ def check_recorded(server: Backend, entries: list[str]) -> None:
     assert (audit.problems, audit.left_open()) == ([], {})
 
 
+QUICK = (
+    "in render",
+    "before append 1",
+    f"after append {SLEEP}",
+    f"before suspended {JOB}",
+    f"before completed {JOB}",
+)
+
+
 def is_long(point: Point) -> bool:
-    """Whether it repeats another point at another stage."""
-    return point.where.startswith("append") and point.where not in ("append 1", f"append {SLEEP}")
+    """Whether it repeats another point at another stage, or on the other side of a call."""
+    return f"{point.when} {point.where}" not in QUICK
 
 
+@pytest.mark.parametrize("on", ["fail", "wake"])  # two shapes of a root
 @pytest.mark.parametrize(
     "point",
     [
@@ -109,7 +119,7 @@ def is_long(point: Point) -> bool:
     ],
 )
 async def test_a_job_goes_on_behind_its_last_entry_whose_worker_dies_at_any_point(
-    point: Point, server: Backend, proxy: Proxy, run: Run, journal: Journal, tmp_path: Path
+    point: Point, on: Policy, server: Backend, proxy: Proxy, run: Run, journal: Journal, tmp_path: Path
 ) -> None:
     dead: list[Program] = []
     if point.when == "in":
@@ -118,7 +128,7 @@ async def test_a_job_goes_on_behind_its_last_entry_whose_worker_dies_at_any_poin
         moment: When = "before" if point.when == "before" else "after"
         proxy.strike(point.where, moment, lambda: [each.kill() for each in dead])
     async with EventProvider(server.url, lease=LEASE) as provider:
-        report = await add_report(provider.jobs)
+        report = await add_report(provider.jobs, on)
         dead.append(run("worker", "apps.stages_app:provider", url=proxy.url, lease=LEASE))
         if point.is_behind_sleep:
             await wait_asleep(server, dead[0])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from apps.release_app import go_on, graph, program
 from checks.audit import Audit, reconcile
 from harness.backends import Backend
 from harness.conditions import until
@@ -16,10 +18,11 @@ from harness.programs import Program
 from harness.releases import FIRST_EDITION, OLDER, older_release
 
 from eventbus import EventProvider
+from workflows import WorkflowProvider
 
 Run = Callable[..., Program]
 
-pytestmark = pytest.mark.servers("one")
+pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture
@@ -72,6 +75,46 @@ async def test_workers_and_emitters_of_two_releases_share_the_work_of_one_server
     assert {record.stalls for record in audit.jobs.values()} == {0}
     assert set(journal.runs().values()) == {1}
     assert (new.complaints(), old.complaints()) == ([], [])
+
+
+async def test_workers_of_two_releases_share_the_flows_of_one_server(
+    older: Path, server: Backend, run: Run
+) -> None:
+    where = ("worker", "apps.release_app:provider")
+    workers = [run(*where, url=server.url, release=each) for each in (older, None)]
+    for each in workers:
+        each.wait_logged("worker ready")
+    by_graphs: set[int] = set()
+    together: list[list[int]] = []
+    async with EventProvider(server.url) as provider:
+        flows = WorkflowProvider(provider)
+        flows.register(graph)
+        flows.register(program)
+
+        async def run_both() -> None:
+            graphs = [await flows.execute(graph, number) for number in range(20)]
+            programs = [await flows.execute(program, number) for number in range(20)]
+            for number in (1, 2, 0):
+                for each in programs:
+                    await each.signal(go_on, number)
+            for flow in graphs:
+                by_graphs.update(await flow.result(60))
+            for flow in programs:
+                found = await flow.result(60)
+                assert len(found) == 3
+                if len(set(found)) == 2:
+                    together.append(found)
+
+        async with asyncio.timeout(90):
+            while not (len(by_graphs) == 2 and together):
+                await run_both()
+    assert by_graphs == {each.pid for each in workers} == set(together[0])
+    for each in workers:
+        each.send(signal.SIGTERM)
+        assert each.wait_ended() == 0
+        assert each.complaints() == []
+    audit = Audit(server)
+    assert (audit.problems, audit.left_open()) == ([], {})
 
 
 async def test_a_job_of_a_newer_format_is_parked_until_somebody_can_run_it(

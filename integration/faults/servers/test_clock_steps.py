@@ -91,7 +91,13 @@ class _Site:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("first", [HOUR, -HOUR], ids=["forward and back", "back and forward"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(HOUR, id="forward and back"),
+        pytest.param(-HOUR, id="back and forward", marks=pytest.mark.long),
+    ],
+)
 async def test_a_step_of_the_servers_clock_stops_no_rescue_and_loses_nothing(
     first: float, server: Backend, clock: ServerClock, start_worker: Run, gates: Gates, journal: Journal
 ) -> None:

@@ -89,7 +89,7 @@ class Adder:
 
     def _arguments(self, plain: list[PlainRow], full: list[AddRow]) -> list[Any]:
         queues = [AddQueue(queue, 1, "") for queue in self._queues]
-        head = ["", self._emitter, f"{self._emitter}:1", len(queues), len(plain), len(full)]
+        head = ["", self._emitter, f"{self._emitter}:1", len(queues), 0, len(plain), len(full)]
         return [*head, *chain.from_iterable(queues), *chain.from_iterable(plain), *chain.from_iterable(full)]
 
     def _plain(self) -> PlainRow:

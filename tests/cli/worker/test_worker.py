@@ -84,6 +84,12 @@ async def test_a_second_signal_waits_for_no_handler(
             assert await emission == 101
 
 
+async def test_full_collections_leave_modules_out(start: Start, make_provider: Make) -> None:
+    async with make_provider() as provider:
+        worker(start)
+        assert await provider.emit("frozen", None) > 10_000
+
+
 async def test_a_thread_that_goes_on_does_not_keep_the_process(start: Start, make_provider: Make) -> None:
     async with make_provider() as provider:
         await provider.emit("block", 600, reply=False)

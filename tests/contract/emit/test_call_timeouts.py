@@ -21,7 +21,7 @@ _FLOW = "w~0123456789abcdef0123"
 
 
 def _workflow() -> Workflow[Any, Any]:
-    workflow = Workflow[Any, Any]("w")
+    workflow = Workflow[Any, Any]("w", spread=True)
 
     @workflow.step()
     async def work(ctx: StepContext[Any]) -> None:

@@ -360,7 +360,7 @@ async def test_an_expiry_that_a_handler_met_elsewhere_is_an_error_of_its_own(
 async def test_a_failure_that_is_asked_for_by_its_id_names_what_ran(make_provider: MakeProvider) -> None:
     provider = make_provider(retry=Retry(attempts=1))
     flows = WorkflowProvider(provider)
-    shop = Workflow("shop", retry=Retry(attempts=1))
+    shop = Workflow("shop", retry=Retry(attempts=1), spread=True)
 
     @provider.on("ask")
     @provider.on("ask", group="mail")

@@ -88,7 +88,7 @@ async def test_what_a_job_says_of_itself_is_seen_from_elsewhere(
         ({"entries": "text"}, "put the one text into a list"),
         ({"entries": [1]}, "this is int"),
         ({"entries": ["\ud800"]}, "UTF-8"),
-        ({"entries": ["x" * 1001]}, "1001 bytes"),
+        ({"entries": ["x" * 17_385]}, "17385 bytes"),
         ({"entries": ["x"] * 2001}, "2001 entries"),
         ({"entries": [], "live": {"a": None}}, "this is NoneType"),
         ({"entries": [], "live": {f"n{n}": "" for n in range(101)}}, "101 live texts"),
@@ -99,7 +99,7 @@ async def test_what_a_job_says_of_itself_is_seen_from_elsewhere(
 async def test_what_cannot_be_recorded_is_refused_at_once(
     make_provider: MakeProvider, given: dict[str, Any], message: str
 ) -> None:
-    provider = make_provider(max_result=1000)
+    provider = make_provider(max_result=1000, max_payload=1000)
     mine = Mine(provider)
     async with provider, provider.worker():
         with pytest.raises(UsageError, match=message):

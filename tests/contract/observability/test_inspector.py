@@ -290,7 +290,7 @@ async def test_damaged_and_foreign_records_are_told_as_far_as_they_can_be_read(
 async def test_a_tree_is_told_with_its_members_and_who_needs_whom(make_provider: MakeProvider) -> None:
     provider = make_provider()
     flows = WorkflowProvider(provider)
-    flow = Workflow[Any, Any]("pair", retry=Retry(attempts=2, delay=0))
+    flow = Workflow[Any, Any]("pair", retry=Retry(attempts=2, delay=0), spread=True)
 
     @flow.step()
     async def first(ctx: StepContext[Any]) -> int:
@@ -332,7 +332,7 @@ async def test_a_tree_is_told_with_its_members_and_who_needs_whom(make_provider:
 
 async def test_roots_that_wait_for_their_members_are_listed_and_counted(provider: EventProvider) -> None:
     flows = WorkflowProvider(provider)
-    flow = Workflow[Any, Any]("never")
+    flow = Workflow[Any, Any]("never", spread=True)
 
     @flow.step()
     async def first(ctx: StepContext[Any]) -> int:

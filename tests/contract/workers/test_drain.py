@@ -320,16 +320,17 @@ async def test_a_stop_whose_handlers_end_soon_says_nothing(make: MakeProvider, l
     assert [line for line in logs if "handle" in line["event"]] == []
 
 
+@pytest.mark.parametrize("spread", [False, True], ids=["local", "spread"])
 @pytest.mark.parametrize("awaits", ["event", "flow"])
 async def test_a_step_that_awaits_what_only_its_own_worker_would_run_is_given_back_at_once(
-    make: MakeProvider, logs: Logs, until: Until, awaits: str
+    make: MakeProvider, logs: Logs, until: Until, awaits: str, *, spread: bool
 ) -> None:
     inner = Workflow("inner")
 
     @inner.step()
     async def give(ctx: StepContext[Any]) -> None: ...
 
-    outer = Workflow("outer")
+    outer = Workflow("outer", spread=spread)
     began, go = asyncio.Event(), asyncio.Event()
     attempts: list[int] = []
 
@@ -356,7 +357,7 @@ async def test_a_step_that_awaits_what_only_its_own_worker_would_run_is_given_ba
             async with _taking(_SOON):
                 await worker.wait()
         (line,) = _said(logs, _STUCK)
-        assert line["queues"] == {"workflow.outer.steps": 1}
+        assert line["queues"] == {"workflow.outer.steps" if spread else "workflow.outer": 1}
         assert line["wait_for"] == ["event.inner" if awaits == "event" else "workflow.inner"]
         async with provider.worker():
             await flow.result()

@@ -159,8 +159,8 @@ def test_every_script_says_what_a_full_server_makes_of_it() -> None:
         header = " ".join(re.findall(r"^-- ?(.*)", path.read_text().partition("--include")[0], re.MULTILINE))
         (word,) = [word for word, phrase in words.items() if phrase in header]
         said[word].add(path.stem)
-    assert said["refuses"] == {"add", "graph", "group", "restart", "signal"}
-    assert said["looks"] == {"job", "list", "survey", "tree"}
+    assert said["refuses"] == {"add", "fire", "graph", "group", "restart", "schedule", "signal"}
+    assert said["looks"] == {"job", "list", "schedules", "survey", "tree"}
 
 
 async def test_workers_announce_themselves_and_sweep(shard: Shard) -> None:

@@ -8,6 +8,7 @@ import pytest
 from drivers.shards import START, Shard, settle, turn_queue
 
 from eventbus.emit.job_tree import Member, Tree, chunks_of, rows_of
+from eventbus.store.journal_store import read_signals
 from eventbus.store.keys import Keys
 from eventbus.store.queries import Cursor, QueryStore
 from eventbus.store.scripting.script_rows import REUSE, SaveRow
@@ -85,7 +86,8 @@ async def test_restarts_and_looks_send_what_their_headers_say() -> None:
     given: dict[str, Any] = {**names, "call": "call"}
     recorder: Any = _Recorder("restarted")
     await TreeStore(recorder, recorder, keys).restart("id", **given)
-    assert recorder.arguments == load_script("restart").fields["head"]
+    assert [*recorder.arguments[:-1], "keeps"] == load_script("restart").fields["head"]
+    assert recorder.arguments[-1] == []
     recorder = _Recorder([[], "", "", "", [], ""])
     await QueryStore(recorder, keys).job("id")
     assert recorder.arguments == load_script("job").fields["head"]
@@ -250,3 +252,30 @@ async def test_members_of_the_last_run_that_are_told_late_do_not_touch_the_next(
     assert await _settle_all(shard) == ["r/b"]
     assert await _settle_all(shard) == ["r"]
     assert await shard.state("r") == "completed"
+
+
+@pytest.mark.parametrize("keeps", [[], ["journal"], ["journal", "inbox"]])
+async def test_the_next_run_begins_with_the_journal_and_the_inbox_if_that_is_asked_for(
+    shard: Shard, keeps: list[Any]
+) -> None:
+    await _add(shard, _tree("r"))
+    answer = await shard.turn(queues=_QUEUES)
+    assert await shard.append("r", answer.token, 0, "one", "two") == ("ok", 0)
+    for signal in ("taken", "left"):
+        assert await shard.signal("r", signal=signal) == "sent"
+    assert await shard.append("r", answer.token, 2, "three", taken=["taken"]) == ("ok", 0)
+    await shard.turn(settle(answer.claims[0], answer.token), queues=_QUEUES, want=0)
+    for _ in range(2):  # the same call again changes nothing
+        word = await shard.store.trees.restart(
+            "r", call="c", run=1, body="{}", keeps=keeps, deadline=_FAR, now=shard.now
+        )
+        assert word == "restarted"
+    answer = await shard.turn(queues=_QUEUES)
+    assert [each.id for each in answer.claims] == ["r"]
+    assert [each.entries for each in answer.journals] == ([["one", "two", "three"]] if keeps else [])
+    signals = [signal.id for each in answer.journals for signal in read_signals(each.signals)]
+    assert signals == (["left"] if "inbox" in keeps else [])
+    assert [each.heard for each in answer.journals] == ([2 if "inbox" in keeps else 0] if keeps else [])
+    assert await shard.append("r", answer.token, 3 if keeps else 0, "four") == ("ok", 0)
+    page = await shard.store.trees.look("r", limit=0)
+    assert page.root["journal"] == "1"

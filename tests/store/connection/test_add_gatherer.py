@@ -14,7 +14,7 @@ from eventbus.model import clock
 from eventbus.store.connection.connector import Connector
 from eventbus.store.queries import Cursor
 from eventbus.store.scripting.packing import AddRows
-from eventbus.store.scripting.script_rows import AddAnswer, AddQueue, AddRow
+from eventbus.store.scripting.script_rows import AddAnswer, AddQueue, AddRow, TimeoutRow
 from eventbus.store.store import Store
 
 Admin = Callable[..., Any]
@@ -89,6 +89,31 @@ async def test_each_store_hears_the_verdicts_of_its_own_rows(shares: list[Store]
         (0, "joined", "1b"),
         (1, "full", "3b"),
     ]
+
+
+async def test_roots_keep_their_timeouts_and_emissions_of_the_same_queue_are_none(
+    shares: list[Store], store: Store, admin: Admin
+) -> None:
+    before = _calls(admin)
+    asked: list[Awaitable[AddAnswer]] = []
+    for at, share in enumerate(shares):
+        rows = AddRows([_row(f"{at}-plain", 1 + at % 2)])
+        rows.put_root(_row(f"{at}-root", 2 - at % 2), 1000 * (at + 1) if at % 2 else "")
+        queues = [AddQueue("q", 1, ""), AddQueue("q", 1, "", 1)]
+        asked.append(share.add("em", queues if at % 2 == 0 else queues[::-1], rows, deadline=_soon()))
+    assert await asyncio.gather(*asked) == [AddAnswer([1, 1], [])] * 5
+    assert _calls(admin) == before + 1
+    assert await store.trees.roots("q", "open", first=0, limit=10) == [f"{at}-root" for at in (4, 3, 2, 1, 0)]
+    due = admin("ZRANGE", store.keys.shard_key("due"), 0, -1)
+    assert due == ["timeout:1-root", "timeout:3-root"]
+
+
+def test_rows_that_are_picked_keep_their_timeouts() -> None:
+    rows = AddRows()
+    for number in range(5):
+        rows.put_root(_row(str(number)), number if number % 2 else "")
+    picked = rows.pick([1, 2, 3])
+    assert (picked.bodies(), picked.timeouts) == (["{}"] * 3, [TimeoutRow(0, 1), TimeoutRow(2, 3)])
 
 
 async def test_a_queue_with_two_limits_is_judged_by_that_of_the_store(shares: list[Store]) -> None:

@@ -139,7 +139,10 @@ def test_another_group_may_return_what_it_likes() -> None:
             "expected retry of handler plain of event 'placed' to be a Retry, such as Retry.attempts=3., got: 3",
         ),
         ({"group": "a b"}, "expected a group name"),
-        ({"pool": "fork"}, 'expected pool of handler plain .* to be "thread" or "process", got: \'fork\''),
+        (
+            {"pool": "fork"},
+            'expected pool of handler plain .* to be one of "thread", "process", got: \'fork\'',
+        ),
         (
             {"pool": "process"},
             "handler plain .* is async and runs in the event loop; for pool='process' make",
@@ -166,7 +169,7 @@ def test_the_facts_are_part_of_every_context_and_all_that_a_process_gives() -> N
     assert [name for name in ("emit", "progress", "shared") if hasattr(JobFacts, name)] == []
     for wrong, name in ((in_thread, "SyncContext"), (of_the_loop, "EventContext")):
         with pytest.raises(
-            DefinitionError, match=f"runs in a process: annotate its context as JobFacts, not {name}"
+            DefinitionError, match=f"runs in a process: annotate its context as ProcessContext, not {name}"
         ):
             _make(wrong, Order, int, pool="process")
 

@@ -20,7 +20,7 @@ async def test_a_step_that_is_cancelled_by_its_id_and_completes_all_the_same_is_
 ) -> None:
     provider = make_provider()
     flows = WorkflowProvider(provider)
-    workflow: Workflow[Any, Any] = Workflow("stubborn", retry=Retry(attempts=1))
+    workflow: Workflow[Any, Any] = Workflow("stubborn", retry=Retry(attempts=1), spread=True)
     is_active, undone, job_ids = asyncio.Event(), list[Any](), list[str]()
 
     @workflow.step()

@@ -118,7 +118,7 @@ async def test_who_supersedes_an_open_flow_has_it_cancelled_and_undone(
 
 def _wide(ran: list[int]) -> Workflow[int, None]:
     """A workflow of so many steps that it is added in several calls."""
-    workflow = Workflow[int, None]("wide", input=int, output=None)
+    workflow = Workflow[int, None]("wide", input=int, output=None, spread=True)
 
     def add(number: int) -> None:
         async def step(ctx: StepContext[int]) -> None:

@@ -30,12 +30,12 @@ _ONCE = Retry(attempts=1)
 class Shop:
     """A workflow of three steps, a record of what it did, and the faults that it must make."""
 
-    def __init__(self, name: str = "shop") -> None:
+    def __init__(self, name: str = "shop", *, spread: bool = False) -> None:
         self.did: list[str] = []
         self.broken: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
-        self.workflow = Workflow[Any, Any](name, retry=_ONCE)
+        self.workflow = Workflow[Any, Any](name, retry=_ONCE, spread=spread)
         reserve = self.workflow.step(self.reserve)
         reserve.rollback(self.release)
         self.workflow.step(self.mail)
@@ -68,9 +68,9 @@ class Shop:
         return ctx.result("ship")
 
 
-@pytest.fixture
-def shop() -> Shop:
-    return Shop()
+@pytest.fixture(params=[False, True], ids=["local", "spread"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    return Shop(spread=request.param)
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ async def test_a_worker_that_dies_while_it_adds_the_steps_leaves_them_to_the_nex
     # The crash window `worker-dies-adding-steps`: 300 steps take several calls.
     provider = make_provider()
     flows = WorkflowProvider(provider)
-    wide = Workflow[Any, Any]("wide", retry=Retry(attempts=2, delay=0.01))
+    wide = Workflow[Any, Any]("wide", retry=Retry(attempts=2, delay=0.01), spread=True)
     did: list[str] = []
 
     async def work(ctx: StepContext[Any]) -> None:

@@ -10,11 +10,15 @@ from drivers.runners import DistributedRunner, InlineRunner, Runner
 from eventbus import EventProvider
 
 
-@pytest.fixture(params=["inline", "distributed"])
+@pytest.fixture(params=["inline", "local", "spread"])
 async def runner(
     request: pytest.FixtureRequest, make_provider: Callable[..., EventProvider]
 ) -> AsyncIterator[Runner]:
     """Each way to run a flow, one after the other."""
-    runner: Runner = InlineRunner() if request.param == "inline" else DistributedRunner(make_provider)
+    runner: Runner = (
+        InlineRunner()
+        if request.param == "inline"
+        else DistributedRunner(make_provider, spread=request.param == "spread")
+    )
     yield runner
     await runner.aclose()

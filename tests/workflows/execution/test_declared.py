@@ -114,3 +114,18 @@ async def test_a_declared_error_comes_to_who_only_declares(start: Callable[..., 
         await (await caller.execute(declared, None)).result()
     assert isinstance(caught.value.__cause__, StepError)
     assert caught.value.__cause__.step == "charge"
+
+
+@pytest.mark.parametrize(("declares", "spreads"), [(True, True), (True, False), (False, True)])
+async def test_a_declaration_decides_nothing_about_the_steps_whether_it_says_spread_or_not(
+    start: Callable[..., Any], declares: bool, spreads: bool
+) -> None:
+    release = Release("1")
+    release.workflow.spread = spreads
+    release.gate.set()
+    await start(release.workflow)
+    declared = Workflow[Any, Any]("w", spread=declares)
+    caller, _ = await start(declared, runs=False)
+    handle = await caller.execute(declared, None)
+    assert await handle.result() == "1 worked"
+    assert (await handle.report()).order == ["work"]

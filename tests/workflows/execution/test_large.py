@@ -12,7 +12,7 @@ from workflows import ResultNotLoaded, StepContext, Workflow, WorkflowProvider
 async def test_far_results_are_loaded_when_they_are_asked_for(
     make_provider: Callable[..., EventProvider],
 ) -> None:
-    workflow = Workflow("long")
+    workflow = Workflow("long", spread=True)
     told: dict[str, str] = {}
 
     async def number(ctx: StepContext[Any]) -> int:

@@ -23,7 +23,7 @@ class Line:
         self.gate = asyncio.Event()
         self.begun = asyncio.Event()
         self.undone: list[str] = []
-        self.workflow: Workflow[Any, Any] = Workflow("line", retry=Retry(attempts=1))
+        self.workflow: Workflow[Any, Any] = Workflow("line", retry=Retry(attempts=1), spread=True)
         for name in ("first", "second", "third"):
             self.workflow.step(self._act, name=name).rollback(self._undo)
 

@@ -35,7 +35,7 @@ class Away:
 
 
 def _flow(ran: list[str]) -> Workflow[Any, Any]:
-    inner = Workflow("inner", retry=_ONCE)
+    inner = Workflow("inner", retry=_ONCE, spread=True)
 
     async def note(ctx: StepContext[Any]) -> None:
         ran.append(ctx.step or "completed")

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from eventbus import EventContext, EventProvider, Retry, Unrecoverable
 from eventbus.telemetry import spans as telemetry
-from workflows import StepContext, StepError, Workflow, WorkflowProvider
+from workflows import FlowContext, StepContext, StepError, Workflow, WorkflowProvider, durable, task
 
 MakeProvider = Callable[..., EventProvider]
 Spans = Callable[[], list[ReadableSpan]]
@@ -261,3 +261,62 @@ async def test_callers_at_the_same_time_have_traces_of_their_own(
     assert set(by_flow) == {each.id for each in handles}
     assert all(len(traces) == 1 for traces in by_flow.values())
     assert len(_traces(found)) == 20
+
+
+@task(retry=_TWICE)
+async def pay(number: int) -> int:
+    return number
+
+
+@pay.rollback
+async def refund(number: int) -> None: ...
+
+
+async def test_the_children_of_a_durable_function_are_in_its_trace(
+    make_provider: MakeProvider, spans: Spans
+) -> None:
+    inner = Workflow[Any, Any]("inner")
+
+    @inner.step()
+    async def pack(ctx: StepContext[Any]) -> None: ...
+
+    @durable("child")
+    async def child(ctx: FlowContext[int]) -> int:
+        return await ctx.step(pay, ctx.input)
+
+    @durable("parent", retry=Retry(attempts=1))
+    async def parent(ctx: FlowContext[None]) -> None:
+        await ctx.step(pay, 0)
+        await ctx.map(pay, [1, 2])
+        await ctx.gather(ctx.flow(child, 3), ctx.flow(inner, None))
+        raise ValueError("late")
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    for workflow in (parent, child, inner):
+        flows.register(workflow)
+    async with provider, provider.worker():
+        handle = await flows.execute(parent, None)
+        with pytest.raises(StepError):
+            await handle.result()
+
+    found = spans()
+    assert len(_traces(found)) == 1
+    assert sorted(each.name for each in found if "rollback" not in each.name) == [
+        "completed inner",
+        "execute parent",
+        "step child.pay",
+        "step inner.pack",
+        *["step parent.pay"] * 3,
+    ]
+    execute = _one(found, "execute parent")
+    steps = [each for each in found if each.name.startswith("step")]
+    for span in steps:
+        assert span.parent is not None
+        assert span.parent.span_id == _id(execute), span.name
+    rollbacks = [each for each in found if each.name.startswith("rollback")]
+    paid = [each for each in steps if each.name.endswith("pay")]
+    assert sorted(link for each in rollbacks for link in _links(each)) == sorted(map(_id, paid))
+    flow_ids = {str((each.attributes or {})["workflows.flow_id"]) for each in steps}
+    assert len(flow_ids) == 3
+    assert all(each.startswith(handle.id) for each in flow_ids)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -58,6 +60,81 @@ async def test_a_value_and_an_error_end_it() -> None:
     assert await _attempt(_value, timeout=9).run() == Ended(value=5)
     ended = await _attempt(_error).run()
     assert isinstance(ended.error, KeyError)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_it_runs_in_a_task_and_a_context_of_its_own(at_once: bool) -> None:
+    own: ContextVar[int] = ContextVar("own", default=0)
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def work() -> int:
+        tasks.append(asyncio.current_task())
+        own.set(1)
+        async with asyncio.timeout(9):
+            await asyncio.sleep(0)
+        return own.get()
+
+    assert await _attempt(work).run(at_once=at_once) == Ended(value=1)
+    assert own.get() == 0
+    assert tasks[0] not in (None, asyncio.current_task())
+
+
+async def test_one_that_waits_for_nothing_takes_no_round_of_the_loop() -> None:
+    rounds: list[int] = []
+    asyncio.get_running_loop().call_soon(rounds.append, 1)
+    assert await _attempt(_value, timeout=9).run() == Ended(value=5)
+    assert rounds == ([] if sys.version_info >= (3, 12) else [1])
+
+
+async def test_a_task_factory_of_the_program_makes_its_task() -> None:
+    loop, made = asyncio.get_running_loop(), list[Any]()
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    loop.set_task_factory(factory)
+    try:
+        assert await _attempt(_value).run() == Ended(value=5)
+    finally:
+        loop.set_task_factory(None)
+    assert len(made) == 1
+
+
+async def test_the_timeout_counts_from_the_beginning_of_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, began, ends = asyncio.get_running_loop(), list[float](), list[float]()
+    call_at = loop.call_at
+
+    def note(when: float, *given: Any, **options: Any) -> asyncio.TimerHandle:
+        ends.append(when)
+        return call_at(when, *given, **options)
+
+    async def work() -> None:
+        began.append(loop.time())
+        while loop.time() < began[0] + 0.01:  # what it does before it waits counts, too
+            pass
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(loop, "call_at", note)
+    assert isinstance((await _attempt(work, timeout=0.02).run()).error, TimeoutError)
+    assert ends[0] - began[0] == pytest.approx(0.02, abs=0.009)
+
+
+async def test_one_that_is_cut_before_it_begins_does_not_begin() -> None:
+    function = _Function()
+    attempt = _attempt(function)
+    attempt.cut()
+    assert await attempt.run() == Ended(is_cut=True)
+    assert not function.started.is_set()
+
+
+async def test_one_that_is_cut_by_its_own_function_is_cancelled_at_its_first_wait() -> None:
+    async def cuts() -> None:
+        attempt.cut()
+        await asyncio.sleep(20)
+
+    attempt = _attempt(cuts)
+    assert await attempt.run() == Ended(is_cut=True)
 
 
 async def test_a_function_that_cancels_itself_has_failed() -> None:

@@ -20,6 +20,7 @@ from workflows.records.ids import (
     new_flow_id,
     parent_of,
     parse_member,
+    split_queue,
     steps_queue,
     workflow_of,
 )
@@ -73,7 +74,17 @@ def test_a_bad_name_of_a_workflow_is_refused(name: object) -> None:
 @given(st.sets(_WORKFLOWS, min_size=2, max_size=2))
 def test_no_two_workflows_share_a_queue(names: set[str]) -> None:
     fine = [name for name in names if not name.endswith(".steps")]
-    assert len({queue for name in fine for queue in (flow_queue(name), steps_queue(name))}) == 2 * len(fine)
+    queues = {
+        queue: (name, step)
+        for name in fine
+        for queue, step in (
+            (flow_queue(name), None),
+            (steps_queue(name), ""),
+            (steps_queue(name, "charge"), "charge"),
+        )
+    }
+    assert len(queues) == 3 * len(fine)
+    assert all(split_queue(queue) == parts for queue, parts in queues.items())
 
 
 def test_queues_are_named_after_the_workflow() -> None:

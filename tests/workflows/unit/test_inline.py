@@ -55,9 +55,8 @@ async def test_a_wait_that_fails_is_no_error_of_the_flow() -> None:
     async def fall(ctx: StepContext[Any]) -> None:
         raise ValueError
 
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(RuntimeError, match="no clock"):
         await run_inline(workflow, None, sleep=sleep)
-    assert caught.group_contains(RuntimeError, match="no clock")
 
 
 async def test_a_definition_that_is_not_whole_is_refused() -> None:

@@ -82,6 +82,8 @@ _STEP = "step 'a' of workflow 'shop'"
         ({"version": ""}, ["expected version of workflow 'shop'", "got: ''"]),
         ({"version": 2}, ["expected version of workflow 'shop'", "got: 2"]),
         ({"version": "a b"}, ["expected version of workflow 'shop'", "'a b'"]),
+        ({"spread": 1}, ["expected spread of workflow 'shop' to be a bool", "got: 1"]),
+        ({"retries": 3}, ["workflow 'shop' has no option 'retries'", "its options are: retry, timeout"]),
     ],
 )
 def test_bad_options_of_a_workflow(options: dict[str, Any], parts: list[str]) -> None:
@@ -103,6 +105,8 @@ def test_bad_options_of_a_workflow(options: dict[str, Any], parts: list[str]) ->
         ({"when": of_basket}, [f"the condition (when) of {_STEP} takes StepContext[Basket]", "Order"]),
         ({"when": numbers}, [f"the condition (when) of {_STEP} is a generator", "numbers"]),
         ({"rollback_on_failure": undo}, [f"expected rollback_on_failure of {_STEP} to be a bool", "undo"]),
+        ({"spread": 1}, [f"expected spread of {_STEP} to be a bool", "got: 1"]),
+        ({"retries": 3}, ["a step of workflow 'shop' has no option 'retries'", "name, retry, timeout"]),
         ({"after": "b"}, [f"{_STEP} comes after 'b'", "its steps are: 'a'"]),
         ({"after": "a"}, ["steps of workflow 'shop' wait for each other", "'a' after 'a'"]),
         ({"after": 5}, [f"{_STEP} comes after 5", "5 is no step of workflow 'shop'", "a list of them"]),

@@ -74,7 +74,7 @@ class Story:
         self.log.append(f"saved {path}")
         self.saved[path] = failure
 
-    def saga(self, *, unknown: str = "", done: dict[str, str] | None = None) -> Saga:
+    def saga(self, *, unknown: str = "", done: dict[str, str] | None = None) -> Saga[Any]:
         records = {name: StepRecord(result=msgspec.Raw(f'"{name}"'.encode())) for name in "cba"}
         undos = [self._undo_of(name, None if name == unknown else record) for name, record in records.items()]
         return Saga(undos, flow_id="w~1", call_sync=in_thread, sleep=self._sleep, save=self._save, done=done)

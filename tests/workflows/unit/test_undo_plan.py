@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventbus.lowlevel import TreeMember
-from workflows.distributed.undo_plan import _Done, _merged
+from workflows.distributed.undo.spread_undo import _Done, _merged
 
 
 def _entry(step: str, ended: int) -> _Done:

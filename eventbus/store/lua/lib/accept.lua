@@ -1,4 +1,4 @@
---needs base lines pointer presence
+--needs base fields lines pointer presence
 --exports accept_all
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
 local MOST = 200 -- jobs of one call
@@ -37,6 +37,8 @@ local function decide(row, target)
   if not job or row.meeting == SUPERSEDE then
     return { id = id, target = target, row = row, pointer = pointer, superseded = job }
   end
+  local is_pending = row.queues.are_roots and not state and not planned[pointer] and (fetch(job) or {}).pending
+  if is_pending then return { join = job, target = target, word = 'pending', state = 'pending' } end
   return { join = job, target = target, word = print == row.print and 'joined' or 'other', state = state, text = text }
 end
 

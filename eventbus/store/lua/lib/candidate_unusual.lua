@@ -51,16 +51,17 @@ function choose_unusual(plan, line, i)
   if line.admit and not line.admit(id, record) then return nil end
   add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
   plan.ids[#plan.ids + 1] = id
-  if record.root or record.tree or record.waited or record.listens then plan.named[id] = record end
+  if record.root or record.tree or record.waited or record.listens or record.gathers then plan.named[id] = record end
   return #body + tell_journal(plan.journals, id, record)
 end
 
--- A root that stops is claimed knowing it.
+-- A root that stops is claimed knowing it. Of a brief one no record is written.
 function name_holder(id, record, token, now)
   if record.stop then redis.call('HSET', key('more', id), 'knows', now) end
-  if record.root or record.tree then
+  if record.root or record.tree and not record.is_root then
     record.token, record.claimed = token, now
     redis.call('SET', job_root .. id, codec.encode(record)) -- as it was read in this call
   end
-  if record.waited or record.listens then clear(id, 'waited', 'listens') end -- last: it may change the record
+  if record.gathers then redis.call('DEL', key('needs', id)) end
+  if record.waited or record.listens or record.gathers then clear(id, 'waited', 'listens', 'wakes', 'gathers') end -- last: it may change the record
 end

@@ -1,4 +1,4 @@
---needs base fields finish giving_back leaves promote record retain stopping telling trees
+--needs agenda base fields finish giving_back leaves promote record retain stopping telling trees
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -22,6 +22,16 @@ end
 
 function do_chore.timeout(id, now)
   stop_tree(id, 'timeout', 'timeout', '{"type":"FlowTimeout","message":"its deadline passed"}', now)
+end
+
+-- The time has come at which a job goes on, whatever else it waits for (`mixed_waits.lua`).
+function do_chore.wake(id, now)
+  local record = fetch(id)
+  local wakes = record and record.state == 'waiting-children' and tonumber(record.wakes)
+  if not wakes then return end
+  if wakes > now then return redis.call('ZADD', root .. ':due', wakes, 'wake:' .. id) end
+  redis.call('DEL', key('needs', id))
+  release(id, now)
 end
 
 function do_chore.open(id, now, ready)
@@ -56,12 +66,20 @@ function do_chore.unopened(id, now)
   removed[#removed + 1] = id
 end
 
+-- Returns whether schedules are due, which the worker of this turn has to fire.
+function do_chore.schedules(_, now)
+  return agenda.hand_out(now)
+end
+
 function do_chores(now, ready)
+  local has_duty = false
   local found = redis.call('ZRANGEBYSCORE', root .. ':due', '-inf', whole(now), 'LIMIT', 0, CHORES)
   for _, entry in ipairs(found) do
     local kind, id = string.match(entry, '^(%a+):(.*)$')
     redis.call('ZREM', root .. ':due', entry) -- first: it may come back
-    if do_chore[kind] then do_chore[kind](id, now, ready) end
+    local found_duty = do_chore[kind] and do_chore[kind](id, now, ready)
+    has_duty = has_duty or kind == 'schedules' and found_duty
   end
   flush_tells(ready, now)
+  return has_duty
 end

@@ -4,10 +4,11 @@
 --   fields: state, flags, created, attempts, queue, reply, root; body, or size of a body of its own;
 --     ended, lasted, worker, result of one that has ended; claimed, token of one that names its holder
 --   is_later: it has a flag of a later release, so it is not run
+--   is_root: a brief root (`rooting.lua`), of which `tree` and `on` stand nowhere else
 codec = {}
 local NAMES = {
   [0] = 'waiting', 'completed', 'failed', 'cancelled', 'delayed', 'parked', 'waiting-children',
-  [8] = 'waiting',
+  [8] = 'waiting', [9] = 'waiting', [10] = 'completed',
 }
 local CODES = {}
 for code = 0, 6 do CODES[NAMES[code]] = code end
@@ -16,15 +17,15 @@ local LONGEST = 4294967295
 
 -- The fields that stand in the record; all others stand in `more:<id>`.
 codec.is_core = {}
-for name in string.gmatch('state flags created attempts queue reply root body size ended lasted worker result claimed token is_later', '%S+') do
+for name in string.gmatch('state flags created attempts queue reply root body size ended lasted worker result claimed token is_later is_root', '%S+') do
   codec.is_core[name] = true
 end
 
 local function decode_tail(record, text, code)
   local at = 10
-  if code >= 8 then
+  if code == 8 then
     record.claimed, record.token, at = struct.unpack('>I6Bc0', text, at)
-  elseif code >= 1 and code <= 3 then
+  elseif code >= 1 and code <= 3 or code == 10 then
     record.ended, record.lasted, record.worker, record.result, at = struct.unpack('>I6I4Bc0I2c0', text, at)
   end
   record.queue, record.reply, at = struct.unpack('>Bc0Bc0', text, at)
@@ -53,9 +54,19 @@ function codec.decode(text)
   local record = { state = NAMES[code], flags = flags }
   record.created, record.attempts = struct.unpack('>I6B', text, 3)
   record.is_later = bit.band(flags, KNOWN) ~= flags
+  if code >= 9 then record.is_root, record.tree, record.on = true, '1', 'wake' end
   if not pcall(decode_tail, record, text, code) then return nil, 'its parts do not fit together', record end
   if record.queue == '' then return nil, 'no queue', record end
   return record
+end
+
+-- What must stand beside the record of a brief root that can be one no more, as name, value pairs.
+function codec.make_full(record)
+  local is_brief = record.state == 'waiting' or record.state == 'completed'
+  if not record.is_root or is_brief then return {} end
+  local more = { 'tree', 1, 'on', 'wake' }
+  record.is_root = nil
+  return more
 end
 
 local function pack_text(text)
@@ -64,14 +75,14 @@ end
 
 function codec.encode(record)
   local code, flags = CODES[record.state], bit.band(record.flags or 0, 255 - FLAG.MEMBER - FLAG.BODY)
-  if record.token and code == 0 then code = 8 end
+  if record.is_root then code = code + 9 elseif record.token and code == 0 then code = 8 end
   if record.root then flags = flags + FLAG.MEMBER end
   if record.size then flags = flags + FLAG.BODY end
   if record.is_later then flags = record.flags end -- the body is all that stands behind, with what is not known
   local parts = { struct.pack('>BBI6B', 32 + code, flags, record.created, math.min(record.attempts or 0, 255)) }
-  if code >= 8 then
+  if code == 8 then
     parts[2] = struct.pack('>I6', record.claimed) .. pack_text(record.token)
-  elseif code >= 1 and code <= 3 then
+  elseif code >= 1 and code <= 3 or code == 10 then
     local lasted = math.max(0, math.min(record.lasted or 0, LONGEST))
     parts[2] = struct.pack('>I6I4', record.ended, lasted) .. pack_text(record.worker or '')
       .. struct.pack('>I2', #record.result) .. record.result

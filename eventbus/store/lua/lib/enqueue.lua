@@ -1,13 +1,13 @@
---needs base codec delays due fields format pointer ready refusing waking
+--needs base codec delays due fields format pointer ready refusing rooting waking
 --exports enqueue
 -- Writes new jobs: records, pointers, and their places in ready or delayed.
 
 -- What is unusual about an emission stands beside its record.
 local function write_more(row, id, has_key)
-  local more = {}
+  local more, is_full = {}, row.queues.are_roots and row.due
   for field, value in pairs({
     due = row.due or nil, lifo = row.lifo and 1 or nil, key = has_key and row.key or nil,
-    priority = row.priority ~= 0 and row.priority or nil,
+    priority = row.priority ~= 0 and row.priority or nil, tree = is_full and 1 or nil, on = is_full and 'wake' or nil,
   }) do
     more[#more + 1], more[#more + 2] = field, value
   end
@@ -22,6 +22,7 @@ local function write_records(jobs, emitter, now)
     local row, body = job.row, job.row.body
     local head = { state = row.due and 'delayed' or 'waiting', created = now, queue = job.target.queue, flags = 0 }
     if row.reply and job.target.suffix == '' then head.reply = emitter end
+    head.is_root = row.queues.are_roots and not row.due
     if #body > SMALL then
       head.size = #body
       records[#records + 1], records[#records + 2] = key('body', job.id), body
@@ -61,17 +62,20 @@ function enqueue(jobs, emitter, now, answer)
       if earliest < 0 or row.due < earliest then due_queues[queue] = true end
     end
   end
-  local refused, refuse = begin_refusing()
+  local refused, refuse = refusing.begin()
   local function refuse_or_delay(id, _, queue, place)
     if not string.find(id, '@', 1, true) then return refuse(id, now, queue, place) end
     delays.again(id, now, queue, fail_apart)
   end
   place_ready(ready, now, refuse_or_delay)
   delays.place(delayed, now, refuse_or_delay)
+  for _, job in ipairs(jobs) do
+    if job.row.queues.are_roots and not refused[job.id] then rooting.note(job.target.queue, job.id, job.index, job.row.due, now) end
+  end
   for _, job in ipairs(next(refused) and jobs or {}) do
     if refused[job.id] then
       if job.pointer then redis.call('DEL', job.pointer) end
-      tell_refused(answer, job.index, job.id, refused[job.id])
+      refusing.tell(answer, job.index, job.id, refused[job.id])
     end
   end
   for queue in pairs(due_queues) do wake(queue, now) end

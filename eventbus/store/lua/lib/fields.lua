@@ -49,6 +49,16 @@ function keep_body(record, id, body)
   end
 end
 
+-- Writes fields beside a record, which says so from then on.
+local function write_more(id, record, more)
+  if #more == 0 then return end
+  if not try('HSET', key('more', id), unpack(more)) then -- somebody else's value
+    redis.call('DEL', key('more', id))
+    redis.call('HSET', key('more', id), unpack(more))
+  end
+  record.flags = bit.bor(record.flags, FLAG.MORE)
+end
+
 -- Changes fields, given as name, value pairs; false takes a field of the record out. What cannot be read stays as it is.
 function change(id, ...)
   local record = peek(id)
@@ -64,15 +74,11 @@ function change(id, ...)
     else
       more[#more + 1], more[#more + 2] = field, value
       if field == 'stop' then record.flags = bit.bor(record.flags, FLAG.STOP) end
+      if field == 'tree' then record.is_root = nil end
     end
   end
-  if #more > 0 then
-    if not try('HSET', key('more', id), unpack(more)) then -- somebody else's value
-      redis.call('DEL', key('more', id))
-      redis.call('HSET', key('more', id), unpack(more))
-    end
-    record.flags = bit.bor(record.flags, FLAG.MORE)
-  end
+  write_more(id, record, codec.make_full(record))
+  write_more(id, record, more)
   redis.call('SET', job_root .. id, codec.encode(record))
 end
 
@@ -107,5 +113,6 @@ function close(id, state, text, now, hold)
   elseif had_result then
     redis.call('DEL', key('result', id))
   end
+  write_more(id, record, codec.make_full(record))
   redis.call('SET', job_root .. id, codec.encode(record))
 end

@@ -55,6 +55,7 @@ function finish(id, record, state, text, now, key_ttl)
     outcomes.list(state, record.queue, id, now)
   end
   if record.tree then end_root(id, record) end
+  if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
   if record.key then end_key(id, record, state, text, key_ttl) end
   tell(id, record, state, text)
   return state

@@ -14,13 +14,13 @@
 --                       with MEMBER the root of its tree (2 bytes length);
 --                       the body to the end, or with BODY 4 bytes, the length of `body:<id>`
 --   states  0 waiting, also while a worker holds it; 1 completed; 2 failed; 3 cancelled; 4 delayed; 5 parked;
---           6 waits for others; 8 is 0 of a record that names its holder
+--           6 waits for others; 8 is 0 of a record that names its holder; 9 and 10 are 0 and 1 of a brief root (`rooting.lua`)
 --   flags   1 MORE: `more:<id>` has what is unusual; 2 BODY; 4 RESULT: `result:<id>` has its outcome, or what the
 --           outcome will be; 8 JOURNAL: it has a journal; 16 STOP: of a root, its tree stops; 32 MEMBER; 128 SIDE: it may
 --           have progress, a log, waiters, checkpoints, an inbox or live texts; 64 is for later releases: a job with it is
 --           not run, but parked
 --
--- A plain record is waiting, and has no flags but BODY, JOURNAL and SIDE. The functions of this file read and change it by place.
+-- A plain record is of state 0 or 9, and has no flags but BODY, JOURNAL and SIDE. The functions of this file read and change it by place.
 SMALL = 256 -- longer bodies and results have keys of their own: a settle would copy them
 FLAG = { MORE = 1, BODY = 2, RESULT = 4, JOURNAL = 8, STOP = 16, MEMBER = 32, SIDE = 128 }
 plain = {}
@@ -38,7 +38,7 @@ end
 -- The flags of an open job, and how many attempts it has ended as far as its record says; nil if there is none.
 function plain.read_head(id)
   local first, flags, _, _, _, _, _, _, attempts = string.byte(try('GETRANGE', job_root .. id, 0, 8) or '', 1, 9)
-  if not attempts or first ~= 32 and first ~= 40 then return nil end
+  if not attempts or first ~= 32 and first ~= 40 and first ~= 41 then return nil end
   return flags, attempts
 end
 
@@ -54,19 +54,19 @@ function plain.is_later(id)
 end
 
 -- What stands in the record of a plain job before its body, or before the length of a body of its own.
-function plain.open(queue, emitter, now, has_body)
-  return struct.pack('>BBI6BBc0Bc0', 32, has_body and FLAG.BODY or 0, now, 0, #queue, queue, #emitter, emitter)
+function plain.open(queue, emitter, now, has_body, is_root)
+  return struct.pack('>BBI6BBc0Bc0', is_root and 41 or 32, has_body and FLAG.BODY or 0, now, 0, #queue, queue, #emitter, emitter)
 end
 
--- The queue, the emitter, the place of the body, and the flags of a plain record; nil of any other.
+-- The queue, the emitter, the place of the body, and the flags of a plain record; nil of any other. And whether it is a root.
 function plain.read(text)
   local first, flags = string.byte(text, 1, 2)
   local length = string.byte(text, 10)
-  if first ~= 32 or not IS_PLAIN[flags] or not length then return nil end
+  if first ~= 32 and first ~= 41 or not IS_PLAIN[flags] or not length then return nil end
   local next_length = string.byte(text, 11 + length)
   local at = next_length and 12 + length + next_length
   if not at or #text < at then return nil end
-  return string.sub(text, 11, 10 + length), string.sub(text, 12 + length, at - 1), at, flags
+  return string.sub(text, 11, 10 + length), string.sub(text, 12 + length, at - 1), at, flags, first == 41
 end
 
 -- When a job was added, and how many attempts it has ended.
@@ -77,17 +77,18 @@ end
 -- Whether a record is one of a job that has ended.
 function plain.has_ended(text)
   local first = string.byte(text)
-  return first and first > 32 and first < 36
+  return first and (first > 32 and first < 36 or first == 42)
 end
 
 function plain.was_completed_by(text, worker)
-  return string.byte(text) == 33 and string.sub(text, 20, 20 + #worker) == string.char(#worker) .. worker
+  local first = string.byte(text)
+  return (first == 33 or first == 42) and string.sub(text, 20, 20 + #worker) == string.char(#worker) .. worker
 end
 
 -- Whether a job that completed then may be forgotten: its record still says so, or cannot be read at all.
 function plain.is_over(text, ended)
   local first = string.byte(text)
-  if first ~= 33 then return not first or first < 32 or first > 47 end
+  if first ~= 33 and first ~= 42 then return not first or first < 32 or first > 47 end
   return #text < 15 or struct.unpack('>I6', text, 10) == ended
 end
 
@@ -101,7 +102,7 @@ end
 function plain.close(text, queue, at, flags, ended, result)
   local is_small = #result <= SMALL
   local inline = is_small and struct.pack('>I2', #result) .. result or '\0\0'
-  return string.char(33, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline
+  return string.char(string.byte(text) + 1, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline
     .. string.sub(text, 10, 10 + #queue) .. '\0' .. string.sub(text, at)
 end
 

@@ -1,7 +1,7 @@
 --needs base hold
 --exports register unregister read_hold find_hold load_holds list_held ask_holder
 -- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
--- is settled (`hold.lua` has the bytes). Its record does not change by that, except that members and roots of trees name
+-- is settled (`hold.lua` has the bytes). Its record does not change by that, except that members and full roots of trees name
 -- their holder (`token`).
 --   Fields that are no jobs: `#`, the worker's registration; `#` with a lane's name, the last call of the lane; and
 --     `#:blame`, while it is rescued in more than one call (`blame.lua`).

@@ -6,6 +6,7 @@ INLINE = 8192 -- larger outcomes are announced to emitters, not carried
 outcomes = {}
 local ends = {} -- state .. ':' .. queue -> flat list of time, job
 local done = {} -- queue -> entries of its list (`completed.lua`)
+local roots = {} -- queue -> roots that are open no more
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
 function outcomes.reply(emitter, id, state, text)
@@ -37,11 +38,23 @@ function outcomes.list(state, queue, id, now)
   end
 end
 
+-- A root that ended is open no more, and its deadline is none.
+function outcomes.unlist_root(queue, id)
+  push(roots, queue, id)
+end
+
 -- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
 function outcomes.expire_record(id)
   for _, kind in ipairs({ 'job', 'more', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }) do
     redis.call('PEXPIRE', key(kind, id), KEPT)
   end
+end
+
+local function unlist_roots(queue, list)
+  local deadlines = {}
+  for i, id in ipairs(list) do deadlines[i] = 'timeout:' .. id end
+  try_many('ZREM', key('roots', queue), list)
+  call_many('ZREM', root .. ':due', deadlines)
 end
 
 -- The last write of a call: what ended is listed, and each emitter gets one entry. Returns how long the lists of
@@ -60,6 +73,7 @@ function outcomes.flush()
       for i = 2, #list, 2 do outcomes.expire_record(list[i]) end
     end
   end
+  for queue, list in pairs(roots) do unlist_roots(queue, list) end
   for emitter, rows in pairs(replies) do
     try('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))
   end

@@ -1,4 +1,4 @@
---needs base format handing refusing waking
+--needs base format handing refusing rooting waking
 --exports add_plain
 -- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
 -- or limits. Most emissions are such; a job costs no command of its own here, but its share of two batches.
@@ -9,9 +9,11 @@ local MOST = 1000 -- jobs of one call
 local function make_heads(emitter, now)
   local heads = {}
   return function(queue, has_reply, has_body)
-    local kind = queue .. (has_reply and '+' or '-') .. (has_body and '+' or '-')
-    heads[kind] = heads[kind] or plain.open(queue, has_reply and emitter or '', now, has_body)
-    return heads[kind]
+    local kind = (queue.are_roots and 4 or 0) + (has_reply and 2 or 0) + (has_body and 1 or 0)
+    local own = heads[queue.name] or {}
+    heads[queue.name] = own
+    own[kind] = own[kind] or plain.open(queue.name, has_reply and emitter or '', now, has_body, queue.are_roots)
+    return own[kind]
   end
 end
 
@@ -24,14 +26,12 @@ local function write_new(records, count)
   return is_new ~= 0 and redis.call('EXISTS', unpack(names)) == 0 and redis.call('MSETNX', unpack(records)) == 1
 end
 
--- Returns whether it has added the rows; where one of them is known, which is a repeat, it has written nothing.
--- Where a queue cannot be written, its rows alone are refused: nothing of them stays.
-function add_plain(queues, count, emitter, now, answer)
-  if count == 0 or count > MOST then return count == 0 end
+-- The records and the bodies of all rows, as key, value pairs.
+local function make_records(queues, count, emitter, now)
   local records, head_of, n = {}, make_heads(emitter, now), 0
   for i = 0, count - 1 do
     local row = at + i * FIELDS
-    local id, queue, body, has_reply = args[row + 1], queues[args[row + 2]].name, args[row + 3], args[row + 4] == 1
+    local id, queue, body, has_reply = args[row + 1], queues[args[row + 2]], args[row + 3], args[row + 4] == 1
     local name, is_small = job_root .. id, #body <= SMALL
     if not is_small then
       records[n + 1], records[n + 2] = key('body', id), body
@@ -40,13 +40,12 @@ function add_plain(queues, count, emitter, now, answer)
     records[n + 1], records[n + 2] = name, head_of(queue, has_reply, not is_small) .. body
     n = n + 2
   end
-  if not write_new(records, count) then return false end
-  local lists = {}
-  for i = 0, count - 1 do
-    local row = at + i * FIELDS
-    push(lists, queues[args[row + 2]].name, args[row + 1])
-  end
-  local refused, refuse = begin_refusing()
+  return records
+end
+
+-- Places jobs, and lists those that are roots. Returns those that were refused.
+local function place(lists, count, now)
+  local refused, refuse = refusing.begin()
   for queue, ids in pairs(lists) do
     local length = try('RPUSH', key('ready', queue), unpack(ids))
     if not length then
@@ -56,9 +55,30 @@ function add_plain(queues, count, emitter, now, answer)
       if count > 1 or not handing.give(pools, queue, ids[1], args[at + 3], now) then wake(queue, now, pools) end
     end
   end
+  return refused
+end
+
+-- Returns whether it has added the rows; where one of them is known, which is a repeat, it has written nothing.
+-- Where a queue cannot be written, its rows alone are refused: nothing of them stays.
+function add_plain(queues, count, emitter, now, answer)
+  if count == 0 or count > MOST then return count == 0 end
+  if not write_new(make_records(queues, count, emitter, now), count) then return false end
+  local lists, roots = {}, {}
+  for i = 0, count - 1 do
+    local row = at + i * FIELDS
+    local queue = queues[args[row + 2]]
+    push(lists, queue.name, args[row + 1])
+    if queue.are_roots then roots[#roots + 1] = i end
+  end
+  local refused = place(lists, count, now)
+  for _, i in ipairs(roots) do
+    local row = at + i * FIELDS
+    if not refused[args[row + 1]] then rooting.note(queues[args[row + 2]].name, args[row + 1], i, nil, now) end
+  end
+  rooting.flush(now)
   for i = 0, next(refused) and count - 1 or -1 do
     local id = args[at + i * FIELDS + 1]
-    if refused[id] then tell_refused(answer, i, id, refused[id]) end
+    if refused[id] then refusing.tell(answer, i, id, refused[id]) end
   end
   return true
 end

@@ -1,4 +1,4 @@
---needs base codec fields finish format holds outcomes
+--needs base codec fields finish format hold holds outcomes
 --exports read read_lease note_error is_placed quarantine
 -- Reading job records that may be missing, foreign or damaged, without raising.
 -- A whole number as we write them, or none; `tonumber` also takes nan, inf, 0x10 and 1e99.
@@ -22,11 +22,13 @@ function read(id, text)
 end
 
 -- What settling must know, or nil: the lease, and who is to be told. A job whose record names its holder is `active`
--- while that one holds it; of others only a search tells (`find_hold`).
+-- while that one holds it, and a brief root if it is found in a hold; of others only a search tells (`find_hold`).
 function read_lease(id)
   local record = fetch(id)
   if not record then return nil end
-  if record.state == 'waiting' and record.token and read_hold(id, record.token) then record.state = 'active' end
+  local hold = record.is_root and record.state == 'waiting' and find_hold(id)
+  if hold then record.token, record.claimed = Hold.token(hold), Hold.time(hold) end
+  if record.state == 'waiting' and record.token and (hold or read_hold(id, record.token)) then record.state = 'active' end
   return record
 end
 
@@ -62,7 +64,7 @@ function quarantine(id, queue, why, now)
   local name = job_root .. id
   local record = { queue = queue or 'unknown' }
   local _, _, _, known = fetch(id)
-  for _, each in ipairs({ 'reply', 'joined', 'key', 'root', 'up', 'tree' }) do record[each] = known[each] end
+  for _, each in ipairs({ 'reply', 'joined', 'key', 'root', 'up', 'tree', 'wakes' }) do record[each] = known[each] end
   set_raw_apart(id, name)
   local dependent = not record.root and try('LINDEX', key('feeds', id), 0)
   if dependent then -- who needs it knows which tree it was part of

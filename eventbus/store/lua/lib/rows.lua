@@ -1,8 +1,9 @@
 --needs base fields record telling
---exports is_fed read_rows tell_broken
+--exports is_fed awaited_again read_rows tell_broken
 -- Reading the rows and edges of members, before the first write of a call.
 -- An id that exists is a repeat: its row and its edges change nothing.
 is_fed = {} -- jobs that need something by an edge of this call
+awaited_again = {} -- job -> rows that exist already, and that it is to need
 local broken = {} -- job, and what it needs and will not get: that had failed or was cancelled before
 
 -- Which of the rows exist already: mostly none, and one question tells.
@@ -36,6 +37,8 @@ function read_rows(row_count, edge_count)
         if job == row.id then row.needs[#row.needs + 1] = needs end
       end
       row.feeds[#row.feeds + 1] = { job, needs, is_over }
+    elseif needs == row.id then
+      push(awaited_again, job, needs)
     end
   end
   return rows

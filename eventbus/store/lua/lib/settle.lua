@@ -33,16 +33,16 @@ local function has_ended_short(id, token)
   return not record or plain.was_completed_by(record, Hold.worker_of(token))
 end
 
-local PARTS = 8 -- of what is known of a simple settle
+local PARTS = 9 -- of what is known of a simple settle
 
 -- Adds what a simple settle takes to the flat list of all: job, its record, its hold, result, and what `plain.read` tells
 -- of the record. Returns whether the record is plain.
 function add_simple(simple, id, record, hold, text)
-  local queue, emitter, at, flags = plain.read(record)
+  local queue, emitter, at, flags, is_root = plain.read(record)
   if not queue then return false end
   local n = #simple
   simple[n + 1], simple[n + 2], simple[n + 3], simple[n + 4] = id, record, hold, text
-  simple[n + 5], simple[n + 6], simple[n + 7], simple[n + 8] = queue, emitter, at, flags
+  simple[n + 5], simple[n + 6], simple[n + 7], simple[n + 8], simple[n + 9] = queue, emitter, at, flags, is_root
   return true
 end
 
@@ -91,6 +91,7 @@ function write_simple(simple, held, worker, policies, now)
       n = n + 2
     end
     outcomes.list('completed', queue, id, now)
+    if simple[i + 8] then outcomes.unlist_root(queue, id) end
     if emitter ~= '' then outcomes.reply(emitter, id, 'completed', text) end
   end
   set_all(records)

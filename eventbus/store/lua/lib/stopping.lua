@@ -13,6 +13,7 @@ local to_sweep = 100 -- members that one call still looks at
 -- Takes a job that nobody runs out of the place where it waits. Returns whether a tombstone is left there.
 function take_out(id, record)
   gone[id] = true
+  if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
   if record.state == 'waiting' then return lines.leave(id, record) end
   local is_listed = record.state == 'delayed' or record.state == 'parked'
   if is_listed and try('ZREM', key(record.state, record.queue), id) and record.state == 'delayed' then delays.forget(record.queue) end
@@ -77,9 +78,11 @@ local function harden(top, record, now)
   return false
 end
 
--- Undoing has counts of its own.
+-- Undoing has counts of its own. But what ran when a lease ran out may be in doubt (`lost`).
 local function wait_anew(id)
-  clear(id, 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'listens')
+  local stalls = (fetch(id) or {}).stalls
+  if stalls then change(id, 'lost', stalls) end
+  clear(id, 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'listens', 'wakes')
   change(id, 'state', 'waiting-children', 'attempts', 0, 'token', false)
 end
 

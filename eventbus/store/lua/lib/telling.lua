@@ -41,9 +41,9 @@ function tell_failure(dependent, member, now)
   local record = fetch(dependent)
   if not record then return satisfy(dependent, member.id, now) end
   if not OPEN[record.state] then return end
-  local found = try('SMISMEMBER', key('needs', dependent), member.id)
+  local found = try('SMISMEMBER', key('needs', dependent), member.id, ANY .. member.id)
   if not found or waits_for_nothing(dependent) then return break_tree(dependent, member.id, 'needs', dependent, now) end
-  if found[1] ~= 1 then return end -- an earlier run's
+  if found[1] + found[2] == 0 then return end -- an earlier run's, or of a wait that is over
   if not (record.tree or record.root) then return quarantine(dependent, record.queue, 'it waited in a tree', now) end
   local policy = member.up or record.on or 'fail'
   if stops_tree(record, policy) then

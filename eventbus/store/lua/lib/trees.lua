@@ -1,11 +1,11 @@
 --needs base fields finish ready record stopping
---exports OPEN KEY_TTL released removed release break_tree waits_for_nothing satisfy
+--exports OPEN KEY_TTL ANY released removed release break_tree waits_for_nothing satisfy
 -- Trees: jobs that wait for others, and what follows from the end of one.
 --
 --   waiting-children -> waiting (all it needs have ended) -> active -> ended
---   active -> waiting-children (it added children and waits for them: `checkpoint.lua`)
+--   active -> waiting-children (it added children and waits for them: `checkpoint.lua`; or for a time, too: `mixed_waits.lua`)
 --
--- `needs:<id>` is the exact set of what a job still waits for, `feeds:<id>` lists who waits for it,
+-- `needs:<id>` is the exact set of what a job still waits for (`#child`: its end is enough), `feeds:<id>` lists who waits for it,
 -- `members:<root>` whom a tree has, `done:<root>` those that completed, in that order. What must hold:
 -- - a job goes on exactly when its set becomes empty: a member leaves a set once, however often it is told;
 -- - the end of a job and all that follows from it are one call, or a chore written in that call;
@@ -16,6 +16,7 @@
 -- chunk; an unopened one goes after a minute), `ended-not-told` (a chore tells), `stop-half-swept` (a
 -- chore sweeps on, and claims cancel what it has not reached).
 OPEN = { waiting = true, delayed = true, parked = true, ['waiting-children'] = true, active = true }
+ANY = '#' -- before a child in `needs` whose end releases the job, whatever else is there; no id begins so
 KEY_TTL = 86400000 -- of a key whose root ends without a worker of its queue
 released = {} -- queue -> records that go to ready
 local freed = {} -- those that this call released: their state says so only when it ends
@@ -26,6 +27,7 @@ function release(id, now)
   local record, _, queue = fetch(id)
   if not record then return quarantine(id, queue, 'it waited in a tree', now) end
   if record.state ~= 'waiting-children' then return end
+  if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
   if record.stop and record.on ~= 'wake' then -- stopped, and nobody deals with it: it ends as its members made it end
     local is_removed = record.on == 'remove' and record.stop == 'failed'
     local state = record.stop == 'failed' and not is_removed and 'failed' or 'cancelled'
@@ -60,10 +62,11 @@ function break_tree(top, by, kind, id, now)
   end
 end
 
--- Whether a job waits although nothing says for what. Who listens may wait for a signal.
+-- Whether a job waits although nothing says for what. It may wait for a signal or a time.
 function waits_for_nothing(id)
   if freed[id] or redis.call('EXISTS', key('needs', id)) == 1 then return false end
-  return (peek(id) or {}).state == 'waiting-children' and not try('HGET', key('more', id), 'listens')
+  local more = (peek(id) or {}).state == 'waiting-children' and (try('HMGET', key('more', id), 'listens', 'wakes') or {})
+  return more and not more[1] and not more[2]
 end
 
 -- `id` needs `child` no more.
@@ -72,6 +75,9 @@ function satisfy(id, child, now)
   local count = try('SREM', needs, child)
   if count == 1 then
     if redis.call('EXISTS', needs) == 0 then release(id, now) end
+  elseif count and try('SREM', needs, ANY .. child) == 1 then
+    redis.call('DEL', needs)
+    release(id, now)
   elseif not count or waits_for_nothing(id) then
     break_tree(id, child, 'needs', id, now)
   end

@@ -1,0 +1,208 @@
+"""`eventbus schedules`: lists schedules, shows and changes one, and previews an expression.
+
+The commands need no program, because a plan in the server has all that firing needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime, tzinfo
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
+from eventbus.errors import UsageError
+from eventbus.model import clock
+from eventbus.model.names import shown
+from eventbus.provider import EventProvider
+from eventbus.schedule_client import Schedule
+from eventbus.schedules.options import ScheduleReport, preview
+from eventbus.schedules.timetable import Timetable
+from eventbus.schedules.zone import find_zone
+
+__all__ = ["app"]
+
+app: typer.Typer = typer.Typer(help="List schedules and change them.", invoke_without_command=True)
+
+_Id = Annotated[str, typer.Argument(metavar="ID")]
+
+
+@app.callback()
+def list_all(
+    context: typer.Context,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
+    ] = False,
+    url: UrlOption = None,
+) -> None:
+    """List the schedules, the next one first."""
+    if context.invoked_subcommand is not None:
+        return
+    found = ask_server(url, _list)
+    if as_json:
+        sys.stdout.buffer.write(b"".join(msgspec.json.encode(report) + b"\n" for report in found))
+    else:
+        _print(found)
+
+
+@app.command("show")
+def show(schedule: _Id, *, url: UrlOption = None) -> None:
+    """Print where one schedule stands, and its next slots."""
+    report, slots = ask_server(url, lambda provider: _show(provider.schedules.get(schedule)))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in _lines(report):
+        table.add_row(name, value)
+    for slot in slots:
+        table.add_row("then" if slot is not slots[0] else "slots from now", _wall(slot))
+    open_console().print(table)
+
+
+@app.command("backfill")
+def backfill(
+    schedule: _Id,
+    since: Annotated[str, typer.Argument(metavar="SINCE", help="ISO time, in the zone of the schedule.")],
+    until: Annotated[str, typer.Argument(metavar="UNTIL", help="ISO time; it is included.")],
+    *,
+    url: UrlOption = None,
+) -> None:
+    """Make a job for each slot of a time that has none, and print the jobs of its slots."""
+    jobs = ask_server(url, lambda provider: _backfill(provider.schedules.get(schedule), since, until))
+    print("\n".join(jobs) if jobs else "no slots")
+
+
+@app.command("pause")
+def pause(
+    schedule: _Id,
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Kept and shown.")] = "",
+    url: UrlOption = None,
+) -> None:
+    """Fire no more until it is resumed."""
+    _change(url, schedule, lambda each: each.pause(reason))
+    print(f"schedule {schedule} is paused")
+
+
+@app.command("resume")
+def resume(schedule: _Id, *, url: UrlOption = None) -> None:
+    """Fire again, from the next slot on."""
+    _change(url, schedule, lambda each: each.resume())
+    print(f"schedule {schedule} goes on")
+
+
+@app.command("trigger")
+def trigger(schedule: _Id, *, url: UrlOption = None) -> None:
+    """Make a job now, and print its id."""
+    _change(url, schedule, _trigger)
+
+
+@app.command("remove")
+def remove(schedule: _Id, *, url: UrlOption = None) -> None:
+    """Remove it. A worker whose program declares it makes it again."""
+    if not ask_server(url, lambda provider: provider.schedules.remove(schedule)):
+        raise UsageError(f"there is no schedule {schedule!r}")
+    print(f"schedule {schedule} is removed")
+
+
+@app.command("preview")
+def preview_slots(
+    cron: Annotated[str, typer.Argument(metavar="CRON")],
+    *,
+    tz: Annotated[str, typer.Option("--tz", help="IANA name of the time zone.")] = "UTC",
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many slots.")] = 5,
+) -> None:
+    """Print the next slots of a cron expression, and where the clock is changed between two of them."""
+    table = Timetable(cron=cron, tz=tz)
+    table.check()
+    before = None
+    for slot in preview(table, round(clock.now() * 1000), count):
+        offset = slot.utcoffset()
+        if before is not None and offset is not None and offset != before:
+            print(f"-- the clock goes {'forward' if offset > before else 'back'} here")
+        before = offset
+        print(_wall(slot))
+
+
+def _change(url: str | None, schedule: str, act: Callable[[Schedule], Awaitable[None]]) -> None:
+    ask_server(url, lambda provider: act(provider.schedules.get(schedule)))
+
+
+async def _trigger(schedule: Schedule) -> None:
+    print(await schedule.trigger())
+
+
+async def _show(schedule: Schedule) -> tuple[ScheduleReport, list[datetime]]:
+    report = await schedule.report()
+    return report, [] if report.unreadable or not report.next else await schedule.next()
+
+
+async def _backfill(schedule: Schedule, since: str, until: str) -> list[str]:
+    zone = find_zone((await schedule.report()).tz)
+    return await schedule.backfill(_read_time(since, zone), _read_time(until, zone))
+
+
+def _read_time(text: str, zone: tzinfo) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"expected an ISO time such as 2026-03-01T09:00, got: {shown(text)}") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
+
+
+def _wall(slot: datetime) -> str:
+    return slot.strftime("%a %Y-%m-%d %H:%M:%S %z")
+
+
+def _times(report: ScheduleReport) -> str:
+    return f"{report.cron} {report.tz}" if report.cron else f"every {report.every_ms / 1000:g} s"
+
+
+def _lines(report: ScheduleReport) -> list[tuple[str, str]]:
+    state = "a slot waits for the end of the last job" if report.is_held else "waits for its next slot"
+    rows = [
+        ("schedule", report.id),
+        ("event", report.event),
+        ("times", "" if report.unreadable else _times(report)),
+        ("state", f"paused: {report.paused}" if report.paused else state if report.next else "at its end"),
+        ("unreadable", report.unreadable),
+        ("declared by", report.owner or "nobody: it was added at run time"),
+        ("overlap", report.overlap),
+        ("catch up", report.catch_up),
+        ("fired", str(report.fired)),
+        ("skipped", str(report.skipped)),
+        ("missed", str(report.missed)),
+        ("last slot", moment(report.last) if report.last else ""),
+        ("last job", report.last_job),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+async def _list(provider: EventProvider) -> list[ScheduleReport]:
+    return await provider.schedules.list()
+
+
+def _print(found: list[ScheduleReport]) -> None:
+    if not found:
+        print("no schedules")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("schedule", "event", "times", "next", "last", "fired", "skipped", "missed", "paused"):
+        is_count = name in ("fired", "skipped", "missed")
+        table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
+    for report in found:
+        table.add_row(
+            report.id,
+            report.event,
+            _times(report),
+            moment(report.next) if report.next else "-",
+            moment(report.last) if report.last else "-",
+            str(report.fired),
+            str(report.skipped),
+            str(report.missed),
+            report.paused,
+        )
+    open_console().print(table)

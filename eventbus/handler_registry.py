@@ -1,0 +1,215 @@
+"""The handler registry: the part of a provider with which a program defines its handlers and what is around them.
+
+Not here: how a handler is checked (`handlers.handler`), and how a worker runs its jobs (`handlers.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from eventbus.admin.groups import remove_group
+from eventbus.emit.route import Routes
+from eventbus.handlers.handler import check_event, make_handler
+from eventbus.handlers.lifespan import Lifespan, check_lifespan
+from eventbus.handlers.middleware import Middleware, check_middleware
+from eventbus.handlers.pools import BUILT_IN, make_pool
+from eventbus.handlers.subscriptions import Subscription, Subscriptions
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.names import DEFAULT_GROUP, check_group
+from eventbus.model.retry import Retry
+from eventbus.settings.settings import Settings
+
+__all__ = ["HandlerRegistry"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Middleware)
+L = TypeVar("L", bound=Lifespan)
+
+_NOTHING: Any = None  # `@provider.use()` passes no function; the check then raises a DefinitionError
+
+
+class HandlerRegistry:
+    """The handlers of a provider, their groups, their middleware and their lifespans."""
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, routes: Routes, life: Lifecycle) -> None:
+        """Make an empty registry, for the provider that inherits from it."""
+        self.settings = settings
+        self._routes = routes
+        self._life = life
+        self._registry = Subscriptions()
+        self._running = life.running
+
+    def on(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str = DEFAULT_GROUP,
+        concurrency: int | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        pool: str | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function as the handler of an event for a group.
+
+            @provider.on(OrderPlaced, concurrency=5, timeout="30s")
+            async def charge(order: Order) -> Receipt: ...
+
+        `concurrency` is the most jobs of the handler that one worker runs at a time, by default the
+        provider's setting. `timeout` limits one attempt; by default nothing does. `retry` goes before
+        the rules of the event and the provider. Async functions run in the event loop, other functions
+        in threads. With `pool="process"` each job runs in a process of its own. That process is killed
+        when the job times out, is cancelled or loses its lease. `pool` may also be the name of a pool
+        that `provider.pool` has declared.
+
+        Raises DefinitionError for a function that does not fit the event, for a function that another
+        process could not find by its name, and for a second handler of one event and group.
+        """
+        check_event(event)
+
+        def register(function: F) -> F:
+            self._register(
+                event, function, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
+            )
+            return function
+
+        return register
+
+    async def subscribe(
+        self,
+        event: Event[Any, Any] | str,
+        handler: Callable[..., Any],
+        *,
+        group: str = DEFAULT_GROUP,
+        concurrency: int | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
+        pool: str | None = None,
+    ) -> None:
+        """Register a handler at run time; return when a worker of this process serves it.
+
+        Starts a worker if none runs in this process. Options and errors are those of `on`; raises
+        ProviderStopped too when the provider is not started. A call that is cancelled may still
+        have taken effect in the running worker. It is safe to call it again.
+        """
+        self._running(f"subscribe to {event}")
+        subscription = self._register(
+            event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
+        )
+        try:
+            await self._life.serve(self.settings, subscription)
+        except BaseException:
+            self._registry.discard(subscription)
+            raise
+
+    def pool(self, name: str, *, processes: int | None = None, threads: int | None = None) -> None:
+        """Declare a pool: `on(..., pool=name)` and steps of workflows run plain functions in its processes or threads.
+
+            provider.pool("render", processes=4)
+
+            @provider.on(Render, pool="render")
+            def render(wanted: Wanted) -> Picture: ...
+
+        Exactly one of `processes` and `threads` says how many functions run in the pool at a time, in each
+        worker. All that name the pool share these places. What waits for one holds up nothing outside of the
+        pool, and its timeout counts from when it has one. A pool of processes follows the rules of
+        `pool="process"`. Each worker starts its pools when they are needed, and ends them with itself.
+
+        Raises DefinitionError for a value that cannot be used, and for a name that is taken.
+        """
+        self._life.pools[name] = make_pool(name, processes=processes, threads=threads, known=self._life.pools)
+
+    @property
+    def pools(self) -> list[str]:
+        """The names that `pool=...` may have: `"thread"`, `"process"` and the declared pools."""
+        return [*BUILT_IN, *self._life.pools]
+
+    def use(self, middleware: M = _NOTHING) -> M:
+        """Put an async function around every handler of the workers that start from now on.
+
+            @provider.use
+            async def timed(payload, ctx, call):
+                return await call(payload)
+
+        The middleware runs in the event loop, also for handlers in threads and processes. It may change
+        the payload and the result, raise, or return without `call`. Both values are checked against the
+        event. Handlers see the context variables that it sets, but not in another process. The first
+        middleware registered is the outermost. Returns the function. Raises DefinitionError for another kind
+        of function.
+        """
+        check_middleware(middleware)
+        self._life.middleware.append(middleware)
+        return middleware
+
+    def lifespan(self, function: L = _NOTHING) -> L:
+        """Register an async generator function that yields once: an object for all handlers of a worker.
+
+            @provider.lifespan
+            async def database():
+                async with connect(DSN) as pool:
+                    yield pool
+
+        The code before the `yield` runs in each worker that starts from now on, before its first claim.
+        The code after it runs when the last job is settled, within the grace. Handlers get the yielded
+        object from `ctx.shared(database)`. The function may take the provider as its one argument.
+        Lifespans nest in the order of registration. An error before the `yield` is raised by the start of
+        the worker. Raises DefinitionError for another kind of function.
+        """
+        check_lifespan(function)
+        self._life.lifespans.append(function)
+        return function
+
+    async def add_group(
+        self, event: Event[Any, Any] | str, group: str, *, call_timeout: Duration | None = None
+    ) -> None:
+        """Create a group before its first worker starts. The group gets every emission from now on.
+
+        `call_timeout` is how long the server may take to answer, by default the setting `reply_timeout`.
+        Raises StoreUnavailable after that. The call is idempotent.
+        """
+        emitter, deadline = self._running("add a group"), self.settings.deadline(call_timeout)
+        if check_group(group) != DEFAULT_GROUP:  # the default group exists with its event
+            await emitter.store.groups.add(self._routes.find(event).queue, group, deadline=deadline)
+
+    async def remove_group(
+        self,
+        event: Event[Any, Any] | str,
+        group: str,
+        *,
+        force: bool = False,
+        call_timeout: Duration | None = None,
+    ) -> int:
+        """Remove a group that nobody serves any more; return how many of its jobs this call cancelled.
+
+        From now on no emission makes a job for the group. Its waiting, delayed and parked jobs end as
+        cancelled, with a reason. Running jobs go on to their own end; a job that is given back or retried
+        after that stays until the group is removed again. Ended jobs are no longer listed, but their ids work
+        for their retention, a week at most. Returns 0 if the group does not exist. An interrupted call may be
+        repeated; it then does the rest.
+
+        Raises UsageError while live workers serve the group, because they would create it again; `force=True`
+        removes the group all the same. `call_timeout` limits each call to the server. Raises StoreError,
+        ProviderStopped.
+        """
+        store, queue = self._running("remove a group").store, self._routes.find(event).queue
+        return await remove_group(store, self.settings, queue, group, force=force, call_timeout=call_timeout)
+
+    def _register(
+        self, event: Event[Any, Any] | str, function: Callable[..., Any], **options: Any
+    ) -> Subscription:
+        route = self._routes.find(event)
+        handler = make_handler(
+            function,
+            event=route.name,
+            payload=route.event.payload,
+            result=route.event.result,
+            pools=self._life.pools,
+            **options,
+        )
+        subscription = Subscription(route, handler)
+        self._registry.add(subscription)
+        return subscription

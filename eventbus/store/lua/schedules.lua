@@ -1,0 +1,28 @@
+-- Looks at schedules: one, or a page of all, the first due first; those that are paused or at their end come last. Writes nothing.
+-- flags: no-writes
+-- KEYS: the shard's book, and a key that never exists
+-- head: now id first limit bytes
+--   id: of one, or '' for a page | first: the rank of the first one of the page, from 0
+-- answer: now, how many there are, schedules:
+--   id due gen slot last lastjob fired skipped missed held paused owner version digest plan
+--   due: '' if it is not | paused: the reason, '' if it is not paused
+--include base
+
+local now = read_now(take())
+local id, first, limit, bytes = take(), take(), take(), take()
+local FIELDS = { 'gen', 'slot', 'last', 'lastjob', 'fired', 'skipped', 'missed', 'held', 'paused', 'owner', 'version', 'digest' }
+local page = id ~= '' and { id, redis.call('ZSCORE', root .. ':schedules', id) or 'inf' }
+  or redis.call('ZRANGE', root .. ':schedules', first, first + limit - 1, 'WITHSCORES')
+local rows = {}
+for i = 1, #page, 2 do
+  local known = redis.call('HMGET', key('schedule', page[i]), unpack(FIELDS))
+  local plan = redis.call('GET', key('plan', page[i]))
+  if known[1] and bytes > 0 then
+    bytes = bytes - #(plan or '')
+    rows[#rows + 1] = page[i]
+    rows[#rows + 1] = tonumber(page[i + 1]) < math.huge and whole(page[i + 1]) or ''
+    for j = 1, #FIELDS do rows[#rows + 1] = known[j] or '' end
+    rows[#rows + 1] = plan or ''
+  end
+end
+return { now, redis.call('ZCARD', root .. ':schedules'), rows }

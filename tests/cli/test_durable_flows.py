@@ -1,0 +1,286 @@
+"""`eventbus flows` and durable functions: what waits, a signal from a terminal, and a check before a deploy."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import Result
+
+from eventbus import EventProvider
+from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, task
+from workflows.client.open_waits import open_waits
+from workflows.testing import replay
+
+Invoke = Callable[..., Result]
+
+approval = Signal("approval", str)
+
+_APP = """
+import time
+from eventbus import EventProvider
+from workflows import FlowContext, Signal, WorkflowProvider, durable, task
+
+approval = Signal("approval", str)
+provider = EventProvider()
+flows = WorkflowProvider(provider)
+
+@task
+async def {first}() -> str:
+    raise AssertionError("a check runs no step")
+
+@durable("paper", signals=[approval])
+async def paper(ctx: FlowContext[str]) -> str:
+    await ctx.step({first})
+    time.time()
+    return await ctx.wait_for(approval)
+
+flows.register(paper)
+"""
+
+
+@task
+async def write() -> str:
+    return "a secret"
+
+
+@durable("paper")
+async def paper(ctx: FlowContext[str]) -> str:
+    await ctx.step(write)
+    return await ctx.wait_for(approval)
+
+
+@pytest.fixture
+def flow_id(environment: dict[str, str]) -> str:
+    """A flow that sleeps."""
+
+    async def start() -> str:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        flows = WorkflowProvider(provider)
+        flows.register(paper)
+        async with provider, provider.worker():
+            flow = await flows.execute(paper, "Ada")
+            while not any(step.state == "waiting" for step in (await flow.report()).steps.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return flow.id
+
+    return asyncio.run(start())
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Write the program `paper_app`, whose first step has this name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write_app(first: str) -> None:
+        sys.modules.pop("paper_app", None)
+        (tmp_path / "paper_app.py").write_text(_APP.format(first=first))
+
+    yield write_app
+    sys.modules.pop("paper_app", None)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_graph_that_waits_is_listed_and_gets_a_signal_from_a_terminal(
+    invoke: Invoke, environment: dict[str, str], *, spread: bool
+) -> None:
+    graph = Workflow[Any, Any]("graph", spread=spread)
+    graph.wait(approval, timeout="1 day", name="decision")
+
+    @graph.completed
+    async def done(ctx: StepContext[Any]) -> Any:
+        return ctx.result("decision")
+
+    async def serve(flow_id: str = "") -> Any:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        flows = WorkflowProvider(provider)
+        flows.register(graph)
+        async with provider, provider.worker():
+            if flow_id:
+                return await flows.handle(flow_id, graph).result(10)
+            flow = await flows.execute(graph, None)
+            while [line async for line in open_waits(provider.jobs)] == []:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return flow.id
+
+    flow_id = asyncio.run(serve())
+    (line,) = invoke("flows", "waiting", "--json").stdout.splitlines()
+    listed = msgspec.json.decode(line)
+    assert (listed["flow_id"], listed["position"], listed["waits_for"]) == (flow_id, "decision", "approval")
+    assert listed["until_ms"] - listed["since_ms"] == pytest.approx(86_400_000, abs=10_000)
+    assert "decision  waiting" in invoke("flows", "show", flow_id).stdout
+    assert invoke("flows", "signal", flow_id, "approval", '"yes"').exit_code == 0
+    assert asyncio.run(serve(flow_id)) == "yes"
+    assert invoke("flows", "waiting").stdout == "no flow waits\n"
+
+
+def test_what_waits_is_listed_and_a_signal_from_a_terminal_is_kept_for_it(
+    invoke: Invoke, flow_id: str, environment: dict[str, str]
+) -> None:
+    listed = invoke("flows", "waiting")
+    assert re.search(rf"{flow_id} +1 +signal approval +\d{{4}}-", listed.stdout)
+    (line,) = invoke("flows", "waiting", "--json").stdout.splitlines()
+    assert msgspec.json.decode(line)["waits_for"] == "approval"
+    assert "approval@1  waiting" in invoke("flows", "show", flow_id).stdout
+    wrong = invoke("flows", "signal", flow_id, "approval", "{yes}")
+    assert (wrong.exit_code, wrong.stderr) == (
+        2,
+        "eventbus: expected the payload to be JSON, got: '{yes}'\n",
+    )
+    sent = invoke("flows", "signal", flow_id, "approval", '"yes"')
+    assert (sent.exit_code, sent.stdout) == (0, f"signal approval is sent to flow {flow_id}\n")
+
+    async def end() -> Any:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        flows = WorkflowProvider(provider)
+        flows.register(paper)
+        async with provider, provider.worker():
+            return await flows.handle(flow_id, paper).result(10)
+
+    assert asyncio.run(end()) == "yes"
+    assert invoke("flows", "waiting").stdout == "no flow waits\n"
+
+
+def test_a_release_is_checked_against_what_flows_have_recorded(
+    invoke: Invoke, flow_id: str, program: Callable[[str], None]
+) -> None:
+    program("write")
+    same = invoke("flows", "check", "paper_app:provider")
+    assert (same.exit_code, same.stdout) == (0, "1 flows can be replayed\n")
+    assert "time.time() in durable function 'paper'; use ctx.now()" in same.stderr
+    program("rewrite")
+    other = invoke("flows", "check", "paper_app:provider")
+    assert other.exit_code == 1
+    assert re.search(rf"{flow_id} +0 +step 'write' +step 'rewrite'", other.stdout)
+
+
+def test_histories_are_exported_and_can_be_replayed(invoke: Invoke, flow_id: str, tmp_path: Path) -> None:
+    done = invoke("flows", "export", str(tmp_path / "histories"), "--redact")
+    assert done.stdout == f"1 flows are written to {tmp_path / 'histories'}\n"
+    text = (tmp_path / "histories" / f"{flow_id}.json").read_text()
+    assert "secret" not in text
+    asyncio.run(replay(paper, text))
+
+
+def test_with_the_program_a_signal_that_nobody_waits_for_is_refused(
+    invoke: Invoke, flow_id: str, program: Callable[[str], None]
+) -> None:
+    program("write")
+    wrong = invoke("flows", "signal", flow_id, "aproval", '"yes"', "--app", "paper_app:provider")
+    assert wrong.exit_code == 2
+    assert "declares no signal 'aproval'; its signals: 'approval'" in wrong.stderr
+    unfit = invoke("flows", "signal", flow_id, "approval", "7", "--app", "paper_app:provider")
+    assert unfit.exit_code == 2
+    assert (
+        invoke("flows", "signal", flow_id, "approval", '"yes"', "--app", "paper_app:provider").exit_code == 0
+    )
+
+
+def test_what_is_parked_is_listed_with_the_reason(
+    invoke: Invoke, flow_id: str, environment: dict[str, str]
+) -> None:
+    @durable("paper")
+    async def changed(ctx: FlowContext[str]) -> str:
+        return await ctx.wait_for(approval)
+
+    async def park() -> None:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        flows = WorkflowProvider(provider)
+        flows.register(changed)
+        async with provider, provider.worker():
+            await flows.handle(flow_id).signal(approval, "yes")
+            while not (await flows.report(flow_id)).is_parked:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    asyncio.run(park())
+    reason = "at 0: recorded step 'write', code has wait 'approval'"
+    for command in (["show", flow_id], ["list", "--json"], ["waiting", "--json"]):
+        assert reason in invoke("flows", *command).stdout, command
+    assert "  parked  " in invoke("flows", "show", flow_id).stdout
+    assert " parked " in invoke("flows", "list").stdout
+    assert "another worker: at 0" in invoke("flows", "waiting").stdout
+
+
+_PARENT = """
+from eventbus import EventProvider
+from workflows import FlowContext, Signal, WorkflowProvider, durable, task
+
+approval = Signal("approval", str)
+provider = EventProvider()
+flows = WorkflowProvider(provider)
+
+@task
+def double(number: int) -> int:
+    return number * 2
+
+@durable("child")
+async def child(ctx: FlowContext[int]) -> str:
+    await ctx.map(double, [ctx.input])
+    return await ctx.wait_for(approval)
+
+@durable("parent")
+async def parent(ctx: FlowContext[int]) -> str:
+    await ctx.map(double, [1, 2]{options})
+    return await ctx.flow(child, 3)
+
+flows.register(parent)
+flows.register(child)
+"""
+
+
+def test_a_flow_with_children_is_shown_listed_checked_exported_and_replayed(
+    invoke: Invoke, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def load(options: str) -> Any:
+        sys.modules.pop("parent_app", None)
+        (tmp_path / "parent_app.py").write_text(_PARENT.format(options=options))
+        importlib.invalidate_caches()
+        return importlib.import_module("parent_app")
+
+    async def serve(parent: Any, child: Any, flow_id: str = "") -> Any:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        flows = WorkflowProvider(provider)
+        flows.register(parent)
+        flows.register(child)
+        async with provider, provider.worker():
+            if flow_id:
+                return await flows.handle(flow_id, parent).result(10)
+            flow = await flows.execute(parent, 0)
+            while not (children := (await flows.tree(flow.id)).nested.get("child@1")) or not any(  # noqa: ASYNC110
+                step.state == "waiting" for step in children[0].report.steps.values()
+            ):
+                await asyncio.sleep(0.01)
+            return flow.id, children[0].report.flow_id
+
+    app = load("")
+    try:
+        flow_id, child_id = asyncio.run(serve(app.parent, app.child))
+        shown = invoke("flows", "show", flow_id).stdout
+        found = re.findall(r"(double@0\.[01]|child@3?1?|approval@1)  (\w+)", shown)
+        assert ("double@0.0", "completed") in found, shown
+        assert ("approval@1", "waiting") in found, shown
+        same = invoke("flows", "check", "parent_app:provider")
+        assert (same.exit_code, same.stdout) == (0, "1 flows can be replayed\n")
+        folder = tmp_path / "histories"
+        assert invoke("flows", "export", str(folder), "--redact").exit_code == 0
+        (text,) = [path.read_text() for path in folder.rglob("*.json") if path.name == f"{flow_id}.json"]
+        asyncio.run(replay(app.parent, text))
+        assert invoke("flows", "signal", child_id, "approval", '"yes"').exit_code == 0
+        assert asyncio.run(serve(app.parent, app.child, flow_id)) == "yes"
+        app = load(", local=True")
+        other = invoke("flows", "check", "parent_app:provider")
+        assert other.exit_code == 1
+        assert re.search(rf"{flow_id} +0\.0 +child 'double' +step 'double'", other.stdout)
+    finally:
+        sys.modules.pop("parent_app", None)

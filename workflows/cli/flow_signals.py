@@ -1,0 +1,140 @@
+"""`eventbus flows signal` and `eventbus flows waiting`: tell a flow what it waits for, and see which flows wait."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from eventbus import DefinitionError, PayloadError
+from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, moment, open_console, shown
+from workflows import WorkflowProvider
+from workflows.cli.asking import ask_flows
+from workflows.cli.flow_history import registry_of
+from workflows.client.open_waits import open_waits
+from workflows.records.ids import workflow_of
+
+__all__ = ["list_waiting", "send_signal"]
+
+
+_MOST_PARKED = 1000
+"""The parked flows that are listed, the newest ones."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """One line: a flow, the position of the call or the name of the step, and what it waits for.
+
+    Times are Unix times in ms, 0 for none. A parked flow has a line of its own, without a call: it waits for a worker
+    that can run it, and `parked` says why.
+    """
+
+    flow_id: str
+    position: str
+    waits_for: str
+    since_ms: int
+    until_ms: int
+    parked: str = ""
+
+
+def send_signal(
+    flow_id: Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the signal.")],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="Its payload.")] = "null",
+    *,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:PROVIDER", help="Check name and payload by the program's functions."),
+    ] = None,
+    url: UrlOption = None,
+) -> int:
+    """Send a signal to a flow, which keeps it until it waits for it; ends when that is recorded.
+
+    With --app a signal that the flow's function does not declare is refused, and so is a payload that does not fit.
+    """
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, UnicodeError):
+        raise CommandError(f"expected the payload to be JSON, got: {shown(payload)}") from None
+
+    if app is not None:
+        _check(app, flow_id, name, payload)
+
+    async def send(flows: WorkflowProvider) -> None:
+        await flows.provider.jobs.signal(flows.handle(flow_id).id, name, payload)
+
+    ask_flows(url, send)
+    print(f"signal {name} is sent to flow {flow_id}")
+    return 0
+
+
+def _check(app: str, flow_id: str, name: str, payload: str) -> None:
+    """Refuse what the function of a flow does not declare. Without a declaration anything is accepted."""
+    known = registry_of(load_provider(app), app).durable(workflow_of(flow_id))
+    if known is None:
+        raise CommandError(f"{app} has no durable function {workflow_of(flow_id)!r}")
+    try:
+        signal = known.check_signal(name)
+        if signal is not None:
+            signal.decode(payload)
+    except (DefinitionError, PayloadError) as error:
+        raise CommandError(str(error)) from None
+
+
+def list_waiting(
+    *,
+    workflow: Annotated[str | None, typer.Option(metavar="NAME", help="Of this workflow only.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    url: UrlOption = None,
+) -> int:
+    """List what the open flows wait for: signals, times, and workers; with --json an object on a line."""
+
+    async def read(flows: WorkflowProvider) -> list[Waiting]:
+        parked = [
+            Waiting(each.flow_id, "", "", each.created_ms, 0, each.error)
+            for each in await flows.flows(workflow, state="waiting", limit=_MOST_PARKED)
+            if each.is_parked
+        ]
+        return parked + [
+            Waiting(
+                flow_id,
+                entry.place,
+                entry.name if entry.kind == "wait" else "",
+                entry.started_ms,
+                entry.due_ms,
+            )
+            async for flow_id, entry in open_waits(flows.provider.jobs, workflow)
+        ]
+
+    found = ask_flows(url, read)
+    if as_json:
+        sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
+    elif found:
+        open_console().print(_table(found))
+    else:
+        print("no flow waits")
+    return 0
+
+
+def _told(line: Waiting) -> str:
+    if line.parked:
+        return f"another worker: {' '.join(line.parked.split())}"
+    return f"signal {line.waits_for}" if line.waits_for else "a time"
+
+
+def _table(found: list[Waiting]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("flow", "call", "waits for", "since", "until"):
+        table.add_column(name, no_wrap=True)
+    for line in found:
+        table.add_row(
+            Text(line.flow_id),
+            Text(line.position),
+            Text(_told(line)),
+            Text(moment(line.since_ms)),
+            Text(moment(line.until_ms) if line.until_ms else ""),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""The calls of clients about flows: handles, reports, and retries by hand."""

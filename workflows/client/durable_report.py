@@ -1,0 +1,164 @@
+"""The reports of flows of durable functions, read from their journals.
+
+What must always hold: each call has one report, named by its name and position; what is open in a flow that has ended is
+cancelled, and so is what lost a race.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus.lowlevel import FINAL_STATES
+from workflows.functions.calls.history import Kept, is_under, kept_entries, losers
+from workflows.functions.rollbacks import undone_in
+from workflows.records.entries import Entry
+from workflows.records.ids import is_nested, workflow_of
+from workflows.records.records import FlowMessage, error_text
+from workflows.records.report import FlowReport, FlowStatus, FlowTree, RollbackReport, StepReport, StepState
+from workflows.records.status import number_in
+
+__all__ = ["children_of", "count_completed", "report_durable", "tree_durable", "waits_of"]
+
+_STATES: dict[str, StepState] = {
+    "step": "completed",
+    "failed": "failed",
+    "try": "delayed",
+    "child": "active",
+    "cut": "cancelled",
+    "sleep": "sleeping",
+    "wait": "waiting",
+    "due": "completed",
+    "signal": "completed",
+}
+_OPEN = ("delayed", "sleeping", "waiting", "active")
+
+
+def report_durable(
+    flow_id: str, message: FlowMessage, root: Mapping[str, str], status: FlowStatus, entries: Sequence[Entry]
+) -> FlowReport:
+    """Return the report of a flow whose root has these fields, and whose journal has these entries."""
+    kept = kept_entries(entries)
+    steps = _steps(kept, has_ended=status.state in FINAL_STATES)
+    return FlowReport(
+        flow_id=flow_id,
+        workflow=workflow_of(flow_id),
+        state=status.state,
+        run=message.run,
+        rollback=status.rollback,
+        steps=steps,
+        order=_completed(kept, steps),
+        rollbacks=[
+            RollbackReport(step=path, error=error_text(failure) if failure else "")
+            for path, failure in undone_in(kept.entries).items()
+        ],
+        is_parked=root.get("state") == "parked",
+        error=_error_of(root, status),
+        created_ms=number_in(root, "created"),
+        ended_ms=number_in(root, "ended"),
+    )
+
+
+def _error_of(root: Mapping[str, str], status: FlowStatus) -> str:
+    if root.get("state") == "parked":
+        return root.get("why", "")
+    return error_text(root.get("text", "")) if status.state in ("failed", "cancelled") else ""
+
+
+def tree_durable(
+    report: FlowReport, entries: Sequence[Entry], nested: Mapping[str, list[FlowTree]]
+) -> FlowTree:
+    """Return a flow with the errors of attempts that another attempt followed."""
+    errors: dict[str, list[str]] = {}
+    for entry in kept_entries(entries).entries:
+        if entry.kind == "try":
+            errors.setdefault(_label(entry), []).append(error_text(entry.failure))
+        elif entry.kind == "refused":
+            errors.setdefault("", []).append(f"signal {entry.name!r} refused: {error_text(entry.failure)}")
+    return FlowTree(
+        report=report,
+        errors={name: found[-50:] for name, found in errors.items()},
+        nested=dict(nested),
+    )
+
+
+def children_of(flow_id: str, entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the flows that the code has started, by the label of the call."""
+    return {
+        _label(entry): entry.child
+        for entry in kept_entries(entries).entries
+        if entry.kind == "child" and is_nested(entry.child, flow_id)
+    }
+
+
+def count_completed(entries: Sequence[Entry]) -> int:
+    """Return how many steps of the current run have completed."""
+    return sum(entry.kind == "step" for entry in kept_entries(entries).entries)
+
+
+def waits_of(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the waits and sleeps that are open, the oldest first."""
+    kept = kept_entries(entries)
+    states = _steps(kept, has_ended=False)
+    return [
+        entry
+        for entry in kept.entries
+        if entry.kind in ("wait", "sleep") and states[_label(entry)].state in ("waiting", "sleeping")
+    ]
+
+
+def _label(entry: Entry) -> str:
+    return f"{entry.name}@{entry.place}"
+
+
+def _steps(kept: Kept, *, has_ended: bool) -> dict[str, StepReport]:
+    last: dict[str, Entry] = {}
+    began: dict[str, Entry] = {}
+    for entry in kept.entries:
+        if entry.kind in _STATES:
+            label = _label(entry)
+            began.setdefault(label, entry)
+            last[label] = entry
+    lost = _lost(kept.entries)
+    return {
+        label: _report(label, began[label], entry, is_closed=has_ended or is_under(entry.place, lost))
+        for label, entry in last.items()
+    }
+
+
+def _report(label: str, began: Entry, entry: Entry, *, is_closed: bool) -> StepReport:
+    state, error = _STATES[entry.kind], error_text(entry.failure) if entry.failure else ""
+    if entry.kind == "due" and began.kind == "wait":
+        state, error = "failed", f"TimeoutError: signal {entry.name!r} did not come in time"
+    if entry.kind == "cut" and entry.is_lost:
+        state = "unknown"
+    elif is_closed and state in _OPEN:
+        state = "cancelled"
+    return StepReport(
+        step=label,
+        state=state,
+        result=_read(entry.result),
+        attempts=entry.attempts,
+        error=error,
+        started_ms=began.started_ms,
+        ended_ms=0 if state in _OPEN else entry.started_ms + entry.took_ms,
+    )
+
+
+def _read(result: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(result)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+def _completed(kept: Kept, steps: Mapping[str, StepReport]) -> list[str]:
+    ends = [_label(entry) for entry in kept.entries if entry.kind in ("step", "signal", "due")]
+    return [label for label in ends if steps[label].state == "completed"]
+
+
+def _lost(entries: Sequence[Entry]) -> list[str]:
+    """Return the positions of the calls and branches that lost a race."""
+    return [place for entry in entries if entry.kind == "race" for place in losers(entry)]

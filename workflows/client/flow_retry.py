@@ -1,0 +1,131 @@
+"""Retry by hand: the next run of a flow that has ended, under the same id.
+
+    read the root and its last run's records -> find the steps that still count -> begin the run, in one call
+
+The root runs again like that of a bare flow: it runs or adds the steps itself, in a worker that has the flow's
+version, so the caller of the retry needs no definition.
+
+What must always hold: a resumed flow does not run a step again that completed and was not undone, and the
+record of that step stays where it is (`FlowMessage.kept`), and so does that of an item of a step; if several callers retry at the same time, only
+one begins the run, because the server checks the number of the last run.
+
+Crash windows: `asker-dies` (before the call: nothing happened; after it: the flow runs), `not-answered` (the
+same call is sent again, and gets the same answer), `worker-dies-adding-steps` (the root runs again; adding a
+step a second time changes nothing).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from eventbus import UnknownJob, UsageError
+from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
+from workflows.distributed.activation import read_journal
+from workflows.errors import FlowNotEnded
+from workflows.records.checkpoints import GRAPH, read_undone
+from workflows.records.graph_history import GraphHistory, read_graph
+from workflows.records.ids import find_member, is_nested, list_name, parent_of, split_item
+from workflows.records.records import FlowMessage, encode_message, read_message_of
+from workflows.records.status import status_of
+
+__all__ = ["retry_flow"]
+
+
+async def retry_flow(jobs: JobClient, flow_id: str, *, resume: bool | None, deadline: float) -> int:
+    """Begin the next run of a flow; return its number.
+
+    If `resume` is true, steps that completed and were not undone keep their records; if it is false, all
+    steps run. None runs a completed flow from the start, and resumes any other. `deadline` is a time of the
+    monotonic clock. Raises FlowNotEnded, UnknownJob, UsageError for the flow of a sub-workflow, StoreError,
+    and StoreUnavailable past the deadline.
+    """
+    _check_whole(flow_id)
+    page = await jobs.look(flow_id, listed="done", limit=0, deadline=deadline)
+    if not page.root:
+        raise UnknownJob(flow_id)
+    state = status_of(page.root).state
+    if state not in FINAL_STATES:
+        raise FlowNotEnded(flow_id=flow_id, state=state)
+    last = read_message_of(flow_id, page.root.get("body", ""))
+    is_resumed = state != "completed" if resume is None else resume
+    following = msgspec.structs.replace(last, run=last.run + 1, kept={}, bare=True)
+    following.mode = ""
+    if is_resumed:
+        history = read_graph(await read_journal(jobs, flow_id, page.root, deadline=deadline), last)
+        # What is kept lies where the last run recorded it, whatever later releases say.
+        following.mode = history.mode
+        following.kept = (
+            _kept_in(history, last)
+            if history.is_local
+            else await _find_kept(jobs, flow_id, last, page, deadline)
+        )
+        following.version = following.version or page.saved.get(GRAPH, "") or history.version
+    word = await jobs.restart(
+        flow_id,
+        encode_message(following),
+        run=last.run,
+        timeout=last.timeout,
+        keeps=("journal", "inbox") if is_resumed else () if last.durable else ("journal",),
+        deadline=deadline,
+    )
+    if word == "unknown":
+        raise UnknownJob(flow_id)
+    if word != "restarted":  # another caller began this run first
+        raise FlowNotEnded(flow_id=flow_id, state="running")
+    return following.run
+
+
+def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:
+    """Return the steps of a local flow whose entries still count, as `_find_kept` does, and the items and lists of others."""
+    paths = [path.partition("/")[0] for path, failure in history.undone.items() if not failure]
+    undone = {*paths, *(split_item(path)[0] for path in paths)}
+    done = [
+        name
+        for name in history.order
+        if history.steps[name].state in ("completed", "skipped") and name not in undone
+    ]
+    kept = {name: last.run_of(name) for name in done}
+    for step in {split_item(name)[0] for name in done}.intersection(history.lists):
+        kept[list_name(step)] = last.run_of(list_name(step))
+    # The number of a step counts for its items, too.
+    return {
+        name: run
+        for name, run in kept.items()
+        if (step := split_item(name)[0]) == name or kept.get(step) != run
+    }
+
+
+def _check_whole(flow_id: str) -> None:
+    parent = parent_of(flow_id)
+    if parent is not None:
+        raise UsageError(
+            f"flow {flow_id} is a part of flow {parent.flow_id}, whose step {parent.step!r} started it; "
+            "retry that flow"
+        )
+
+
+async def _find_kept(
+    jobs: JobClient, flow_id: str, last: FlowMessage, page: TreePage, deadline: float
+) -> dict[str, int]:
+    """Return the steps whose records still count, each with the run that recorded it.
+
+    A sub-workflow counts if none of its steps was undone. A step whose rollback failed counts too, because it
+    may still be in effect, and running it again could apply it twice.
+    """
+    undone = {path.partition("/")[0] for path, failure in read_undone(page.saved).items() if not failure}
+    kept: dict[str, int] = {}
+    first = 0
+    while first < page.total:
+        more = await jobs.look(flow_id, listed="done", first=first, deadline=deadline)
+        if not more.members:
+            break
+        first += len(more.members)
+        for member in more.members:
+            if is_nested(member.id, flow_id):
+                continue  # the flow of a sub-workflow: the record of its step decides
+            job = find_member(member.id)
+            if job is None or member.state != "completed":
+                continue  # its record is lost, or it is no step of a flow: it runs again
+            if last.kept.get(job.step, last.run) == job.run and job.step not in undone:
+                kept[job.step] = job.run
+    return kept

@@ -1,0 +1,167 @@
+"""Handles of flows: a caller waits for, inspects and cancels a flow with one, from any process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from eventbus.lowlevel import Codec, Duration, Emission, JobClient, seconds
+from workflows.definition.signal import Signal
+from workflows.functions.definition import Durable
+from workflows.records.ids import flow_queue, workflow_of
+from workflows.records.records import revive_flow
+from workflows.records.report import FlowReport, FlowStatus
+
+T = TypeVar("T")
+
+__all__ = ["FlowHandle", "FlowOutcomeDecoder"]
+
+O = TypeVar("O", covariant=True)  # noqa: E741, PLC0105  (output)
+
+
+class FlowOutcomeDecoder:
+    """Decodes the outcomes of a workflow's flows; implements `eventbus.lowlevel.OutcomeDecoder`."""
+
+    def __init__(
+        self,
+        workflow: str,
+        output: Codec,
+        errors: Sequence[type[Exception]],
+        state: Codec | None = None,
+        durable: Durable[Any, Any] | None = None,
+    ) -> None:
+        """Decode with `output`, and live states with `state`; without it, these are untyped JSON.
+
+        With `durable`, signals that it does not declare are refused.
+        """
+        self.durable: Durable[Any, Any] | None = durable
+        self.name: str = f"workflow {workflow}"
+        self.queue: str = flow_queue(workflow)
+        self._output = output
+        self._state = state
+        self._workflow = workflow
+        self._errors = errors
+
+    def decode_result(self, text: str) -> Any:
+        """Return the flow's output from its JSON text."""
+        return self._output.decode(text)
+
+    def decode_state(self, text: str) -> Any:
+        """Return a live state from its JSON text."""
+        return msgspec.json.decode(text) if self._state is None else self._state.decode(text)
+
+    def revive(self, state: str, text: str, job_id: str) -> Exception:
+        """Return the flow's error from its record; a declared error is returned as itself."""
+        return revive_flow(state, text, self._workflow, job_id, self._errors)
+
+
+class Reporter(Protocol):
+    """The calls that a handle passes on to its provider."""
+
+    async def status(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowStatus:
+        """Return the state of the flow."""
+        ...
+
+    async def report(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowReport:
+        """Return the recorded state of the flow and its steps."""
+        ...
+
+
+class FlowHandle(Generic[O]):
+    """A handle of one flow. It has no state: any number of handles of a flow may be used in any process.
+
+    `call_timeout` is how long the server may take to answer the call, by default the provider's
+    `reply_timeout`. A call that takes longer raises StoreUnavailable.
+    """
+
+    def __init__(
+        self,
+        flow_id: str,
+        jobs: JobClient,
+        reading: FlowOutcomeDecoder,
+        reporter: Reporter,
+        emission: Emission[Any] | None = None,
+    ) -> None:
+        """Use `WorkflowProvider.execute` or `handle` instead. `emission` waits for the outcome already."""
+        self._id = flow_id
+        self._jobs = jobs
+        self._reading = reading
+        self._reporter = reporter
+        self._emission = emission
+
+    @property
+    def id(self) -> str:
+        """The flow's id, which contains the name of its workflow; `flows.handle(id)` works in any process."""
+        return self._id
+
+    @property
+    def workflow(self) -> str:
+        """The name of its workflow."""
+        return workflow_of(self._id)
+
+    async def result(self, timeout: Duration | None = None) -> O:  # noqa: ASYNC109  (of the waiting, not of the flow)
+        """Wait for the end of the flow and return its output; also after the end, as long as it is retained.
+
+        `timeout` bounds only this wait; the flow continues. Raises StepError, or the declared error that a
+        step failed with, FlowTimeout, FlowCancelled; ResponseTimeout past `timeout` (after a last look at the
+        recorded state), UnknownJob, ProviderStopped, PayloadError for an output that cannot be decoded, and
+        StoreUnavailable if the server cannot be reached for the first look.
+        """
+        # The emission gets the outcome from its reply stream; without one the server must be asked.
+        if self._emission is not None and timeout is None:
+            return await self._emission
+        limit = None if timeout is None else seconds(timeout, setting="timeout") or None
+        return await self._jobs.result(self._id, self._reading, limit)
+
+    async def status(self, *, call_timeout: Duration | None = None) -> FlowStatus:
+        """Return the recorded state of the flow and of its rollbacks. Raises UnknownJob, StoreError."""
+        return await self._reporter.status(self._id, call_timeout=call_timeout)
+
+    async def cancel(self, reason: str = "", *, call_timeout: Duration | None = None) -> bool:
+        """Stop the flow and roll back its completed steps; return once the request is recorded.
+
+        Running steps are cancelled within a second, in any process; other steps never start. True means that
+        the flow will end with FlowCancelled. False means that it had ended already, or was stopping for
+        another reason (see `status`), which remains its outcome; steps that still run are cancelled even
+        then. Raises UnknownJob, StoreError.
+        """
+        return await self._jobs.cancel(self._id, reason, call_timeout=call_timeout)
+
+    async def report(self, *, call_timeout: Duration | None = None) -> FlowReport:
+        """Return the recorded state of the flow's steps and rollbacks. Raises UnknownJob, StoreError."""
+        return await self._reporter.report(self._id, call_timeout=call_timeout)
+
+    async def signal(
+        self,
+        signal: Signal[T],
+        payload: T,
+        *,
+        signal_id: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Send a signal to the flow, which keeps it until `ctx.wait_for(signal)` takes it.
+
+        Return once it is recorded. Of several with the same `signal_id` one is kept, as long as no wait has taken it.
+        Raises DefinitionError, and sends nothing, for a signal that the flow's function does not declare, if that is known here
+        and declares some; PayloadError, and sends nothing, for a payload that does not fit; SignalRefused if the flow has ended or is
+        stopping, or has too many signals that it has not taken; UnknownJob, StoreError.
+        """
+        known = self._reading.durable
+        declared = None if known is None else known.check_signal(signal.name)
+        text = (declared or signal).encode(payload)
+        await self._jobs.signal(
+            self._id, signal.name, text, signal=signal_id or "", call_timeout=call_timeout
+        )
+
+    async def state(self) -> Any:
+        """Return what the flow's code set last as `ctx.state`, in the type of its definition; None before that.
+
+        Raises PayloadError if it does not fit that type, and StoreError.
+        """
+        text = await self._jobs.live(self._id, "state")
+        return None if text is None else self._reading.decode_state(text)
+
+    def __repr__(self) -> str:
+        return f"<FlowHandle {self._id}>"

@@ -1,0 +1,382 @@
+"""Inspecting flows: reads their records, and returns reports and lists.
+
+What must always hold: a record that is cut, foreign or missing costs only its own part of a report. Its step
+is then `damaged`, and the flow of a sub-workflow names the problem in its `error`; only a root that cannot be
+read fails the whole report, with StoreCorrupt. No errors except those of this package are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from eventbus import StoreCorrupt, StoreRefused, UnknownJob
+from eventbus.lowlevel import (
+    FINAL_STATES,
+    PAGE_BYTES,
+    Duration,
+    Inspector,
+    JobClient,
+    JobReport,
+    TreeMember,
+    TreePage,
+    clock,
+)
+from workflows.client.durable_report import children_of, count_completed, report_durable, tree_durable
+from workflows.client.local_report import report_local
+from workflows.client.member_report import report_apart, report_member
+from workflows.client.step_progress import with_progress
+from workflows.definition.codecs import Codecs
+from workflows.distributed.activation import read_journal
+from workflows.records.checkpoints import GRAPH, read_undone
+from workflows.records.graph_history import GraphHistory, read_graph
+from workflows.records.ids import find_member, flow_queue, is_nested, starter_of, workflow_of
+from workflows.records.records import FlowMessage, error_text, read_message_of
+from workflows.records.report import (
+    FlowReport,
+    FlowState,
+    FlowStatus,
+    FlowSummary,
+    FlowTree,
+    RollbackReport,
+    StepReport,
+)
+from workflows.records.status import is_seen_in, number_in, status_of
+
+__all__ = ["FlowInspector"]
+
+_DONE = ("completed", "skipped")
+
+_ERRORS = 50
+"""Errors of attempts that a report has for each step."""
+
+_FindCodecs = Callable[[str, str], Codecs | None]
+
+
+class FlowInspector:
+    """Reads the records of flows. A `deadline` is a time of the monotonic clock; a call gives up then."""
+
+    def __init__(self, jobs: JobClient, inspector: Inspector) -> None:
+        self._jobs = jobs
+        self._inspector = inspector
+
+    async def status(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowStatus:
+        """Return the state of a flow. Raises UnknownJob, StoreError."""
+        deadline = self._jobs.settings.deadline(call_timeout)
+        page = await self._jobs.look(flow_id, limit=1, deadline=deadline)
+        if not page.root:
+            raise UnknownJob(flow_id)
+        return status_of(page.root, is_seen=is_seen_in(page, page.members))
+
+    async def report(
+        self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
+    ) -> FlowReport:
+        """Return the report of a flow. Raises UnknownJob, StoreError.
+
+        `codecs_of(workflow, version)` returns the codecs that give results their types; results of an unknown
+        workflow are untyped JSON.
+        """
+        deadline = self._jobs.settings.deadline(call_timeout)
+        return await self._read_report(codecs_of, deadline, flow_id)
+
+    async def tree(
+        self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
+    ) -> FlowTree:
+        """Return a flow with the flows of its sub-workflows, and the errors of attempts.
+
+        Raises the errors of `report`.
+        """
+        return await self._tree(flow_id, codecs_of, self._jobs.settings.deadline(call_timeout))
+
+    async def flows(
+        self, workflow: str | None, *, state: str | None, limit: int, call_timeout: Duration | None = None
+    ) -> list[FlowSummary]:
+        """Return the newest flows of a workflow, or of all; `state` filters by the state of a flow."""
+        deadline = self._jobs.settings.deadline(call_timeout)
+        known = [flow_queue(workflow)] if workflow else await self._jobs.root_queues(deadline=deadline)
+        queues = [each for each in known if each.startswith(flow_queue(""))]
+        names = ("open", *FINAL_STATES) if state is None else (state,) if state in FINAL_STATES else ("open",)
+        found = [
+            each
+            for queue in queues
+            for name in names
+            for each in await self._summaries(queue, name, deadline, state=state, limit=limit)
+        ]
+        return sorted(found, key=lambda each: each.created_ms, reverse=True)[:limit]
+
+    async def _report(
+        self,
+        flow_id: str,
+        page: TreePage,
+        members: Sequence[TreeMember],
+        codecs_of: _FindCodecs | None,
+        deadline: float,
+    ) -> FlowReport:
+        if not page.root:
+            raise UnknownJob(flow_id)
+        message = read_message_of(flow_id, page.root.get("body", ""))
+        if message.durable:
+            status = status_of(page.root, is_seen=is_seen_in(page, ()))
+            entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
+            return report_durable(flow_id, message, page.root, status, entries)
+        history = await self._history(flow_id, message, page, deadline)
+        version = message.version or page.saved.get(GRAPH, "") or history.version
+        codecs = codecs_of and codecs_of(workflow_of(flow_id), version)
+        if _is_local(history, message, codecs):
+            apart = {each.id: each for each in members}
+            report = _local_report(flow_id, message, page, history, codecs, apart)
+            return await self._with_progress(report, message, members, codecs_of, deadline)
+        steps: dict[str, StepReport] = {}
+        for member in members:
+            step = _step_of(flow_id, message, member)
+            if step is not None:
+                steps[step] = report_member(step, member, codecs, history.steps.get(step))
+        _, done = await self._read(flow_id, "done", deadline)
+        status = status_of(page.root, is_seen=is_seen_in(page, members))
+        order = [_step_of(flow_id, message, name) for name in done]
+        report = FlowReport(
+            flow_id=flow_id,
+            workflow=workflow_of(flow_id),
+            state=status.state,
+            run=message.run,
+            rollback=status.rollback,
+            steps=steps,
+            order=[
+                name
+                for name in order
+                if name is not None and name in steps and steps[name].state in ("completed", "damaged")
+            ],
+            rollbacks=[
+                RollbackReport(step=path, error=error_text(text))
+                for path, text in read_undone(page.saved).items()
+            ],
+            is_parked=page.root.get("state") == "parked",
+            error=_error_in(page, status.state),
+            created_ms=number_in(page.root, "created"),
+            ended_ms=number_in(page.root, "ended"),
+        )
+        return await self._with_progress(report, message, members, codecs_of, deadline)
+
+    async def _with_progress(
+        self,
+        report: FlowReport,
+        message: FlowMessage,
+        members: Sequence[TreeMember],
+        codecs_of: _FindCodecs | None,
+        deadline: float,
+    ) -> FlowReport:
+        """Return a report with the progress of its steps, and of those of its sub-workflows."""
+        jobs: dict[str, str] = {}
+        flows: dict[str, str] = {}
+        for member in members:
+            found = flows if is_nested(member.id, report.flow_id) else jobs
+            step = _step_of(report.flow_id, message, member, of_flow=found is flows)
+            if step is not None and member.state not in FINAL_STATES:
+                found[step] = member.id
+        read_flow = partial(self._read_report, codecs_of, deadline)
+        return await with_progress(
+            report, self._inspector, jobs=jobs, flows=flows, read_flow=read_flow, deadline=deadline
+        )
+
+    async def _read_report(self, codecs_of: _FindCodecs | None, deadline: float, flow_id: str) -> FlowReport:
+        page, members = await self._read(flow_id, "members", deadline)
+        return await self._report(flow_id, page, members, codecs_of, deadline)
+
+    async def _tree(self, flow_id: str, codecs_of: _FindCodecs | None, deadline: float) -> FlowTree:
+        page, members = await self._read(flow_id, "members", deadline)
+        report = await self._report(flow_id, page, members, codecs_of, deadline)
+        message = read_message_of(flow_id, page.root.get("body", ""))
+        if message.durable:
+            entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
+            nested = {
+                label: [await self._nested(child, "pending", codecs_of, deadline)]
+                for label, child in children_of(flow_id, entries).items()
+            }
+            return tree_durable(report, entries, nested)
+        errors: dict[str, list[str]] = {}
+        history = await self._history(flow_id, message, page, deadline)
+        for name, step in history.steps.items():
+            if earlier := step.errors:
+                errors[name] = [error_text(text) for text in earlier[-_ERRORS:]]
+        nested: dict[str, list[FlowTree]] = {}
+        if log := await self._errors(flow_id, deadline):
+            errors[""] = log
+        for member in members:
+            is_flow = is_nested(member.id, flow_id)
+            step = _step_of(flow_id, message, member, of_flow=is_flow)
+            if step is None:
+                continue
+            if is_flow:
+                nested.setdefault(step, []).append(
+                    await self._nested(member.id, member.state, codecs_of, deadline)
+                )
+            elif (member.attempts or member.stalls) and (log := await self._errors(member.id, deadline)):
+                errors[step] = log
+        return FlowTree(report=report, errors=errors, nested=nested)
+
+    async def _nested(
+        self, flow_id: str, known: str, codecs_of: _FindCodecs | None, deadline: float
+    ) -> FlowTree:
+        """Return the tree of a flow that another one started; `known` is the state of its job."""
+        try:
+            return await self._tree(flow_id, codecs_of, deadline)
+        except (StoreCorrupt, UnknownJob) as error:
+            state: FlowState = known if known in (*FINAL_STATES, "pending") else "running"
+            workflow = workflow_of(flow_id)
+            return FlowTree(
+                report=FlowReport(flow_id=flow_id, workflow=workflow, state=state, error=str(error))
+            )
+
+    async def _errors(self, job_id: str, deadline: float) -> list[str]:
+        """Return the errors of a job's earlier attempts; none for a job whose record cannot be read."""
+        left = max(deadline - clock.monotonic(), 0.001)
+        try:
+            return _earlier(await self._inspector.job(job_id, call_timeout=left))
+        except UnknownJob:
+            return []
+
+    async def _summaries(
+        self, queue: str, name: str, deadline: float, *, state: str | None, limit: int
+    ) -> list[FlowSummary]:
+        """Return the newest flows in `state` of one set of roots; none if its key has another type."""
+        found: list[FlowSummary] = []
+        first = 0
+        while len(found) < limit:
+            try:
+                ids = await self._jobs.roots(queue, name, first=first, limit=limit, deadline=deadline)
+            except StoreRefused as error:
+                if error.code != "WRONGTYPE":
+                    raise
+                break
+            # Side by side: one after the other, a list of 50 flows would wait for 50 round trips.
+            every = await asyncio.gather(*(self._summary(entry, deadline) for entry in ids))
+            found += [entry for entry in every if entry is not None and state in (None, entry.state)]
+            first += len(ids)
+            if len(ids) < limit:
+                break
+        return found[:limit]
+
+    async def _summary(self, flow_id: str, deadline: float) -> FlowSummary | None:
+        page = await self._jobs.look(flow_id, listed="done", limit=0, deadline=deadline)
+        try:
+            workflow = workflow_of(flow_id)
+        except UnknownJob:
+            return None
+        if not page.root:
+            return None
+        status, run = status_of(page.root), max(number_in(page.root, "run"), 1)
+        # If no step of this run has completed yet, only the first member shows whether a worker has begun.
+        if status.state == "running" and (run > 1 or not page.total):
+            first = await self._jobs.look(flow_id, limit=1, deadline=deadline)
+            status = status_of(first.root or page.root, is_seen=is_seen_in(first, first.members))
+        return FlowSummary(
+            flow_id=flow_id,
+            workflow=workflow,
+            state=status.state,
+            run=run,
+            rollback=status.rollback,
+            completed=await self._count_completed(flow_id, page, deadline),
+            created_ms=number_in(page.root, "created"),
+            ended_ms=number_in(page.root, "ended"),
+            is_parked=page.root.get("state") == "parked",
+            error=_error_in(page, status.state),
+        )
+
+    async def _count_completed(self, flow_id: str, page: TreePage, deadline: float) -> int:
+        """Return how many completed steps count in this run; 0 if that cannot be read."""
+        try:
+            message = read_message_of(flow_id, page.root.get("body", ""))
+            if message.durable:
+                return count_completed(await read_journal(self._jobs, flow_id, page.root, deadline=deadline))
+            history = await self._history(flow_id, message, page, deadline)
+        except StoreCorrupt:
+            return 0
+        if history.is_local:
+            return len([name for name in history.step_order if history.steps[name].state in _DONE])
+        if message.run == 1:
+            return page.total
+        _, done = await self._read(flow_id, "done", deadline)
+        return sum(_step_of(flow_id, message, member) is not None for member in done)
+
+    async def _history(
+        self, flow_id: str, message: FlowMessage, page: TreePage, deadline: float
+    ) -> GraphHistory:
+        return read_graph(await read_journal(self._jobs, flow_id, page.root, deadline=deadline), message)
+
+    async def _read(self, flow_id: str, listed: str, deadline: float) -> tuple[TreePage, list[TreeMember]]:
+        """Read all members of a list; return the last call's page (for its root) and the members."""
+        members: list[TreeMember] = []
+        while True:
+            page = await self._jobs.look(
+                flow_id,
+                listed=listed,
+                first=len(members),
+                max_bytes=PAGE_BYTES if listed == "members" else 0,
+                deadline=deadline,
+            )
+            members += page.members
+            if not page.members or len(members) >= page.total:
+                return page, members
+
+
+def _is_local(history: GraphHistory, message: FlowMessage, codecs: Codecs | None) -> bool:
+    """Tell whether the steps are no jobs. A flow that has not begun may still become either."""
+    if history.mode:
+        return history.is_local
+    return message.bare and codecs is not None and not codecs.workflow.spreads
+
+
+def _local_report(
+    flow_id: str,
+    message: FlowMessage,
+    page: TreePage,
+    history: GraphHistory,
+    codecs: Codecs | None,
+    members: Mapping[str, TreeMember],
+) -> FlowReport:
+    steps = report_local(history, codecs, page.root, status_of(page.root).state)
+    for name, entry in history.children.items():
+        if (member := members.get(entry.child)) is not None and name in steps:
+            steps[name] = report_apart(steps[name], member, history, codecs)
+    status = status_of(page.root, is_seen=is_seen_in(page, ()))
+    return FlowReport(
+        flow_id=flow_id,
+        workflow=workflow_of(flow_id),
+        state=status.state,
+        run=message.run,
+        rollback=status.rollback,
+        steps=steps,
+        order=history.completed(),
+        rollbacks=[
+            RollbackReport(step=path, error=error_text(text)) for path, text in history.undone.items()
+        ],
+        is_parked=page.root.get("state") == "parked",
+        error=_error_in(page, status.state),
+        created_ms=number_in(page.root, "created"),
+        ended_ms=number_in(page.root, "ended"),
+    )
+
+
+def _earlier(job: JobReport) -> list[str]:
+    """Return the errors that another attempt or run followed; the final error is reported separately."""
+    return job.errors[:-1] if job.state == "failed" else job.errors
+
+
+def _step_of(flow_id: str, message: FlowMessage, member: TreeMember, *, of_flow: bool = False) -> str | None:
+    """Return the step of a member; None if the member does not count in this run or is of the other kind.
+
+    The kinds are the jobs of steps, and with `of_flow` the flows of sub-workflows.
+    """
+    if is_nested(member.id, flow_id) != of_flow:
+        return None
+    job = find_member(starter_of(member.id) if of_flow else member.id)
+    if job is None or message.kept.get(job.step, message.run) != job.run:
+        return None
+    return job.step
+
+
+def _error_in(page: TreePage, state: str) -> str:
+    if page.root.get("state") == "parked":
+        return page.root.get("why", "")
+    return error_text(page.root.get("text", "")) if state in ("failed", "cancelled") else ""

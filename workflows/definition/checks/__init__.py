@@ -1,0 +1,1 @@
+"""What the parts of a definition must satisfy: functions, declared errors, and how deep workflows nest."""

@@ -1,0 +1,74 @@
+"""The options of workflows and steps, as keyword arguments.
+
+What must always hold: an option is named in one place, and that place gives its type to every function that takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
+
+from eventbus import DefinitionError, Retry
+from eventbus.lowlevel import Duration
+
+if TYPE_CHECKING:
+    from workflows.definition.context import StepContext
+
+__all__ = ["EachKeywords", "OnFailure", "PauseKeywords", "StepKeywords", "WorkflowKeywords", "check_options"]
+
+I = TypeVar("I")  # noqa: E741  (the input of the workflow)
+
+OnFailure: TypeAlias = Literal["fail", "ignore"]
+"""What the final failure of a step does: the flow fails, or it is recorded and the flow goes on."""
+
+
+class WorkflowKeywords(TypedDict, total=False):
+    """The options of a workflow; `Workflow` documents each of them."""
+
+    retry: Retry | None
+    timeout: Duration | None
+    concurrency: int | None
+    version: str | None
+    spread: bool
+    errors: Sequence[type[Exception]]
+    retry_on: Sequence[type[Exception]]
+
+
+class StepKeywords(TypedDict, Generic[I], total=False):
+    """The options of a step; `Workflow.step` documents each of them."""
+
+    name: str | None
+    retry: Retry | None
+    timeout: Duration | None
+    concurrency: int | None
+    when: Callable[[StepContext[I]], Any] | None
+    rollback_on_failure: bool
+    pool: str | None
+    spread: bool
+    on_failure: OnFailure
+
+
+class EachKeywords(TypedDict, Generic[I], total=False):
+    """The options of a step that runs for each item of a list; `Workflow.each` documents each of them."""
+
+    name: str | None
+    retry: Retry | None
+    timeout: Duration | None
+    concurrency: int | None
+    when: Callable[[StepContext[I]], Any] | None
+    rollback_on_failure: bool
+
+
+class PauseKeywords(TypedDict, Generic[I], total=False):
+    """The options of a step that waits; `Workflow.wait` documents each of them."""
+
+    name: str | None
+    when: Callable[[StepContext[I]], Any] | None
+
+
+def check_options(given: Mapping[str, Any], kind: type, where: str) -> None:
+    """Raise DefinitionError, naming `where`, for an option that `kind`, a TypedDict, does not have."""
+    known: Mapping[str, Any] = kind.__annotations__
+    for name in given:
+        if name not in known:
+            raise DefinitionError(f"{where} has no option {name!r}; its options are: {', '.join(known)}")

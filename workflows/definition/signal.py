@@ -1,0 +1,68 @@
+"""Signals: typed messages to a flow, from any process.
+
+What must always hold: a payload that does not fit its type is refused to its sender, and is never sent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Generic, TypeVar, overload
+
+from eventbus import DefinitionError, PayloadError
+from eventbus.lowlevel import Codec, shown
+from workflows.definition.codecs import MAX_VALUE
+
+__all__ = ["Signal"]
+
+T = TypeVar("T")
+ST = TypeVar("ST")
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}")
+
+
+class Signal(Generic[T]):
+    """A kind of message to a flow: its name, and the type of its payload.
+
+    A durable function waits for it with `ctx.wait_for(signal)`, a step graph with `workflow.wait(signal)`, and `FlowHandle.signal(signal, payload)` sends it. Do not change the
+    attributes.
+    """
+
+    @overload
+    def __init__(self: Signal[None], name: str, type: None) -> None: ...
+    @overload
+    def __init__(self: Signal[ST], name: str, type: type[ST]) -> None: ...
+    @overload
+    def __init__(self: Signal[Any], name: str, type: Any = ...) -> None: ...
+
+    def __init__(self, name: str, type: Any = Any) -> None:  # noqa: A002  (the word of the field)
+        """Define a signal; `type` is a type that msgspec converts, or a pydantic model. None: it has no payload.
+
+        Raises DefinitionError for a name or a type that cannot be used.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                "expected the name of a signal of 1 to 128 letters, digits, '_', '.' and '-', "
+                f"beginning with a letter or digit, got: {shown(name)}"
+            )
+        self.name: str = name
+        self.type: Any = type
+        self._codec = Codec(type, role="payload", owner=name, max_bytes=MAX_VALUE)
+
+    def __repr__(self) -> str:
+        return f"Signal({self.name!r})"
+
+    def encode(self, payload: T) -> str:
+        """Return a payload as JSON text. Raises PayloadError if it does not fit."""
+        try:
+            return self._codec.encode(payload).decode()
+        except PayloadError as error:
+            raise PayloadError(
+                f"the payload of signal {self.name!r} failed its validation: {error}",
+                event=self.name,
+                path=error.path,
+                role="payload",
+            ) from error
+
+    def decode(self, text: str | bytes | memoryview) -> T:
+        """Return the payload in JSON text. Raises PayloadError if it does not fit."""
+        return self._codec.decode(text)

@@ -1,0 +1,1 @@
+"""Durable functions in a worker: their consumer, and one activation of a flow."""

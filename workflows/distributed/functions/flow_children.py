@@ -1,0 +1,122 @@
+"""The children of a flow of a durable function in a worker: members of its tree, which any worker runs.
+
+What must always hold: a child of an earlier activation is asked for once, before the code runs, so that an end that came
+meanwhile is known at once. One that is recorded and not there is added again.
+
+Crash windows: those of `distributed.children`, and `recorded-not-cancelled` (a child that lost a race is cancelled by the
+next activation, which finds it open under a race that is decided).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from eventbus import DefinitionError, UnknownJob
+from eventbus.lowlevel import Member, Outcome, Settle
+from workflows.definition.job_tree import child_job, nested_message, nested_root
+from workflows.definition.workflow import Workflow
+from workflows.distributed.activation import Activation
+from workflows.distributed.children import Children
+from workflows.distributed.functions.task_jobs import describe_task
+from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.functions.calls.child_call import Child
+from workflows.functions.calls.history import History
+from workflows.functions.definition import Durable
+from workflows.functions.endings import Asleep
+from workflows.records.ids import workflow_of
+from workflows.records.records import FlowMessage
+
+__all__ = ["FlowChildren"]
+
+
+class FlowChildren:
+    """The children of one activation."""
+
+    are_here = False
+
+    def __init__(self, runtime: WorkerRuntime, activation: Activation, message: FlowMessage) -> None:
+        self._runtime = runtime
+        self._activation = activation
+        self._message = message
+        self._core = Children(runtime, activation)
+        self._open: set[str] = set()
+        self._found: dict[str, Outcome] = {}
+
+    async def ask(self, history: History) -> None:
+        """Ask for the ends of the children that were open before this activation. Raises ServerAway."""
+        children = [entry.child for entry in history.open_children.values()]
+        self._open |= set(children)
+        self._found.update(await self._core.find_ended(children))
+
+    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+        """Raise DefinitionError for a workflow that is not registered with this flow's."""
+        registry, name = self._runtime.registry, workflow.name
+        known = registry.durable(name, workflow.version) or (
+            registry.workflow(name, workflow.version)
+            if registry.has(name, version=workflow.version)
+            else None
+        )
+        if known is not workflow:
+            raise DefinitionError(
+                f"workflow {name!r} is not registered with the provider that runs flow {self._activation.job.id}; "
+                "register it, so that its flows can be run and undone"
+            )
+
+    def follow(self, child: Child) -> asyncio.Future[Outcome]:
+        """Add a child, unless it is there; return the future of its end."""
+        found = self._found.get(child.id)
+        if child.id in self._open and (found is None or found.state != "unknown"):
+            return self.follow_lost(child.id)
+        return self._core.add(self._member(child))
+
+    def follow_lost(self, child_id: str) -> asyncio.Future[Outcome]:
+        """Return the future of the end of a child that is there, or never was."""
+        found = self._found.get(child_id)
+        if found is None:
+            return self._core.end_of(child_id)
+        end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        end.set_result(found)
+        return end
+
+    async def cancel(self, child_id: str, reason: str) -> None:
+        """Stop a child. Raises ServerAway."""
+        if child_id in self._found:
+            return
+        while not self._core.drop(child_id):
+            try:
+                await self._runtime.ask(self._runtime.jobs.cancel(child_id, reason))
+            except UnknownJob:  # it is being added, or its record is gone
+                if not self._core.is_adding:
+                    return
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+    async def suspend(self, ending: Asleep) -> Settle | None:
+        """Let the flow wait for its children, a time or a signal. Raises ServerAway."""
+        return await self._core.suspend(ending.children, until_ms=ending.until_ms, listens=ending.listens)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        await self._core.close()
+
+    def _member(self, child: Child) -> Member:
+        job, flow_id = self._activation.job, self._activation.job.id
+        if child.workflow is None:
+            return child_job(workflow_of(flow_id), child.id, describe_task(self._message, child))
+        lease = self._runtime.services.settings.lease
+        is_stub = isinstance(child.workflow, Workflow) and not (
+            child.workflow.steps or child.workflow.completed_hook
+        )
+        message = nested_message(
+            self._message,
+            flow_id=flow_id,
+            job_id=job.id,
+            given=child.given,
+            version="" if is_stub else child.workflow.version,
+            timeout=None if not child.timeout else child.timeout + lease,
+            traceparent=self._message.traceparent,
+            is_durable=isinstance(child.workflow, Durable),
+        )
+        return nested_root(child.workflow.name, child.id, message, up="ignore")

@@ -1,0 +1,58 @@
+"""The recorder of a flow of a durable function in a worker: it appends to the flow's journal, under its lease."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from eventbus.lowlevel import Signal
+from workflows.distributed.activation import Activation, FlowStops
+from workflows.distributed.worker_runtime import WorkerRuntime
+from workflows.records.entries import Entry
+
+__all__ = ["FlowRecorder"]
+
+
+class FlowRecorder:
+    """Records through an activation, and remembers what it recorded and which signals are left."""
+
+    def __init__(self, runtime: WorkerRuntime, activation: Activation) -> None:
+        self.entries: list[Entry] = []
+        self._runtime = runtime
+        self._activation = activation
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the server's clock in ms."""
+        return self._activation.now_ms
+
+    @property
+    def signals(self) -> Sequence[Signal]:
+        """The signals that no entry has taken, the oldest first."""
+        return self._activation.signals
+
+    async def append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        live: Mapping[str, str] | None = None,
+        taken: Sequence[str] = (),
+    ) -> None:
+        """Record entries, live texts and taken signals. Raises what `Activation.append` raises."""
+        try:
+            await self._activation.append(entries, live=live, taken=taken)
+        except FlowStops:
+            self.entries += entries
+            raise
+        self.entries += entries
+        if taken:
+            job = self._activation.job
+            job.signals = [signal for signal in job.signals if signal.id not in taken]
+
+    async def wait_until(self, time_ms: int) -> None:
+        """Wait until the clock shows a time, which is near."""
+        await asyncio.sleep(max(0, time_ms - self.now_ms) / 1000)
+
+    async def refresh(self) -> None:
+        """Look for signals that came since."""
+        await self._runtime.jobs.hear(self._activation.job)

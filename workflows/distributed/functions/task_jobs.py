@@ -1,0 +1,181 @@
+"""Jobs that call a task for a durable function anywhere in the fleet: what a job says, and the consumer that runs it.
+
+    added by the flow's root -> claimed -> active -> completed | failed | cancelled
+                                                  -> delayed -> active
+
+What must always hold: a job names its task by its key, and a worker calls only what it has imported; the step key is that
+of the call's position, whoever runs it. Each attempt follows the task's own options, and those of the durable function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from eventbus import StoreCorrupt
+from eventbus.lowlevel import (
+    Job,
+    Retention,
+    Settle,
+    WorkerServices,
+    attach_baggage,
+    begin_apart,
+    complete,
+    describe,
+    fail,
+    get_logger,
+    give_back,
+    later,
+    log_failure,
+    park,
+    retry,
+)
+from workflows.distributed.functions.flow_around import FlowAround, codecs_for
+from workflows.distributed.step_consumer import facts_of, read_message
+from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
+from workflows.execution.attempt import StillRuns
+from workflows.execution.step_runner import judge
+from workflows.functions.calls.child_call import Child
+from workflows.functions.surroundings import Surroundings
+from workflows.functions.task import Task, call_task, find_task
+from workflows.records.ids import flow_queue, parse_member, steps_queue
+from workflows.records.records import FlowMessage, StepRecord, encode_step, is_declared
+
+__all__ = ["TaskConsumer", "describe_task"]
+
+_log = get_logger("workflows.step")
+
+
+class _Call(msgspec.Struct, rename={"task": "t", "item": "i"}):
+    """What the job is to call."""
+
+    task: str
+    item: msgspec.Raw
+
+
+def describe_task(outer: FlowMessage, child: Child) -> FlowMessage:
+    """Return the message of the job that calls a task for a flow."""
+    assert child.task is not None, "only calls of tasks are jobs"  # noqa: S101
+    call = msgspec.json.encode(_Call(child.task.key, msgspec.Raw(child.given)))
+    return msgspec.structs.replace(outer, input=msgspec.Raw(call), kept={}, bare=True, durable=False)
+
+
+class TaskConsumer:
+    """Runs the jobs of the flows of one durable function."""
+
+    group = ""
+
+    def __init__(self, name: str, runtime: WorkerRuntime, services: WorkerServices) -> None:
+        self.queue: str = steps_queue(name)
+        self.base: str = self.queue
+        self.follows: Sequence[str] = (flow_queue(name),)
+        self.concurrency: int = services.settings.concurrency
+        self.retention: Retention = services.retention
+        self._name = name
+        self._runtime = runtime
+
+    def settled(self, job_id: str, state: str, text: str) -> None:
+        """Do nothing: the flow's root reads the outcome."""
+
+    def surround(self) -> None:
+        """Start with an empty context: each attempt sets its own."""
+        begin_apart()
+
+    def timeout_of(self, job: Job) -> float | None:
+        """Return the timeout of the task in seconds; None if it has none, or is not known here."""
+        task = self._task(job)
+        if task is None or task.pool not in (
+            None,
+            "thread",
+        ):  # then it counts from when the attempt has a place
+            return None
+        return task.timeout
+
+    async def run(self, job: Job) -> Settle | None:
+        """Call the task once."""
+        message, call = read_message(job), _read(job)
+        task = find_task(call.task)
+        if task is None:
+            return park(f"not known here: task {call.task}")
+        durable = self._runtime.registry.durable(self._name, message.version)
+        if durable is None:
+            return park(f"not known here: version {message.version} of durable function {self._name}")
+        if message.baggage:
+            attach_baggage(message.baggage)
+        place = parse_member(job.id)
+        position = place.step.replace("-", ".")
+        run = f"{place.run}.{place.index}" if place.index else str(place.run)
+        around = FlowAround(self._runtime, durable, place.flow_id, message, job_id=job.id).make(run)
+        most = codecs_for(self._runtime, durable).max_bytes
+        item = task.item_codec(most).decode(memoryview(call.item))
+        key = f"{place.flow_id}/{run}/{position}"
+        label, number, given = f"{task.name}@{position}", job.attempts + 1, (item,)
+        attempt = partial(self._call, job, task, item, around, key)
+        with around.step(label, number, key) as traceparent:
+            try:
+                value = await around.through("task", label, number, traceparent, given, attempt)
+            except StillRuns:
+                return give_back()  # its thread still runs after the flow was cancelled
+            result = task.codec(most).encode(value)
+        return complete(encode_step(StepRecord(result=msgspec.Raw(result), traceparent=traceparent)))
+
+    async def _call(self, job: Job, task: Task[..., Any], item: Any, around: Surroundings, key: str) -> Any:
+        if around.pools is None or (places := around.pools.places(task)) is None:
+            return await call_task(task, (item,), {}, self._runtime.call_sync)
+        attempt = job.attempts + 1
+        facts = {**around.facts, "step": task.name, "attempt": attempt}
+        call = partial(around.pools.call, task, (item,), {}, key=key, attempt=attempt, facts=facts)
+        return await self._runtime.run_in_place(places, job, task.timeout, call)
+
+    def decide(self, job: Job, error: BaseException) -> Settle:
+        """Retry while attempts are left and the error is retryable; otherwise the call has failed."""
+        attempts = job.attempts + 1
+        if isinstance(error, ServerAway):
+            return later(describe(error, attempts=job.attempts), AWAY_MS)
+        durable = self._runtime.registry.durable(self._name, self._version(job))
+        task = self._task(job)
+        if durable is None or task is None:
+            return fail(describe(error, attempts=attempts))
+        delay, error = judge(task.retry or durable.retry, attempts, error, durable)
+        owner = f"{durable.name}.{task.name}"
+        text = describe(error, attempts=attempts, declared=durable.errors, event=owner)
+        return fail(text) if delay is None else retry(text, round(delay * 1000))
+
+    def facts(self, job: Job) -> Mapping[str, Any]:
+        """Return the fields of log events about the job."""
+        place, task = parse_member(job.id), self._task(job)
+        label = f"{task.name if task is not None else ''}@{place.step.replace('-', '.')}"
+        return {"workflow": self._name, "flow_id": place.flow_id, "step": label, **facts_of(job)}
+
+    def failed(self, job: Job, settle: Settle) -> None:
+        """Log a failed attempt."""
+        if settle.state == "cancelled":
+            return  # the end of its flow is logged instead
+        is_last = settle.state == "failed"
+        log_failure(
+            _log,
+            "step failed" if is_last else "attempt failed, trying again",
+            settle.text,
+            dict(self.facts(job)),
+            retry_in=None if is_last else settle.delay_ms / 1000,
+            is_answer=is_declared(settle.text),
+        )
+
+    def _task(self, job: Job) -> Task[..., Any] | None:
+        try:
+            return find_task(_read(job).task)
+        except StoreCorrupt:
+            return None
+
+    def _version(self, job: Job) -> str | None:
+        return read_message(job).version or None
+
+
+def _read(job: Job) -> _Call:
+    try:
+        return msgspec.json.decode(read_message(job).input, type=_Call)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"job {job.id} does not name a task: {error}") from None

@@ -1,0 +1,102 @@
+"""The entries of a graph's steps: what the end of a step records, and a run of a graph as its journal says.
+
+What must always hold: what `entry_of` records, `restore_graph` reads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from workflows.distributed.worker_runtime import Flow
+from workflows.execution.graph_run import GraphRun
+from workflows.execution.items import begin_items
+from workflows.execution.signal_desk import SignalDesk
+from workflows.execution.step_run import StepRun
+from workflows.records.entries import Entry
+from workflows.records.graph_history import GraphHistory, StepHistory, record_of
+from workflows.records.records import error_text, stalls_in
+
+__all__ = ["entry_of", "restore_graph"]
+
+_PATIENCE = 0.7
+"""Of cancelled functions, in seconds: twice this and the record of their end fit into the executor's own patience."""
+
+
+def restore_graph(
+    flow: Flow, history: GraphHistory, driver: Any, *, now_ms: int, desk: SignalDesk | None = None
+) -> GraphRun:
+    """Return the run of a graph with what its journal says: what ended is not run again."""
+    graph = GraphRun(flow.workflow, driver, kept=flow.message.kept, desk=desk, patience=_PATIENCE)
+    for name, entry in history.lists.items():
+        if (run := graph.steps.get(name)) is not None and run.step.is_each:
+            begin_items(run, entry.result)
+    for name, known in history.steps.items():
+        if (run := graph.find(name)) is not None:
+            _restore(run, known, now_ms)
+    for name in history.order:
+        if (run := graph.find(name)) is not None and run.state in _ENDED:
+            graph.restore(run)
+    return graph
+
+
+_ENDED = ("completed", "skipped", "failed")
+
+
+def _restore(run: StepRun, known: StepHistory, now_ms: int) -> None:
+    entry = known.last
+    run.attempts, run.is_started = entry.attempts, True
+    run.started_ms, run.took_ms = entry.started_ms, entry.took_ms
+    if entry.kind == "step":
+        run.complete(record_of(entry))
+        return
+    if entry.kind == "each":  # its items go on
+        run.state = "waiting"
+        return
+    run.failure = entry.failure
+    run.told = error_text(run.failure) if run.failure else ""
+    if entry.kind in ("try", "sleep", "wait"):
+        run.state = "delayed" if entry.kind == "try" else "sleeping"
+        run.due_ms = entry.due_ms
+        run.delay = max(entry.due_ms - now_ms, 0) / 1000 if entry.due_ms else math.inf
+    elif entry.kind == "failed":
+        run.state = "failed"
+
+
+def entry_of(run: StepRun) -> Entry:
+    """Return the entry about the end of a step or of its attempt."""
+    entry = Entry(
+        kind="step",
+        place=run.step.name,
+        attempts=run.attempts,
+        started_ms=run.started_ms,
+        took_ms=run.took_ms,
+    )
+    entry.child = run.child
+    pause = run.step.pause
+    if run.record is not None:
+        entry.result, entry.skipped = run.record.result, run.record.skipped
+        entry.traceparent = run.record.traceparent
+        if run.record.failure:
+            entry.error, entry.is_lost = run.record.error, _is_lost(run)
+    elif run.state == "active" and run.items is not None:
+        step = run.items.step
+        entry.kind, entry.result = "each", run.items.given
+        entry.at_once, entry.keeps_failures = step.at_once, step.keeps_failures
+    elif run.state == "sleeping" and pause is not None:
+        entry.kind, entry.name, entry.due_ms = pause.kind, pause.name, run.due_ms
+    elif run.state in ("failed", "delayed"):
+        entry.kind, entry.error = "failed", msgspec.Raw(run.failure.encode())
+        entry.is_lost = _is_lost(run)
+        if run.state == "delayed":
+            entry.kind, entry.due_ms = "try", run.due_ms
+    else:
+        entry.kind, entry.is_lost = "cut", run.state == "unknown"
+    return entry
+
+
+def _is_lost(run: StepRun) -> bool:
+    """Tell whether a step that failed may have taken effect: a job of its own, whose workers died."""
+    return bool(run.child) and run.step.workflow is None and stalls_in(run.failure) > 0

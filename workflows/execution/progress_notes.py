@@ -1,0 +1,63 @@
+"""The progress of a flow's active steps, told by their functions.
+
+What must always hold: a call counts only while its attempt runs, so that a function that outlives its attempt, in a thread or
+because it ignores its cancellation, tells nothing about the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+__all__ = ["AttemptProgress", "ProgressNotes"]
+
+
+class ProgressNotes:
+    """The newest progress of each active step of one flow."""
+
+    def __init__(self, write: Callable[[str], Coroutine[Any, Any, None]] | None = None) -> None:
+        """`write` records the progress of all active steps, a JSON object by name of step; None records nothing."""
+        self._write = write
+        self._attempts: dict[str, AttemptProgress] = {}
+        self._texts: dict[str, msgspec.Raw] = {}
+
+    def begin(self, step: str) -> AttemptProgress:
+        """Begin an attempt of a step; what is returned tells its progress until `end`."""
+        attempt = self._attempts[step] = AttemptProgress(self, step)
+        self._texts.pop(step, None)
+        return attempt
+
+    def end(self, attempt: AttemptProgress) -> None:
+        """End an attempt."""
+        if self._attempts.get(attempt.step) is attempt:
+            del self._attempts[attempt.step]
+            self._texts.pop(attempt.step, None)
+
+    def read(self, step: str) -> Any:
+        """Return the progress of an active step; None if it has told none."""
+        text = self._texts.get(step)
+        return None if text is None else msgspec.json.decode(text)
+
+    async def tell(self, attempt: AttemptProgress, text: str) -> None:
+        """Note the progress of an attempt, JSON text, and record it; do nothing if the attempt has ended."""
+        if self._attempts.get(attempt.step) is not attempt:
+            return
+        self._texts[attempt.step] = msgspec.Raw(text.encode())
+        if self._write is not None:
+            await self._write(msgspec.json.encode(self._texts).decode())
+
+
+class AttemptProgress:
+    """Tells the progress of one attempt; a `TellProgress` of its context."""
+
+    __slots__ = ("_notes", "step")
+
+    def __init__(self, notes: ProgressNotes, step: str) -> None:
+        self._notes = notes
+        self.step: str = step
+
+    async def __call__(self, text: str, /) -> None:
+        """Note and record the progress, JSON text."""
+        await self._notes.tell(self, text)

@@ -1,0 +1,172 @@
+"""One step of a flow that runs in this process: its state, its attempts, its record and its error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from eventbus import Retry
+from eventbus.lowlevel import describe
+from workflows.definition.codecs import Codecs
+from workflows.definition.step import Step
+from workflows.definition.workflow import Workflow
+from workflows.execution.rollback import RollbackResult
+from workflows.execution.step_runner import judge
+from workflows.records.indeterminate import unknown_text
+from workflows.records.records import StepRecord
+from workflows.records.report import StepReport, StepState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from workflows.execution.items import Items
+
+__all__ = ["StepRun"]
+
+
+class StepRun:
+    """A step of one flow. `attempts` counts the attempts that ended in an error."""
+
+    __slots__ = (
+        "attempts",
+        "child",
+        "delay",
+        "due_ms",
+        "failure",
+        "inherited",
+        "is_apart",
+        "is_started",
+        "items",
+        "needs",
+        "owner",
+        "record",
+        "signal",
+        "started_ms",
+        "state",
+        "step",
+        "told",
+        "took_ms",
+        "trace",
+    )
+
+    def __init__(self, step: Step[Any, Any], needs: tuple[str, ...]) -> None:
+        """Begin as waiting; `needs` are the steps that it waits for."""
+        self.step: Step[Any, Any] = step
+        self.needs: tuple[str, ...] = needs
+        self.state: StepState = "waiting"
+        self.attempts: int = 0
+        self.record: StepRecord | None = None
+        self.failure: str = ""
+        """The record of the error with which it failed for good or with its last attempt."""
+        self.told: str = ""
+        """The same error for people."""
+        self.inherited: Sequence[RollbackResult] = ()
+        """Rollbacks inside its sub-workflow that failed for good."""
+        self.is_started: bool = False
+        self.is_apart: bool = False
+        """Nothing of it is active here: what runs it elsewhere is waited for."""
+        self.items: Items | None = None
+        """The items that run, once they are known."""
+        self.owner: StepRun | None = None
+        """The step whose item this is."""
+        self.child: str = ""
+        """The id of the job or flow that runs it elsewhere."""
+        self.signal: str = ""
+        """The id of the signal that ended its wait."""
+        self.started_ms: int = 0
+        self.took_ms: int = 0
+        self.trace: Mapping[str, str] = {}
+        """The fields of log events that identify the span of the last attempt."""
+        self.delay: float = 0.0
+        """The seconds until the next attempt, while it is delayed."""
+        self.due_ms: int = 0
+        """When that is, if the driver records times."""
+
+    @property
+    def shown(self) -> StepState:
+        """Its state in reports: who waits for a signal is waiting."""
+        is_wait = self.step.pause is not None and self.step.pause.signal is not None
+        return "waiting" if self.state == "sleeping" and is_wait else self.state
+
+    def is_ready(self, records: Collection[str]) -> bool:
+        """Tell whether it waits, and all that it needs is among `records`."""
+        if self.state != "waiting":
+            return False
+        for need in self.needs:  # noqa: SIM110  (a generator costs more than the loop)
+            if need not in records:
+                return False
+        return True
+
+    def start(self) -> None:
+        """Begin an attempt."""
+        self.state = "active"
+        self.is_started = True
+
+    def complete(self, record: StepRecord) -> None:
+        """End with `record`: the function returned, the condition was false, or its failure is ignored."""
+        self.record = record
+        self.state = "skipped" if record.skipped else "failed" if record.failure else "completed"
+
+    def fail(
+        self, rule: Retry, error: BaseException, workflow: Workflow[Any, Any], *, event: str = ""
+    ) -> float | None:
+        """Count a failed attempt; return the seconds until the next one, or None if it was the last."""
+        self.attempts += 1
+        delay, error = judge(rule, self.attempts, error, workflow)
+        self.failure = describe(error, attempts=self.attempts, declared=workflow.errors, event=event)
+        self.told = f"{type(error).__name__}: {error}"
+        self.state = "failed"
+        return delay
+
+    def fail_with(self, failure: str) -> None:
+        """Fail for good with the record of the failure of what ran it elsewhere."""
+        self.attempts += 1
+        self.failure = failure
+        self.told = failure
+        self.state = "failed"
+
+    def ignore_failure(self) -> None:
+        """Let the flow go on although the step failed for good."""
+        self.record = StepRecord(error=msgspec.Raw(self.failure.encode()))
+
+    def end_cut(self, *, is_lost: bool) -> None:
+        """End as cancelled while active; with `is_lost` as unknown, because its function may still run."""
+        self.state = "unknown" if is_lost else "cancelled"
+
+    @property
+    def wants_undo(self) -> bool:
+        """Whether its rollback belongs to the saga: it completed, or it began with `rollback_on_failure`."""
+        if self.step.undo is None or self.step.is_each or self.state == "skipped":
+            return False
+        return self.state == "completed" or (self.is_started and self.step.rollback_on_failure)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether its effect is unknown and no rollback undoes it."""
+        has_undo = self.step.undo is not None and not self.step.is_each
+        return self.state == "unknown" and has_undo and not self.wants_undo
+
+    def rollback_failures(self) -> list[RollbackResult]:
+        """Return the failures that no rollback here covers: its own if doubtful, or its sub-workflow's."""
+        if self.is_doubtful:
+            return [(self.step.name, unknown_text(1, self.failure))]
+        if self.state == "completed":
+            return []
+        return [(f"{self.step.name}/{path}", failure) for path, failure in self.inherited]
+
+    def report(self, codecs: Codecs, *, progress: Any = None) -> StepReport:
+        """Return the report of the step so far; `progress` is that of a running attempt."""
+        result = None
+        if self.record is not None and self.record.has_result:
+            result = codecs.result(self.step.name).decode(memoryview(self.record.result))
+        return StepReport(
+            step=self.step.name,
+            state=self.shown,
+            result=result,
+            attempts=self.attempts,
+            error=self.told,
+            progress=self.items.told if self.items is not None else progress,
+            started_ms=self.started_ms,
+            ended_ms=self.started_ms + self.took_ms if self.took_ms else 0,
+        )

@@ -1,0 +1,1 @@
+"""Durable functions: their definition, and the run that repeats what was recorded and goes on behind it."""

@@ -1,0 +1,1 @@
+"""The calls of a context, their positions and their records."""

@@ -1,0 +1,121 @@
+"""Calls that wait without a worker: for a time, or for a signal.
+
+What must always hold: the time at which a wait ends is recorded when it begins; that it has come, or that a signal has, is
+recorded before the code goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from eventbus.lowlevel import mark_own
+from workflows.definition.signal import Signal
+from workflows.functions.calls.call import Call
+from workflows.functions.calls.history import Record
+from workflows.functions.calls.scope import Scope
+from workflows.records.entries import Entry
+
+if TYPE_CHECKING:
+    from workflows.functions.function_run import FunctionRun
+
+__all__ = ["SleepCall", "TimedCall", "WaitCall"]
+
+R = TypeVar("R")
+
+
+class TimedCall(Call[R]):
+    """A call that the run holds as pending, until `due_ms` at the latest (None: without limit)."""
+
+    __slots__ = ("due_ms", "is_fresh")
+
+    def __init__(self, run: FunctionRun, scope: Scope, name: str, position: str | None = None) -> None:
+        super().__init__(run, scope, name, position)
+        self.due_ms: int | None = None
+        self.is_fresh: bool = False
+
+    def close(self) -> None:
+        """Wait no longer."""
+        super().close()
+        self.run.pending.pop(self.position, None)
+
+
+class SleepCall(TimedCall[None]):
+    """A sleep of `delay_ms`."""
+
+    __slots__ = ("_delay_ms",)
+
+    family = "sleep"
+
+    def __init__(self, run: FunctionRun, scope: Scope, delay_ms: int) -> None:
+        super().__init__(run, scope, "sleep")
+        self._delay_ms = delay_ms
+
+    def start(self, begun: Record | None) -> None:
+        """Wait for the time that is recorded, or for one that is to be recorded."""
+        self.is_fresh: bool = begun is None
+        self.due_ms: int | None = self.run.now_ms + self._delay_ms if begun is None else begun.entry.due_ms
+        self.run.pending[self.position] = self
+
+    def began(self) -> Entry:
+        """Return the entry of its beginning."""
+        return Entry(
+            kind="sleep",
+            place=self.position,
+            name=self.name,
+            started_ms=self.run.now_ms,
+            due_ms=self.due_ms or 0,
+        )
+
+    def read(self, record: Record) -> tuple[Any, BaseException | None]:
+        """Return None: the time has come."""
+        del record
+        return None, None
+
+
+class WaitCall(TimedCall[R]):
+    """A wait for a signal, of at most `limit_ms` (None: without limit)."""
+
+    __slots__ = ("_limit_ms", "signal")
+
+    family = "wait"
+
+    def __init__(self, run: FunctionRun, scope: Scope, signal: Signal[Any], limit_ms: int | None) -> None:
+        super().__init__(run, scope, signal.name)
+        self.signal: Signal[Any] = signal
+        self._limit_ms = limit_ms
+
+    def start(self, begun: Record | None) -> None:
+        """Wait for the signal until the time that is recorded, or one that is to be recorded."""
+        self.is_fresh: bool = begun is None
+        if begun is not None:
+            self.due_ms = begun.entry.due_ms or None
+        elif self._limit_ms is not None:
+            self.due_ms = self.run.now_ms + self._limit_ms
+        self.run.pending[self.position] = self
+
+    def began(self) -> Entry:
+        """Return the entry of its beginning."""
+        now, due = self.run.now_ms, self.due_ms or 0
+        return Entry(kind="wait", place=self.position, name=self.name, started_ms=now, due_ms=due)
+
+    def came(self, payload: str) -> Entry:
+        """Return the entry of a signal that came. Raises PayloadError if it does not fit."""
+        self.signal.decode(payload)
+        return Entry(
+            kind="signal",
+            place=self.position,
+            name=self.name,
+            result=msgspec.Raw(payload.encode()),
+            started_ms=self.run.now_ms,
+        )
+
+    def read(self, record: Record) -> tuple[Any, BaseException | None]:
+        """Return the payload, or the error of a wait whose time has come."""
+        if record.entry.kind == "signal":
+            return self.signal.decode(memoryview(record.entry.result)), None
+        late = TimeoutError(f"signal {self.name!r} did not come in time")
+        mark_own(late)  # a declared TimeoutError of the function does not apply to it
+        self.run.note_error(late, self.label)
+        return None, late

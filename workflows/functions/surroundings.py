@@ -1,0 +1,219 @@
+"""The surroundings of a run: what the place where it runs, a worker or a test, does for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from eventbus import UsageError
+from eventbus.lowlevel import Ambient, Emits, Outcome, Signal, enter, set_facts, trace_facts, trace_id_of
+from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware, through
+from workflows.execution.step_runner import CallSync
+from workflows.functions.step_key import set_step_key
+from workflows.records.entries import Entry
+
+if TYPE_CHECKING:
+    from workflows.definition.workflow import Workflow
+    from workflows.functions.calls.child_call import Child
+    from workflows.functions.definition import Durable
+    from workflows.functions.task import Task
+
+__all__ = ["Children", "NoChildren", "Pools", "Recorder", "Slots", "Surroundings", "Tools"]
+
+
+class Recorder(Protocol):
+    """Where a run records what happens."""
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the recorder's clock in ms."""
+        ...
+
+    @property
+    def signals(self) -> Sequence[Signal]:
+        """The signals that the flow was sent and that no entry has taken, the oldest first."""
+        ...
+
+    async def append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        live: Mapping[str, str] | None = None,
+        taken: Sequence[str] = (),
+    ) -> None:
+        """Record entries, live texts and taken signals, all or nothing; raise if the run must end."""
+        ...
+
+    async def wait_until(self, time_ms: int) -> None:
+        """Wait until the clock shows a time, which is near."""
+        ...
+
+    async def refresh(self) -> None:
+        """Look for signals that came since."""
+        ...
+
+
+class Tools(Emits[Any], Protocol):
+    """What the code and its steps emit with, and share."""
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a lifespan of this worker yielded."""
+        ...
+
+
+class Children(Protocol):
+    """What starts the children of a flow elsewhere, and learns their ends."""
+
+    @property
+    def are_here(self) -> bool:
+        """Whether there is no elsewhere, so that what would be a job runs here."""
+        ...
+
+    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+        """Raise DefinitionError if flows of this one cannot be started here."""
+        ...
+
+    def follow(self, child: Child) -> asyncio.Future[Outcome]:
+        """Add a child whose beginning is recorded, unless it is there; return the future of its end."""
+        ...
+
+    def follow_lost(self, child_id: str) -> asyncio.Future[Outcome]:
+        """Return the future of the end of a child that was cancelled."""
+        ...
+
+    async def cancel(self, child_id: str, reason: str) -> None:
+        """Stop a child whose end nobody wants any more."""
+        ...
+
+
+class Slots(Protocol):
+    """Places that the attempts of a flow share with others."""
+
+    def enter(self) -> bool:
+        """Take a place; return False if none is free or others wait for one."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait for a place and take it. A cancelled call takes none."""
+        ...
+
+    def leave(self) -> None:
+        """Give a place back."""
+        ...
+
+
+class Pools(Protocol):
+    """The pools in which tasks run."""
+
+    def places(self, task: Task[..., Any]) -> Slots | None:
+        """Return the places of the pool of a task; None if it has no named one. Raises DefinitionError."""
+        ...
+
+    async def call(
+        self,
+        task: Task[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        key: str,
+        attempt: int,
+        facts: Mapping[str, Any],
+    ) -> Any:
+        """Call a task in its pool, of which the caller has a place. `key` is its step key."""
+        ...
+
+
+class NoChildren:
+    """A place where nothing can be started."""
+
+    are_here = True
+
+    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+        """Do nothing: the run ends before anything begins."""
+
+    def follow(self, child: Child) -> asyncio.Future[Outcome]:
+        """Raise UsageError."""
+        raise UsageError(f"flow {child.id} cannot be started here")
+
+    def follow_lost(self, child_id: str) -> asyncio.Future[Outcome]:
+        """Raise UsageError."""
+        raise UsageError(f"flow {child_id} is not known here")
+
+    async def cancel(self, child_id: str, reason: str) -> None:
+        """Do nothing."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run needs of the place where it runs.
+
+    `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop. `span(what, label,
+    attempt)` opens the span of an attempt and yields its traceparent. `facts` are the fields of log events. `middleware` is
+    around each attempt of a task and of a rollback. `job_id` is the job that runs here, if that is not the flow's own. Without
+    `pools`, plain functions of tasks run by `call_sync` alone.
+    """
+
+    flow_id: str
+    run: str
+    job_id: str = ""
+    workflow: str
+    tools: Tools
+    call_sync: CallSync
+    sleep: Callable[[float], Awaitable[Any]]
+    span: Callable[[str, str, int], AbstractContextManager[str]]
+    meta: Mapping[str, Any] = MappingProxyType({})
+    correlation_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
+    facts: Mapping[str, Any] = {}
+    middleware: Sequence[FlowMiddleware] = ()
+    children: Children = NoChildren()
+    pools: Pools | None = None
+
+    async def through(
+        self,
+        kind: AttemptKind,
+        label: str,
+        attempt: int,
+        traceparent: str,
+        value: Any,
+        call: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        """Make one attempt, `call`, with the middleware around it, which gets `value`."""
+        if not self.middleware:
+            return await call()
+        context = AttemptContext(
+            kind,
+            workflow=self.workflow,
+            step=label,
+            flow_id=self.flow_id,
+            run=int(self.run.partition(".")[0]),
+            job_id=self.job_id or self.flow_id,
+            attempt=attempt,
+            meta=self.meta,
+            correlation_id=self.correlation_id,
+            traceparent=traceparent,
+        )
+        return await through(self.middleware, context, value, call)
+
+    def enter(self) -> None:
+        """Set the ambient facts of the code, which are those of its flow."""
+        enter(Ambient(self.meta, self.correlation_id, self.flow_id, self.traceparent, self.tracestate))
+
+    @contextmanager
+    def step(self, label: str, attempt: int, key: str) -> Generator[str]:
+        """Surround one attempt of a step, which has a task and so a context of its own; yield its traceparent."""
+        with self.span("step", label, attempt) as traceparent:
+            self.enter_attempt(label, attempt, key, traceparent)
+            yield traceparent
+
+    def enter_attempt(self, label: str, attempt: int, key: str, traceparent: str) -> None:
+        """Set the ambient facts, the step key and the log fields of an attempt, whose span is open, in its own context."""
+        enter(Ambient(self.meta, self.correlation_id, self.flow_id, traceparent, self.tracestate))
+        set_step_key(key)
+        trace = trace_facts(trace_id_of(traceparent))
+        set_facts({**self.facts, "step": label, "attempt": attempt, **trace})

@@ -1,0 +1,58 @@
+"""The inbox of an inline flow: the signals that its caller gave or sends."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from eventbus import PayloadError
+from eventbus.lowlevel import Signal as SentSignal
+from eventbus.lowlevel import get_logger
+from workflows.definition.signal import Signal
+from workflows.execution.step_run import StepRun
+
+__all__ = ["InlineInbox"]
+
+_log = get_logger("workflows")
+
+
+class InlineInbox:
+    """Signals in memory. With `is_open` further ones may be sent while the flow runs."""
+
+    def __init__(self, signals: Iterable[tuple[Signal[Any], Any]] = (), *, is_open: bool) -> None:
+        """Begin with `signals`, each with its payload. Raises PayloadError for one that does not fit."""
+        self.signals: Sequence[SentSignal] = []
+        self.is_open = is_open
+        self._came = asyncio.Event()
+        for signal, payload in signals:
+            self.send(signal, payload)
+
+    def send(self, signal: Signal[Any], payload: Any) -> None:
+        """Add a signal. Raises PayloadError if it does not fit."""
+        order = len(self.signals) + 1
+        self.signals = [*self.signals, SentSignal(str(order), order, signal.name, signal.encode(payload))]
+        self._came.set()
+
+    def holds(self, delay: float) -> bool:
+        """Tell whether something will end a wait of that many seconds."""
+        return self.is_open or delay < math.inf
+
+    async def listen(self) -> None:
+        """Wait for the next signal."""
+        self._came.clear()
+        await self._came.wait()
+
+    async def refresh(self) -> None:
+        """Do nothing: all signals are here."""
+
+    async def refuse(self, run: StepRun, signal: SentSignal, error: PayloadError) -> None:
+        """Log that a signal does not fit the type for which the step waits."""
+        _log.warning(
+            "signal refused, its payload does not fit",
+            workflow=run.step.owner,
+            step=run.step.name,
+            signal=signal.name,
+            error=str(error),
+        )

@@ -1,0 +1,108 @@
+"""The flows that an inline flow of a durable function starts: they run in this event loop, beside it.
+
+What must always hold: a child is started once, however often the code starts again; no child outlives its flow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from eventbus.lowlevel import Outcome
+from workflows.definition.workflow import Workflow
+from workflows.functions.calls.child_call import Child
+from workflows.functions.definition import Durable
+
+__all__ = ["InlineChild", "InlineChildren"]
+
+
+class InlineChild(Protocol):
+    """A flow of any kind that runs here."""
+
+    async def settle(self) -> None:
+        """Run it to its end."""
+        ...
+
+    def ended(self) -> tuple[str, str]:
+        """Return its state and its outcome as JSON text, after its end."""
+        ...
+
+    def cancel(self, reason: str) -> None:
+        """Stop it; it undoes itself."""
+        ...
+
+    def undos(self, prefix: str) -> Sequence[Any]:
+        """Return the rollbacks that it owes after it completed, the newest first."""
+        ...
+
+
+class InlineChildren:
+    """The children of one inline flow; `open_child` makes the flow of a child."""
+
+    are_here = True
+
+    def __init__(self, open_child: Callable[[Child], InlineChild]) -> None:
+        self._open_child = open_child
+        self._flows: dict[str, InlineChild] = {}
+        self._ends: dict[str, asyncio.Task[Outcome]] = {}
+
+    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+        """Raise DefinitionError for a workflow that cannot run."""
+        if isinstance(workflow, Workflow):
+            workflow.check()
+
+    def follow(self, child: Child) -> asyncio.Future[Outcome]:
+        """Start a child, unless it runs; return the future of its end."""
+        end = self._ends.get(child.id)
+        if end is None:
+            flow = self._flows[child.id] = self._open_child(child)
+            end = self._ends[child.id] = asyncio.create_task(_settle(child.id, flow), name=child.id)
+        return end
+
+    def follow_lost(self, child_id: str) -> asyncio.Future[Outcome]:
+        """Return the future of the end of a child; of one that lost its race before it was started it is `unknown`."""
+        if (end := self._ends.get(child_id)) is not None:
+            return end
+        never: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        never.set_result(Outcome(child_id, "unknown", ""))
+        return never
+
+    async def cancel(self, child_id: str, reason: str) -> None:
+        """Stop a child, if it was started and has not ended."""
+        if child_id in self._flows and not self._ends[child_id].done():
+            self._flows[child_id].cancel(reason)
+
+    async def stop(self, reason: str) -> dict[str, Outcome]:
+        """Stop all children, and return their ends, by id."""
+        for flow in self._flows.values():
+            flow.cancel(reason)
+        ends = await asyncio.gather(*self._ends.values())
+        return {end.job: end for end in ends}
+
+    async def wait(self, ids: Sequence[str], until: asyncio.Task[None] | None = None) -> None:
+        """Wait until one of these has ended, or `until` is done."""
+        ends: set[asyncio.Task[Any]] = {self._ends[each] for each in ids}
+        await asyncio.wait(
+            ends | ({until} if until is not None else set()), return_when=asyncio.FIRST_COMPLETED
+        )
+
+    def undos(self, child_id: str, prefix: str) -> Sequence[Any]:
+        """Return the rollbacks of a child that completed."""
+        return self._flows[child_id].undos(prefix)
+
+    async def close(self) -> None:
+        """End what runs at once, like the end of the process."""
+        open_ones = [end for end in self._ends.values() if not end.done()]
+        for end in open_ones:
+            end.cancel()
+        if open_ones:
+            await asyncio.wait(open_ones)
+        for end in self._ends.values():
+            if not end.cancelled():
+                end.exception()  # marks it as retrieved, so that asyncio does not log it
+
+
+async def _settle(child_id: str, flow: InlineChild) -> Outcome:
+    await flow.settle()
+    return Outcome(child_id, *flow.ended())

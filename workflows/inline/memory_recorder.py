@@ -1,0 +1,73 @@
+"""A journal and an inbox in memory, for flows of durable functions without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from eventbus.lowlevel import Signal as SentSignal
+from eventbus.lowlevel import clock
+from workflows.records.entries import Entry
+
+__all__ = ["MemoryRecorder", "RunAgain"]
+
+
+class RunAgain(BaseException):
+    """Something was recorded, and the code is to start again from its top."""
+
+
+class MemoryRecorder:
+    """A journal and an inbox in memory, with a clock that `wait` moves on."""
+
+    def __init__(
+        self, entries: Sequence[Entry] = (), signals: Sequence[SentSignal] = (), *, now_ms: int = 0
+    ) -> None:
+        """Begin with what is recorded already."""
+        self.entries: list[Entry] = list(entries)
+        self.inbox: list[SentSignal] = list(signals)
+        self.live: dict[str, str] = {}
+        self.replays = False
+        self.sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Tells whether steps run, which a new start would cancel."""
+        self._now_ms = now_ms or round(clock.now() * 1000)
+        self._since = clock.monotonic()
+
+    @property
+    def now_ms(self) -> int:
+        """The time of this clock: the real one, and what was slept."""
+        return self._now_ms + round((clock.monotonic() - self._since) * 1000)
+
+    @property
+    def signals(self) -> Sequence[SentSignal]:
+        """The signals that nobody has taken."""
+        return self.inbox
+
+    def move_to(self, time_ms: int) -> None:
+        """Let the clock show at least this time."""
+        self._now_ms += max(0, time_ms - self.now_ms)
+
+    async def append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        live: Mapping[str, str] | None = None,
+        taken: Sequence[str] = (),
+    ) -> None:
+        """Record, after a round of the event loop. Raises RunAgain if the code is to start again."""
+        await asyncio.sleep(0)  # as an append to a server: an endless function leaves others their turn
+        self.entries += entries
+        self.live.update(live or {})
+        self.inbox = [signal for signal in self.inbox if signal.id not in taken]
+        if self.replays and entries and not self.is_busy():
+            raise RunAgain
+
+    async def wait_until(self, time_ms: int) -> None:
+        """Sleep until a time, and let the clock show it."""
+        if (left := time_ms - self.now_ms) > 0:
+            await self.sleep(left / 1000)
+        self.move_to(time_ms)
+
+    async def refresh(self) -> None:
+        """Do nothing: signals come from the caller of the flow."""
