@@ -41,6 +41,7 @@ __all__ = [
     "local_wide",
     "order",
     "provider",
+    "spread_each",
     "spread_wait",
     "versioned",
     "wide",
@@ -159,6 +160,16 @@ local_each.then(step(act, name="ship"))
 local_each.completed(tell_completed)
 local_each.failed(tell_failed)
 
+spread_each: Workflow[Order, str] = Workflow("spread-each", input=Order, output=str, retry=Retry(attempts=1))
+"""The same, and each item is a job of its own."""
+spread_each.then(_undone("reserve"))
+spread_each.each(over=lambda _: list(range(5)), at_once=2, name="convert", spread=True)(act_item).rollback(
+    undo_item
+)
+spread_each.then(step(act, name="ship"))
+spread_each.completed(tell_completed)
+spread_each.failed(tell_failed)
+
 provider = EventProvider()
 flows = WorkflowProvider(provider)
 WORKFLOWS = (
@@ -171,6 +182,7 @@ WORKFLOWS = (
     local_first,
     local_wait,
     local_each,
+    spread_each,
     mixed,
     spread_wait,
 )

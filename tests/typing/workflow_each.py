@@ -45,5 +45,6 @@ def refused(ctx: StepContext[list[str]], item: Any) -> None: ...
 
 
 graph.each(over="find", on_failure="skip")(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-graph.each(over="find", spread=True)(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+graph.each(over="find", spread=True)(refused)
+graph.each(over="find", pool="process")(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 graph.each(at_once=3)(refused)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

@@ -25,13 +25,13 @@ from eventbus.lowlevel import (
 )
 from workflows.client.durable_report import children_of, count_completed, report_durable, tree_durable
 from workflows.client.local_report import report_local
-from workflows.client.member_report import report_apart, report_member
+from workflows.client.member_report import report_apart, report_item, report_member
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal
 from workflows.records.checkpoints import GRAPH, read_undone
 from workflows.records.graph_history import GraphHistory, read_graph
-from workflows.records.ids import find_member, flow_queue, is_nested, starter_of, workflow_of
+from workflows.records.ids import find_member, flow_queue, is_nested, split_item, starter_of, workflow_of
 from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import (
     FlowReport,
@@ -337,8 +337,10 @@ def _local_report(
 ) -> FlowReport:
     steps = report_local(history, codecs, page.root, status_of(page.root).state)
     for name, entry in history.children.items():
-        if (member := members.get(entry.child)) is not None and name in steps:
-            steps[name] = report_apart(steps[name], member, history, codecs)
+        member, (step, index) = members.get(entry.child), split_item(name)
+        if member is not None and step in steps:
+            report = report_apart if index < 0 else report_item
+            steps[step] = report(steps[step], member, history, codecs)
     status = status_of(page.root, is_seen=is_seen_in(page, ()))
     return FlowReport(
         flow_id=flow_id,
@@ -371,9 +373,9 @@ def _step_of(flow_id: str, message: FlowMessage, member: TreeMember, *, of_flow:
     if is_nested(member.id, flow_id) != of_flow:
         return None
     job = find_member(starter_of(member.id) if of_flow else member.id)
-    if job is None or message.kept.get(job.step, message.run) != job.run:
+    if job is None or message.run_of(job.name) != job.run:
         return None
-    return job.step
+    return job.name
 
 
 def _error_in(page: TreePage, state: str) -> str:

@@ -14,7 +14,7 @@ from workflows.records.indeterminate import is_unknown
 from workflows.records.records import decode_step, error_text
 from workflows.records.report import StepReport, StepState
 
-__all__ = ["report_apart", "report_member"]
+__all__ = ["report_apart", "report_item", "report_member"]
 
 _STATES: dict[str, StepState] = {
     "waiting-children": "waiting",
@@ -44,6 +44,17 @@ def report_apart(
         return msgspec.structs.replace(step, state=shown, started_ms=member.claimed)
     attempts = step.attempts if is_flow else member.attempts
     return msgspec.structs.replace(step, attempts=attempts, started_ms=member.claimed)
+
+
+def report_item(
+    step: StepReport,
+    member: TreeMember,
+    history: GraphHistory,  # noqa: ARG001  (as `report_apart`)
+    codecs: Codecs | None,  # noqa: ARG001
+) -> StepReport:
+    """Return the report of an each step with what the job of one of its items says: the step is active if an item is."""
+    is_active = member.state == "active" and step.state == "waiting"
+    return msgspec.structs.replace(step, state="active") if is_active else step
 
 
 def report_member(

@@ -7,8 +7,8 @@ An item is a step of its own in all but the definition: it has its attempts, its
 that of the step with its number. So whoever runs or undoes a graph treats it as any other step.
 
 What must always hold: the items are recorded before the first of them begins, so that each run of the flow has the same
-ones; items begin in order; the step ends after all of them. A job does not run these steps: a workflow whose steps are
-jobs refuses them.
+ones; items begin in order; the step ends after all of them. If the step is spread, each item is a job of its own, but the
+worker of the flow lists them: no job is a step with all of its items.
 """
 
 from __future__ import annotations
@@ -173,7 +173,6 @@ class EachSteps(Generic[I]):
     """The method of a workflow that adds a step for each item of a list."""
 
     name: str
-    spread: bool
     _graph: StepGraph[I]
 
     @overload
@@ -212,17 +211,13 @@ class EachSteps(Generic[I]):
         `at_once` items run at a time. The result is the list of the items' results, in order. Each item has its own
         attempts (`retry`, `timeout`), its own record and its own rollback: `rollback(ctx, item, result)`. `ctx.step`
         names the step and the number of the item, such as `convert[3]`. The first item that fails for good stops the
-        flow; with `on_failure="ignore"` a StepFailed is in its place in the result instead. The other options are those
-        of `step`; `when` is asked once, before `over`.
+        flow; with `on_failure="ignore"` a StepFailed is in its place in the result instead. With `spread` each item is a
+        job of its own, which any worker of the fleet takes. The other options are those of `step`; `when` is asked once,
+        before `over`.
 
-        Raises DefinitionError as `step` does, and for a workflow with `spread`.
+        Raises DefinitionError as `step` does.
         """
-        where = f"an each step of workflow {self.name!r}"
-        if self.spread or "spread" in options:
-            raise DefinitionError(
-                f"{where} cannot run as jobs of its own: its items run in the worker of the flow; leave out `spread`"
-            )
-        check_options(options, EachKeywords, where)
+        check_options(options, EachKeywords, f"an each step of workflow {self.name!r}")
         given: dict[str, Any] = {**options, "over": over, "at_once": at_once, "on_failure": on_failure}
         decorator = EachDecorator(self._graph, after, given)
         return decorator if on_failure != "ignore" else FailuresDecorator(decorator)

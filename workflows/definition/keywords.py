@@ -57,6 +57,7 @@ class EachKeywords(TypedDict, Generic[I], total=False):
     concurrency: int | None
     when: Callable[[StepContext[I]], Any] | None
     rollback_on_failure: bool
+    spread: bool
 
 
 class PauseKeywords(TypedDict, Generic[I], total=False):

@@ -157,13 +157,17 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
 
     @property
     def spreads(self) -> bool:
-        """Whether each step of its flows is a job of its own."""
-        return self.spread
+        """Whether the jobs of its steps are known, and added, when a flow begins: it is spread, and has no lists of items."""
+        return self.spread and not any(step.is_each for step in self.steps.values())
 
     @property
     def has_members(self) -> bool:
         """Whether its flows have further jobs: a part of the steps or all of them, or the flows of sub-workflows."""
-        return self.spread or any(step.runs_apart for step in self.steps.values())
+        return any(map(self.runs_apart, self.steps.values()))
+
+    def runs_apart(self, step: Step[Any, Any]) -> bool:
+        """Tell whether a job or a flow of its own runs a step, or each of its items."""
+        return self.spread or step.runs_apart
 
     @property
     def limited(self) -> list[str]:
@@ -327,10 +331,7 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         return self._add_hook("failed", function)
 
     def find(self, step: Step[Any, Any] | Workflow[Any, Any] | Callable[..., Any] | str) -> Step[I, Any]:
-        """Return a step of this workflow by itself, its name, its function, or the workflow that it runs.
-
-        Raises DefinitionError if this workflow has no such step, or if several steps match.
-        """
+        """Return a step by itself, its name, its function, or its workflow. Raises DefinitionError if not one matches."""
         return self._graph.find(step)
 
     def check(self) -> None:
@@ -389,8 +390,9 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         check_depth(self)
         for step in self.steps.values():
             step.check()
-        for limited in self.limited:
-            steps_queue(self.name, limited)  # raises for a name that is too long
+        _ = [
+            steps_queue(self.name, limited) for limited in self.limited
+        ]  # raises for a name that is too long
         for name, hook in self.hooks.items():
             check_hook(name, hook, self.name, input_type=self.input, output=self.output)
         if self.steps:  # a declaration without steps is for processes that execute only

@@ -1,4 +1,5 @@
-"""The steps of a local flow that other jobs run: spread steps, and the flows of sub-workflows.
+"""The steps of a local flow that other jobs run: spread steps, and the flows of sub-workflows. The
+items of a spread each step are such steps, too.
 
     waiting -> active (its condition and its input are asked for here) -> recorded as `child` -> added -> apart
     apart -> completed | skipped | failed, once the end of the child is taken over and recorded
@@ -32,6 +33,7 @@ from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import is_wanted, rule_of
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
+from workflows.records.ids import split_item
 from workflows.records.records import StepRecord, read_step
 
 __all__ = ["ApartSteps", "record_of_child"]
@@ -86,7 +88,7 @@ class ApartSteps:
                     return
                 end = self.children.add(member)
             self.open.add(run.child)
-            outcome = await self._graph.wait_apart(run, end, lingers=len(self.open) > _MANY)
+            outcome = await self._graph.wait_apart(run, end, lingers=self._is_wide(run))
         if outcome is None or outcome.state == "unknown":
             run.state = "waiting"
             return
@@ -98,9 +100,7 @@ class ApartSteps:
         run.start()
         run.started_ms = self._activation.now_ms
         if step.workflow is None:
-            run.child = flow.job_of(step.name)
-            limited = step.name if step.concurrency is not None else ""
-            member: Member = child_job(flow.workflow.name, run.child, flow.child_message(), step=limited)
+            member: Member = self._make_job(run)
         else:
             ended = await self._graph.attempt(
                 partial(self._make_nested, run), what=step.where, limit=step.timeout
@@ -122,6 +122,20 @@ class ApartSteps:
             await self._append([entry])
             self._known[step.name] = entry
         return member
+
+    def _make_job(self, run: StepRun) -> Member:
+        """Return the job of a step, or of an item."""
+        flow, (name, index) = self._flow, split_item(run.step.name)
+        run.child = flow.job_of(run.step.name)
+        items = run.owner.items if run.owner is not None else None
+        message = flow.child_message() if items is None else flow.item_message(items.texts[index])
+        limited = name if run.step.concurrency is not None else ""
+        return child_job(flow.workflow.name, run.child, message, step=limited)
+
+    def _is_wide(self, run: StepRun) -> bool:
+        """Tell whether so many children are open, or follow, that the flow stays here as long as they end."""
+        items = run.owner.items if run.owner is not None else None
+        return len(self.open) > _MANY or (items is not None and items.open > _MANY)
 
     async def _make_nested(self, run: StepRun) -> Member | StepRecord:
         """Return the flow of a sub-workflow, or the record of its step if that is skipped."""

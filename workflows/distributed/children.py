@@ -27,8 +27,9 @@ from workflows.distributed.worker_runtime import WorkerRuntime
 
 __all__ = ["Children"]
 
-_EVERY = 0.5
-"""Seconds between two questions after the ends of children, while other work goes on here."""
+_SOON, _EVERY = 0.005, 0.5
+"""Seconds until the first question after the ends of children, and the most between two of them, while other work goes on
+here. Each question without news doubles them."""
 
 _GATHER = 0.005
 """Seconds in which children gather that are added in one call. A wait that begins meanwhile brings them along."""
@@ -37,7 +38,7 @@ _GATHER = 0.005
 class Children:
     """The children of one activation. `suspend` or `close` ends it.
 
-    `quiet` is called after each question that found no new end.
+    `quiet` is called after each question that found no new end for as long as `_EVERY`.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Children:
         self._ends: dict[str, asyncio.Future[Outcome]] = {}
         self._task: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self._wait = _SOON
         self._is_adding = False
         self._is_closing = False
 
@@ -155,7 +157,7 @@ class Children:
         """Wait before the next question; return True if a child came meanwhile."""
         self._has_more.clear()
         try:
-            await asyncio.wait_for(self._has_more.wait(), _EVERY)
+            await asyncio.wait_for(self._has_more.wait(), self._wait)
         except TimeoutError:
             return False
         return True
@@ -173,6 +175,7 @@ class Children:
             raise FlowStops
         if word == "lost":
             raise LeaseLost
+        self._wait = _SOON
         del self._pending[: len(members)]
 
     async def _ask(self) -> None:
@@ -182,5 +185,9 @@ class Children:
             end = self._ends.get(child)
             if end is not None and not end.done():
                 end.set_result(outcome)
-        if not found and self._quiet is not None:
+        if found:
+            self._wait = _SOON
+        elif self._wait < _EVERY:
+            self._wait = min(2 * self._wait, _EVERY)
+        elif self._quiet is not None:
             self._quiet()

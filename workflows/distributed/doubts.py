@@ -34,7 +34,7 @@ def find_doubts(flow: Flow, history: GraphHistory, *, created_ms: int, now_ms: i
         known = history.steps.get(step)
         definition = flow.workflow.steps[step]
         if (
-            definition.runs_apart or definition.pause is not None
+            flow.workflow.runs_apart(definition) or definition.pause is not None
         ):  # it waits; what it waits for has a record of its own
             continue
         if definition.is_each:

@@ -223,7 +223,7 @@ class LocalGraph:
 
     def runs_apart(self, step: Step[Any, Any]) -> bool:
         """Tell whether another job or flow runs this step."""
-        return step.runs_apart
+        return self._flow.workflow.runs_apart(step)
 
     async def run_apart(self, run: StepRun) -> None:
         """Let another job or flow run a step."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -41,6 +41,7 @@ from eventbus.lowlevel import (
 )
 from workflows.definition.checks.nesting import start_id
 from workflows.definition.context import StepContext
+from workflows.definition.each import EachStep, make_item
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
@@ -63,7 +64,7 @@ from workflows.execution.step_runner import (
     run_step,
 )
 from workflows.records.checkpoints import GRAPH
-from workflows.records.ids import flow_queue, parse_member, read_place, steps_queue
+from workflows.records.ids import StepJobId, flow_queue, parse_member, read_place, steps_queue
 from workflows.records.records import (
     FlowMessage,
     StepRecord,
@@ -131,7 +132,7 @@ class StepConsumer:
         message = read_message(job)
         place = parse_member(job.id)
         FLOW_ID.set(place.flow_id)
-        STEP.set(place.step)
+        STEP.set(place.name)
         JOB_ID.set(job.id)
         CORRELATION_ID.set(message.correlation_id or place.flow_id)
         if job.attempts:
@@ -140,11 +141,13 @@ class StepConsumer:
             TRACE_ID.set(trace_id_of(message.traceparent))
         version = await self._read_version(place.flow_id, message)
         workflow = self._runtime.find(self._workflow, version)
-        if workflow is None or place.step not in workflow.steps:
+        step = None if workflow is None else _find_step(workflow, place, message)
+        if workflow is None or step is None:
             known = ", ".join(self._runtime.registry.versions(self._workflow))
-            return park(f"not known here: step {place.step}, version {version}; known: {known}")
-        flow, step = Flow(self._runtime, workflow, place.flow_id, message), workflow.steps[place.step]
-        near, reach = _before(workflow, step.name)
+            return park(f"not known here: step {place.name}, version {version}; known: {known}")
+        message = await self._runtime.complete_message(place.flow_id, message)
+        flow = Flow(self._runtime, workflow, place.flow_id, message)
+        near, reach = _before(workflow, place.step)
         records, unloaded = await flow.read_records(near)
         if message.baggage:
             attach_baggage(message.baggage)
@@ -192,13 +195,13 @@ class StepConsumer:
         if not candidates:
             return fail(describe(error, attempts=attempts))
         workflow, name = candidates[-1]
-        step = workflow.steps[name]
+        step = workflow.steps[name]  # that of an item, too
         delay, error = judge(rule_of(workflow, step), attempts, error, workflow)
-        ran = f"{workflow.name}.{name}"
+        ran = f"{workflow.name}.{parse_member(job.id).name}"
         text = _recorded(error) or describe(error, attempts=attempts, declared=workflow.errors, event=ran)
         if delay is not None:
             return retry(text, round(delay * 1000))
-        if step.on_failure == "ignore":  # what comes after it runs
+        if step.on_failure == "ignore" or step.keeps_failures:  # what comes after it runs
             return complete(encode_step(StepRecord(error=msgspec.Raw(text.encode()))))
         return fail(text)
 
@@ -293,7 +296,17 @@ def step_facts(workflow: str, job: Job) -> dict[str, Any]:
     member = read_place(job.id)
     if member is None:
         return {"workflow": workflow}
-    return {"workflow": workflow, "flow_id": member.flow_id, "step": member.step}
+    return {"workflow": workflow, "flow_id": member.flow_id, "step": member.name}
+
+
+def _find_step(workflow: Workflow[Any, Any], place: StepJobId, message: FlowMessage) -> Step[Any, Any] | None:
+    """Return what a job runs: a step, or an item of one. None if this definition has another kind of step there."""
+    step = workflow.steps.get(place.step)
+    if step is None or message.has_item != step.is_each or message.has_item != (place.index > 0):
+        return None
+    return (
+        make_item(cast("EachStep[Any, Any]", step), place.index - 1, message.item) if step.is_each else step
+    )
 
 
 def _before(workflow: Workflow[Any, Any], step: str) -> tuple[list[str], Collection[str]]:

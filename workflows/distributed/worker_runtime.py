@@ -28,6 +28,7 @@ from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.distributed.activation import read_journal
+from workflows.distributed.flow_cache import FlowCache
 from workflows.distributed.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
 from workflows.distributed.thread_calls import call_in_thread
 from workflows.execution.environment import is_in_loop
@@ -37,7 +38,7 @@ from workflows.functions.surroundings import Slots
 from workflows.records.entries import Entry
 from workflows.records.graph_history import read_graph, record_of
 from workflows.records.ids import member_id, split_item
-from workflows.records.records import FlowMessage, StepRecord, encode_step, read_step
+from workflows.records.records import FlowMessage, StepRecord, encode_step, read_message_of, read_step
 from workflows.registry import StepRegistry
 
 __all__ = ["AWAY_MS", "Flow", "ServerAway", "WorkerRuntime"]
@@ -47,6 +48,9 @@ T = TypeVar("T")
 _CHOSEN = 10_000
 """The number of bare flows whose version a worker remembers, by run; the oldest is forgotten first."""
 
+
+_SHORT = 1024
+"""The bytes of an input that the job of each item carries at most."""
 
 AWAY_MS = 1000
 """Milliseconds until a job is tried again that could not begin because the server was away."""
@@ -68,6 +72,7 @@ class WorkerRuntime:
         self.registry = registry
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.loader: ResultCache = ResultCache(jobs)
+        self.flows: FlowCache = FlowCache()
         self.remote: PooledSteps = PooledSteps(services.pools, self.call_sync)
         self._slots: dict[str, Places] = {}
         self._limits: dict[int, dict[str, tuple[Places, ...]]] = {}
@@ -84,6 +89,17 @@ class WorkerRuntime:
     def version_of(self, flow_id: str, message: FlowMessage) -> str:
         """Return the version of a flow without asking the server; empty if it is not known here."""
         return message.version or self._chosen.get((flow_id, message.run), "")
+
+    async def complete_message(self, flow_id: str, message: FlowMessage) -> FlowMessage:
+        """Return the message of a job of a flow with its input, if that is left out. Raises ServerAway, StoreCorrupt."""
+        if not message.is_short:
+            return message
+        given = self.flows.input_of(flow_id)
+        if given is None:
+            page = await self.ask(self.jobs.look(flow_id, limit=0))
+            given = read_message_of(flow_id, page.root.get("body", "")).input
+            self.flows.keep_input(flow_id, given)
+        return msgspec.structs.replace(message, input=given, is_short=False)
 
     async def ask(self, question: Awaitable[T]) -> T:
         """Await a question to the server before a function runs. Raises ServerAway instead of StoreError."""
@@ -211,6 +227,14 @@ class Flow:
         version = self.workflow.version
         return msgspec.structs.replace(self.message, version=version, mode="local", bare=True, kept=kept)
 
+    def item_message(self, item: msgspec.Raw) -> FlowMessage:
+        """Return the message of the job of an item; thousands of these do not repeat a long input."""
+        message = self.child_message()
+        message.item = item
+        if len(bytes(message.input)) > _SHORT:
+            message.input, message.is_short = msgspec.Raw(b"null"), True
+        return message
+
     def job_of(self, step: str) -> str:
         """Return the id of the job that has a step's record: of this run, or of the run it was kept from.
 
@@ -244,12 +268,17 @@ class Flow:
         kept = {step: text for step, job in jobs.items() if (text := loader.kept(job)) is not None}
         if len(kept) == len(jobs):
             return {step: read_step(jobs[step], text) for step, text in kept.items()}
+        run, flows = self.message.run, self.runtime.flows
+        known = flows.records_of(self.flow_id, run)
+        if all(step in known for step in steps):
+            return dict(known)
         entries = await read_journal(self.runtime.jobs, self.flow_id, {"journal": "1"})
         history = read_graph(entries, self.message)
         ended = {name: each.last for name, each in history.steps.items() if each.last.kind == "step"}
         records = {name: record_of(entry) for name, entry in ended.items()}
         for name, record in records.items():
             loader.keep(self.job_of(name), encode_step(record))
+        flows.keep_records(self.flow_id, run, records)
         return records
 
     def context(

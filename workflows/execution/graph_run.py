@@ -227,9 +227,12 @@ class GraphRun:
         if run.state in ("delayed", "waiting", "sleeping"):  # it goes on, or begins, in another activation
             return []
         self.ended.append(run)
-        if run.state == "failed" and run.step.on_failure == "ignore":
+        is_failed = (
+            run.state == "failed" and run.record is None
+        )  # else the job that ran it has ignored its failure
+        if is_failed and run.step.on_failure == "ignore":
             run.ignore_failure()
-        elif run.state == "failed":  # from now on, not only once it is recorded
+        elif is_failed:  # from now on, not only once it is recorded
             self.failed = self.failed or run
             self.halt()
         if run.state != "cancelled" or run.is_started:

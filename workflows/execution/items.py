@@ -30,9 +30,10 @@ class Items:
         self.owner = owner
         self.given = given
         self.step: EachStep[Any, Any] = cast("EachStep[Any, Any]", owner.step)
-        texts = msgspec.json.decode(given, type=list[msgspec.Raw])
+        self.texts: list[msgspec.Raw] = msgspec.json.decode(given, type=list[msgspec.Raw])
+        """Each item as JSON."""
         self.runs: list[StepRun] = []
-        for index, text in enumerate(texts):
+        for index, text in enumerate(self.texts):
             run = StepRun(make_item(self.step, index, text), ())
             run.owner = owner
             self.runs.append(run)
@@ -69,6 +70,11 @@ class Items:
             owner.fail(rule_of(workflow, owner.step), error, workflow)
         else:
             owner.complete(StepRecord(result=msgspec.Raw(result)))
+
+    @property
+    def open(self) -> int:
+        """The number of items that have not ended."""
+        return len(self.runs) - max(self._ended, 0)
 
     @property
     def told(self) -> str:

@@ -40,9 +40,9 @@ class InlineInbox:
         return self.is_open or delay < math.inf
 
     async def listen(self) -> None:
-        """Wait for the next signal."""
-        self._came.clear()
+        """Wait for a signal that has come since the last call ended."""
         await self._came.wait()
+        self._came.clear()  # not before: a signal that came before this call is none of the last one's
 
     async def refresh(self) -> None:
         """Do nothing: all signals are here."""

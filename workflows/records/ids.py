@@ -64,6 +64,11 @@ class StepJobId(msgspec.Struct, frozen=True):
     step: str
     index: int
 
+    @property
+    def name(self) -> str:
+        """The name of the step, or of its item: the items of an each step have the numbers from 1 on."""
+        return item_name(self.step, self.index - 1) if self.index else self.step
+
 
 def check_workflow_name(name: object) -> str:
     """Return `name` if it can name a workflow, such as `"checkout"` or `"order.return"`.

@@ -46,6 +46,7 @@ Cause: TypeAlias = Literal["failed", "timeout", "cancelled"]
 
 _NOTHING = msgspec.Raw(b"null")
 _NO_ERROR = msgspec.Raw()
+_NO_ITEM = msgspec.Raw()
 
 
 class FlowMessage(
@@ -69,16 +70,19 @@ class FlowMessage(
         "baggage": "g",
         "mode": "l",
         "durable": "f",
+        "item": "x",
+        "is_short": "h",
     },
 ):
-    """The body of a flow's root job.
+    """The body of a flow's root job, and that of a job that runs one of its steps apart.
 
     `timeout` is the effective timeout of the flow in seconds. `kept` names, for a retry by hand, the steps
     that still count, each with the run that recorded its result; of a step that is kept in part it names the items, and
     their list by `list_name`. A flow is `bare` if its caller added no
     steps: its root runs them or adds them, and `version` may be empty until then. `mode` is `local` or `spread`
     if an earlier run decided that. `baggage` is the text of a W3C header.
-    `durable` tells that the flow is one of a durable function, so that its journal says what happened.
+    `durable` tells that the flow is one of a durable function, so that its journal says what happened. `item` is the item
+    that the job of an each step has. `is_short` tells that the input is left out: the root's message has it.
     """
 
     input: msgspec.Raw
@@ -103,6 +107,13 @@ class FlowMessage(
     baggage: str = ""
     mode: str = ""
     durable: bool = False
+    item: msgspec.Raw = _NO_ITEM
+    is_short: bool = False
+
+    @property
+    def has_item(self) -> bool:
+        """Whether it is that of an item."""
+        return bool(bytes(self.item))
 
 
 class StepRecord(

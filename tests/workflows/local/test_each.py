@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from drivers.runners import DistributedRunner, InlineRunner, Runner, wait_states
+from drivers.runners import DistributedRunner, FlowHandle, InlineRunner, Runner, wait_states
 
 from eventbus import DefinitionError, EventProvider, Retry
 from workflows import FlowCancelled, StepContext, StepError, StepFailed, Workflow, WorkflowProvider
@@ -15,14 +15,28 @@ from workflows import FlowCancelled, StepContext, StepError, StepFailed, Workflo
 _ONCE = Retry(attempts=1)
 
 
-@pytest.fixture(params=["inline", "local"])
+class _SpreadRunner(DistributedRunner):
+    """Runs local flows whose each steps are spread: each item is a job."""
+
+    async def start(self, workflow: Workflow[Any, Any], given: Any, **options: Any) -> FlowHandle:
+        for each in (workflow, *workflow.nested()):
+            for step in each.steps.values():
+                step.spread = step.is_each
+        return await super().start(workflow, given, **options)
+
+
+@pytest.fixture(params=["inline", "local", "spread items", "spread"])
 async def runner(
     request: pytest.FixtureRequest, make_provider: Callable[..., EventProvider]
 ) -> AsyncIterator[Runner]:
-    """The ways to run such a step: flows whose steps are jobs refuse it."""
-    runner: Runner = (
-        InlineRunner() if request.param == "inline" else DistributedRunner(make_provider, spread=False)
-    )
+    """The ways to run such a step."""
+    runner: Runner
+    if request.param == "inline":
+        runner = InlineRunner()
+    elif request.param == "spread items":
+        runner = _SpreadRunner(make_provider, spread=False)
+    else:
+        runner = DistributedRunner(make_provider, spread=request.param == "spread")
     yield runner
     await runner.aclose()
 
@@ -347,11 +361,9 @@ def test_what_cannot_work_is_refused_when_it_is_defined() -> None:
     async def convert(ctx: StepContext[Any], item: int) -> int:
         return item
 
-    with pytest.raises(DefinitionError, match="cannot run as jobs"):
-        Workflow("jobs", spread=True).each(over=lambda ctx: [1])(convert)
     graph: Any = Workflow[Any, Any]("refused")
-    with pytest.raises(DefinitionError, match="leave out `spread`"):
-        graph.each(over=lambda ctx: [1], spread=True)(convert)
+    with pytest.raises(DefinitionError, match="spread"):
+        graph.each(over=lambda ctx: [1], spread="yes")(convert)
     with pytest.raises(DefinitionError, match="does not have yet"):
         graph.each(over="missing")(convert)
     with pytest.raises(DefinitionError, match="to be a step, its name or a function"):

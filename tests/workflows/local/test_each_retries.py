@@ -16,6 +16,8 @@ _ONCE = Retry(attempts=1)
 class _Case:
     """A flow that converts the items 1 to 4, one at a time; `fails` says in which run which item or step fails."""
 
+    spread = False
+
     def __init__(self, fails: dict[int, Any], *, stuck: int = 0, has_undo: bool = False) -> None:
         self.ran: list[tuple[int, int]] = []
         self.undone: list[tuple[int, int]] = []
@@ -36,7 +38,9 @@ class _Case:
                 raise ValueError("not undone")
             self.undone.append((ctx.run, item))
 
-        each: Any = self.graph.each(over=lambda ctx: [1, 2, 3, 4], at_once=1, name="convert")(convert)
+        each: Any = self.graph.each(
+            over=lambda ctx: [1, 2, 3, 4], at_once=1, name="convert", spread=self.spread
+        )(convert)
         if has_undo:
             each.rollback(undo)
 
@@ -59,6 +63,12 @@ class _Case:
                     handle = await flows.retry(handle.id)
                 await handle.result()
         assert self.results == [10, 20, 30, 40]
+
+
+@pytest.fixture(params=[False, True], ids=["local", "spread"], autouse=True)
+def spread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the items in the worker of the flow, or as jobs."""
+    monkeypatch.setattr(_Case, "spread", request.param)
 
 
 async def test_items_that_completed_do_not_run_again(make_provider: Callable[..., EventProvider]) -> None:

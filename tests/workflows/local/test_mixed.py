@@ -9,7 +9,7 @@ import pytest
 from drivers.logged_flows import Log, MakeProvider, add_logged, kinds_of, members_of, serve_flows
 
 from eventbus import HandlerError, Retry
-from workflows import StepContext, StepError, Workflow, step
+from workflows import StepContext, StepError, StepFailed, Workflow, step
 
 _ONCE = Retry(attempts=1)
 
@@ -162,6 +162,31 @@ async def test_a_spread_step_has_its_attempts_and_its_errors(make_provider: Make
     assert isinstance(caught.value.error, HandlerError)
     assert caught.value.error.attempts == 2
     assert log == ["first", "undo first"] * 2
+
+
+async def test_the_ignored_failure_of_a_spread_step_is_kept_and_shown(make_provider: MakeProvider) -> None:
+    workflow = Workflow[Any, Any]("ignored", retry=_ONCE)
+
+    @workflow.step(spread=True, on_failure="ignore")
+    async def optional(ctx: StepContext[Any]) -> int:
+        raise ValueError("down")
+
+    @workflow.step
+    async def use(ctx: StepContext[Any]) -> str:
+        with pytest.raises(StepFailed, match="down"):
+            ctx.result(optional)
+        return "used"
+
+    @workflow.completed
+    async def done(ctx: StepContext[Any]) -> str:
+        return ctx.result(use)
+
+    flows = serve_flows(make_provider, workflow)
+    async with flows.provider, flows.provider.worker():
+        handle = await flows.execute(workflow, None)
+        assert await handle.result() == "used"
+        step = (await handle.report()).steps["optional"]
+    assert (step.state, step.error) == ("failed", "ValueError: down")
 
 
 async def test_a_flow_that_began_spread_ends_spread(make_provider: MakeProvider) -> None:

@@ -11,8 +11,10 @@ from drivers.runners import states_of, wait_states
 
 from eventbus import DefinitionError, Retry
 from workflows.definition.context import StepContext
+from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
 from workflows.errors import FlowCancelled, StepError
+from workflows.inline.inbox import InlineInbox
 from workflows.testing import run_inline, start_inline
 
 _ONCE = Retry(attempts=1)
@@ -261,3 +263,33 @@ async def test_a_sub_workflow_that_runs_itself_too_deep_fails() -> None:
     workflow.flow(workflow, name="deeper", when=lambda _: True)
     with pytest.raises(StepError, match="nest workflows less deep"):
         await run_inline(workflow, None)
+
+
+async def test_a_signal_that_comes_before_somebody_listens_is_heard() -> None:
+    go_on = Signal("go-on", int)
+    inbox = InlineInbox(is_open=True)
+    for number in (1, 2):
+        inbox.send(go_on, number)
+        await asyncio.wait_for(inbox.listen(), 10)
+    listening = asyncio.create_task(inbox.listen())
+    await asyncio.sleep(0)
+    assert not listening.done()
+    inbox.send(go_on, 3)
+    await asyncio.wait_for(listening, 10)
+
+
+async def test_a_signal_at_the_instant_in_which_a_step_begins_to_wait_ends_the_wait() -> None:
+    go_on = Signal("go-on", int)
+    for rounds in range(10):  # of the event loop, between the beginning of the wait and the signal
+        graph = Workflow[Any, Any]("instant")
+        wait = graph.wait(go_on)
+
+        @graph.completed
+        async def done(ctx: StepContext[Any], wait: Any = wait) -> Any:
+            return ctx.result(wait)
+
+        handle = start_inline(graph, None)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await handle.signal(go_on, rounds)
+        assert await asyncio.wait_for(handle.result(), 10) == rounds

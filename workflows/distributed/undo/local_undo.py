@@ -151,7 +151,7 @@ def _end_of(flow: Flow, member: TreeMember, begun: Entry, text: str, now_ms: int
     """Return the entry about the end of a child."""
     took = max(now_ms - begun.started_ms, 0)  # it ends with its record, as all steps here do
     entry = Entry(kind="step", place=begun.place, child=member.id, started_ms=begun.started_ms, took_ms=took)
-    step = flow.workflow.steps[begun.place]
+    step = flow.workflow.steps[split_item(begun.place)[0]]
     is_job = step.workflow is None
     kept = kept_in(text) if is_job and member.state == "cancelled" else ""
     if member.state == "completed" or kept:
