@@ -356,7 +356,7 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         return list(found.values())[1:]
 
     def seal(self) -> None:
-        """Check the workflow, then refuse further steps and hooks: its version is in use from now on."""
+        """Check the workflow, then refuse further steps and hooks: its version is in use."""
         self.check()
         self._graph.sealed = True
 
@@ -390,9 +390,8 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         check_depth(self)
         for step in self.steps.values():
             step.check()
-        _ = [
-            steps_queue(self.name, limited) for limited in self.limited
-        ]  # raises for a name that is too long
+        for limited in self.limited:
+            steps_queue(self.name, limited)  # raises for a name that is too long
         for name, hook in self.hooks.items():
             check_hook(name, hook, self.name, input_type=self.input, output=self.output)
         if self.steps:  # a declaration without steps is for processes that execute only
