@@ -12,6 +12,7 @@ TYPE_CHECKING = (
     False  # type checkers assume True; importing it from typing would take longer than this whole file
 )
 if TYPE_CHECKING:
+    from eventbus.admin.controls import QueueControls
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (
@@ -72,6 +73,7 @@ __all__ = [
     "ProcessContext",
     "ProcessDied",
     "ProviderStopped",
+    "QueueControls",
     "QueueFull",
     "ResponseTimeout",
     "Retry",
@@ -103,6 +105,7 @@ _PLACES = (
     "emit.emission",
     "schedules.options",
     "schedule_client",
+    "admin.controls",
     "emit.sync_emission",
     "handlers.worker",
     "provider",

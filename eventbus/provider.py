@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, Self, TypeVar, Unpack, overload
 
+from eventbus.admin.controls import Controls
 from eventbus.admin.inspector import Inspector
 from eventbus.emit.emission import Emission
 from eventbus.emit.route import Routes
@@ -176,6 +177,39 @@ class EventProvider(HandlerRegistry):
         emitter = self._running("cancel a job")
         queue = "" if event is None else self._routes.find(event).queue
         return await emitter.cancel(check_job_id(job_id), reason, queue=queue, call_timeout=call_timeout)
+
+    # Controls of queues, kept in the server.
+
+    async def pause(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str | None = None,
+        reason: str = "",
+        by: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Pause an event for one group, by default `default`: no worker claims its jobs until `resume`.
+
+        Running jobs end. Emissions are taken, jobs can be cancelled and retried, and schedules fire; all wait. `event`
+        may also be a queue. `reason`, `by` (default: the provider's name) and the time are kept and shown. Whoever
+        pauses it again replaces these two. Raises DefinitionError, StoreError, ProviderStopped.
+        """
+        controls = Controls(self._life, self.settings)
+        await controls.pause(event, group, reason=reason, by=by, call_timeout=call_timeout)
+
+    async def resume(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Let workers claim jobs of a paused event again, and wake them. Does nothing if it is not paused.
+
+        Raises as `pause`.
+        """
+        await Controls(self._life, self.settings).resume(event, group, call_timeout=call_timeout)
 
     def context(self, *, correlation_id: str | None = None, **meta: Any) -> AbstractContextManager[None]:
         """Add `meta` to every emission and flow inside the block; handlers see it and pass it on.

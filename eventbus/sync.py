@@ -220,6 +220,30 @@ class SyncProvider:
             loop, self._provider.cancel(job_id, reason, event=event, call_timeout=call_timeout)
         )
 
+    def pause(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str | None = None,
+        reason: str = "",
+        by: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Pause an event for one group, as `EventProvider.pause`."""
+        options: dict[str, Any] = {"group": group, "reason": reason, "by": by, "call_timeout": call_timeout}
+        run_blocking(self._thread.find(), self._provider.pause(event, **options))
+
+    def resume(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Let workers claim jobs of a paused event again, as `EventProvider.resume`."""
+        loop = self._thread.find()
+        run_blocking(loop, self._provider.resume(event, group=group, call_timeout=call_timeout))
+
     def close(self) -> None:
         """Stop a provider that the first call here started. Idempotent; called at exit.
 

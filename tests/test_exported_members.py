@@ -41,6 +41,7 @@ def test_the_front_door_offers_just_this() -> None:
         "ProcessContext",
         "ProcessDied",
         "ProviderStopped",
+        "QueueControls",
         "QueueFull",
         "ResponseTimeout",
         "Retry",
@@ -186,7 +187,7 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many flush inspector jobs lifespan on pool pools queues remove_group result schedules settings start stop "
+        "add_group cancel context emit emit_many flush inspector jobs lifespan on pause pool pools queues remove_group result resume schedules settings start stop "
         "subscribe sync use worker"
     ),
     # `add`, `note_progress` and `start` are called by the provider; the API reference leaves them out.
@@ -200,9 +201,9 @@ _OFFERED = {
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress shared",
     eventbus.ProcessContext: f"{_CONTEXT} progress",
     eventbus.Event: "default errors key name payload reply result retry retry_on ttl",
-    Inspector: "cancel counts groups job jobs tree",
-    SyncProvider: "cancel close emit emit_many result",
-    workflows.WorkflowProvider: "execute flows handle provider register report retry run_inline schedules status tree use",
+    Inspector: "cancel controls counts groups job jobs tree",
+    SyncProvider: "cancel close emit emit_many pause result resume",
+    workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"
     ),

@@ -29,6 +29,7 @@ from eventbus.lowlevel import (
 from workflows.client.flow_retry import retry_flow
 from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
 from workflows.client.inspection import FlowInspector
+from workflows.client.pauses import FlowPauses
 from workflows.client.scheduling import FlowSchedules
 from workflows.client.starting import meeting_of, not_started
 from workflows.definition.codecs import Codecs
@@ -53,12 +54,12 @@ M = TypeVar("M", bound=FlowMiddleware)
 _NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
 
-class WorkflowProvider:
+class WorkflowProvider(FlowPauses):
     """Workflows on the server of an event provider."""
 
     def __init__(self, provider: EventProvider) -> None:
         """Use `provider` for all flows: its workers run the workflows registered here before they start."""
-        self.provider = provider
+        self.provider: EventProvider = provider
         self._jobs = provider.jobs
         self._registry = StepRegistry()
         self._inspection = FlowInspector(provider.jobs, provider.inspector)

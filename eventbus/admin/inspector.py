@@ -14,13 +14,15 @@ from typing import Any, get_args
 import msgspec
 
 from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
+from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.admin.queue_name import queue_of
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message
-from eventbus.model.names import EVENT_QUEUES, check_job_id, queue_name, shown, split_group
+from eventbus.model.names import EVENT_QUEUES, check_job_id, shown, split_group
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
 from eventbus.store.queries import Cursor, JobLook, JobRow
@@ -40,7 +42,6 @@ __all__ = [
 ]
 
 _LIMIT = 1000
-_QUEUES = (EVENT_QUEUES, "workflow.")
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +187,7 @@ class Inspector:
         only a `cursor` of None means the end. In the state `waiting-children` only roots of trees are listed.
         Members that have ended are not listed; `tree` has them.
         """
-        queue, place = _queue_of(event_or_queue), _read_cursor(cursor)
+        queue, place = queue_of(event_or_queue), _read_cursor(cursor)
         if not 0 < limit <= _LIMIT:
             raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
         store = self._life.running("list jobs").store
@@ -208,7 +209,7 @@ class Inspector:
         call_timeout: Duration | None = None,
     ) -> dict[str, int]:
         """Return how many jobs an event, or a queue, has in each state. Counts the jobs that `jobs` lists."""
-        queue, deadline = _queue_of(event_or_queue), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue), self._settings.deadline(call_timeout)
         store = self._life.running("count jobs").store
         return {
             state: await store.inspection.count(queue, _check_state(state), deadline=deadline)
@@ -219,24 +220,24 @@ class Inspector:
         self, event: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
     ) -> list[GroupReport]:
         """Return the groups of an event besides `default`, or those of all events."""
-        queue = None if event is None else split_group(_queue_of(event))[0]
+        queue = None if event is None else split_group(queue_of(event))[0]
         deadline = self._settings.deadline(call_timeout)
         return await list_groups(self._life.running("list groups").store, queue, deadline=deadline)
+
+    async def controls(
+        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[QueueControls]:
+        """Return the queues for which anything is ordered, such as a pause, or what is ordered for one queue.
+
+        For one queue, `event_or_queue` is its event, the event's name, `name@group`, or the queue.
+        """
+        controls = Controls(self._life, self._settings)
+        return await controls.list(event_or_queue, call_timeout=call_timeout)
 
     async def cancel(self, job_id: str, reason: str = "", *, call_timeout: Duration | None = None) -> bool:
         """Cancel a job with the jobs of its groups, or a root with its tree, as `EventProvider.cancel`."""
         emitter = self._life.running("cancel a job")
         return await emitter.cancel(check_job_id(job_id), reason, call_timeout=call_timeout)
-
-
-def _queue_of(given: Event[Any, Any] | str) -> str:
-    name = given.name if isinstance(given, Event) else given
-    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
-    if not isinstance(given, Event) and name.startswith(_QUEUES):
-        return name
-    event, group = split_group(name)
-    return queue_name(event, group) if group else queue_name(event)
 
 
 def _check_state(state: str) -> str:

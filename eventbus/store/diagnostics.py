@@ -18,6 +18,7 @@ from eventbus.store.backlog import Backlog, Neglected
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.control_store import ControlStore
 from eventbus.store.keys import Keys
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.server_info import parse_info
@@ -111,7 +112,9 @@ class Checkup:
         self._connector = connector
         self._keys = Keys(prefix, SHARD)
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_WITHIN)
-        self._presence = PresenceStore(RetryingCaller(self._channel, keys=self._keys))
+        caller = RetryingCaller(self._channel, keys=self._keys)
+        self._presence = PresenceStore(caller)
+        self._controls = ControlStore(caller, self._keys)
         self._lacking: list[str] = []
         """Commands of `_OPTIONAL` that the user of the URL may not use."""
 
@@ -130,7 +133,8 @@ class Checkup:
                 *_persistence(facts, await self._config("appendfsync")),
                 await self._rights(replicated=replicated),
             ]
-            return [*found, *await self._workers(list(queues)), *await self._backlog()]
+            found += await self._workers(list(queues))
+            return [*found, *await self._paused(), *await self._backlog()]
         except StoreUnavailable as error:
             return [
                 Finding("server", "error", str(error), "start a server there, or name another one with --url")
@@ -194,6 +198,22 @@ class Checkup:
         shown = ", ".join(f"{queue} by {count}" for queue, count in list(counts.items())[:_NAMED])
         more = f" and {len(counts) - _NAMED} more" if len(counts) > _NAMED else ""
         return [Finding("workers", "ok", f"each queue is served: {shown}{more}")]
+
+    async def _paused(self) -> Iterable[Finding]:
+        """Report queues that somebody has paused."""
+        deadline = clock.monotonic() + _LOOK_WITHIN
+        try:
+            looks = await self._controls.look(
+                await self._controls.limited(deadline=deadline), deadline=deadline
+            )
+        except StoreRefused:
+            return []  # a right is missing, which `_rights` reported
+        names = sorted(f"{each.queue} (by {each.fields['by']})" for each in looks if "paused" in each.fields)
+        if not names:
+            return []
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        said = f"paused: {', '.join(names[:_NAMED])}{more}"
+        return [Finding("paused", "warning", said, "let them go on: eventbus queues resume NAME")]
 
     async def _backlog(self) -> Iterable[Finding]:
         """Report queues of any program in which jobs wait and that nobody serves: a name may be misspelt."""

@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "queues": (
         "hash",
         "the book; `*`: edition, flags, offset of the shard's time, shards; queue -> flags (`book.lua`)",
-        "open_shard, add, turn, rescue, announce, sweep, ungroup",
+        "open_shard, add, turn, rescue, announce, sweep, ungroup, pause",
         "never",
     ),
     "none": ("none", "nothing; each call names it, so that a cluster sees two keys", "nobody", "never"),
@@ -53,6 +53,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "rooted": ("set", "queues that have roots of trees", "add, graph, checkpoint", "never"),
     "grouped": ("set", "queues that have groups", "announce, group", "never"),
+    "limited": ("set", "queues for which something is ordered", "pause, ungroup", "never"),
     "order": ("string", "the counter of orders in `ready+`, and of chores", "add, turn, rescue", "never"),
     "dead": (
         "hash",
@@ -137,6 +138,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "cancelled": ("zset", "job -> end, ms", "turn, cancel, add, rescue", "by retention"),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
+    "limits": (
+        "hash",
+        "what people order for the queue (`orders.lua`): paused since, ms; by whom, why",
+        "pause, ungroup",
+        "when it is removed",
+    ),
     "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),
     "roots": ("zset", "open root -> when it was added, ms", "add, graph, restart", "with its last root"),
     # one per schedule

@@ -27,6 +27,7 @@ from eventbus.store.connection.known_scripts import KnownScripts
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.connection.wake_reader import WakeReader
+from eventbus.store.control_store import ControlStore
 from eventbus.store.group_store import GroupStore
 from eventbus.store.journal_store import JournalStore
 from eventbus.store.keys import Keys
@@ -122,6 +123,7 @@ class Store:
         self.presence: PresenceStore = PresenceStore(self._caller)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
         self.schedules: ScheduleStore = ScheduleStore(self._caller)
+        self.controls: ControlStore = ControlStore(self._caller, self.keys)
         writer = self._adder or self._caller
         self.trees: TreeStore = TreeStore(self._caller, writer, self.keys)
         self.journals: JournalStore = JournalStore(self._caller, writer, self.keys)
@@ -264,20 +266,8 @@ class Store:
         that it made room for one that must be alone. Claiming stops once bodies reach `max_bytes`. `appends` go first.
         """
         room = (suspects, watched, int(is_alone))
-        arguments: list[Any] = [
-            now,
-            lane,
-            call,
-            lease_ms,
-            pool,
-            idle,
-            want,
-            *room,
-            max_bytes,
-            len(queues),
-            len(appends),
-            len(settles),
-        ]
+        counts = (len(queues), len(appends), len(settles))
+        arguments: list[Any] = [now, lane, call, lease_ms, pool, idle, want, *room, max_bytes, *counts]
         arguments.extend(chain.from_iterable(queues))
         arguments.extend(flatten_appends(appends))
         arguments.extend(chain.from_iterable(settles))

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from drivers.shards import Shard, add_queue, row
 
+from eventbus.store.control_store import Orders
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
@@ -43,6 +44,7 @@ _SECTIONS = {
     ("leave", "queues"): script_rows.QueueRow,
     ("leave", "jobs"): script_rows.JobRow,
     ("survey", "queues"): script_rows.QueueRow,
+    ("limits", "queues"): script_rows.QueueRow,
     ("sweep", "queues"): script_rows.SweepQueue,
     ("graph", "trees"): script_rows.TreeHead,
     ("graph", "rows"): script_rows.MemberRow,
@@ -85,6 +87,7 @@ class _Recorder:
             "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],
             "schedule": ["new", "gen"],
             "schedules": [1, 2, list(script_rows.ScheduleRow._fields)],
+            "limits": [[3, ["name", "value"]]] * 2,
             "tree": [["name", "value"], ["name", "value"], 1, [*"abc", *[1] * 5, "text", "needs"]],
         }.get(name, [])
 
@@ -219,26 +222,26 @@ async def test_the_scripts_of_schedules_get_what_their_headers_say(
     assert answer == FireAnswer(1, 2, ["fired"], [script_rows.DueRow(*script_rows.DueRow._fields)])
     fields = load_script("fire").fields
     assert recorder.arguments == _expected("fire", rows=2, bytes=1 << 20) + fields["rows"] * 2
-    names = (
-        "seen",
-        "seen_slot",
-        "slot",
-        "due",
-        "plan",
-        "digest",
-        "owner",
-        "version",
-        "limit",
-        "reason",
-        "queue",
-        "now",
-    )
-    given = {name: _any(name) for name in names}
+    head = load_script("schedule").fields["head"]
+    given = {name: _any(name) for name in head if name not in ("word", "id")}
     assert await store.schedules.change(_any("word"), "id", **given) == ("new", "gen")
     assert recorder.arguments == _expected("schedule")
     page = await store.schedules.look("id", first=_any("first"), limit=_any("limit"), now="now")
     assert page == SchedulePage(1, 2, [script_rows.ScheduleRow(*script_rows.ScheduleRow._fields)])
     assert recorder.arguments == _expected("schedules", bytes=1 << 20)
+
+
+async def test_the_scripts_of_controls_get_what_their_headers_say(
+    store: Store, recorder: _Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.controls, "_caller", recorder)
+    await store.controls.pause("queue", by="by", reason="reason", now="now")
+    assert recorder.arguments == ["now", "pause", *_expected("pause")[2:]]
+    await store.controls.resume("queue", now="now")
+    assert recorder.arguments == ["now", "resume", "queue", "", ""]
+    found = await store.controls.look(["queue"] * 2)
+    assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]
+    assert found == [Orders("queue", 3, {"name": "value"})] * 2
 
 
 async def test_the_scripts_of_trees_get_what_their_headers_say(

@@ -273,7 +273,8 @@ class Wakes:
         for pool, served in self.pools.items():
             armed = self.known.get(pool, set()).union(now.zset("wake", pool))
             for queue, announced in served.items():
-                if announced >= model.now - _LIVE and model.waiting(queue):
+                is_open = model.controls.is_open(queue)
+                if announced >= model.now - _LIVE and is_open and model.waiting(queue):
                     assert queue in armed, f"jobs wait in {queue}, and nobody of {pool} knows"
 
     def forget(self, now: Snapshot) -> None:

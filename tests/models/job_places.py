@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from models.controls import Controls
 from models.job_model_values import Job, Pointer, Queue
 from models.snapshots import UNIT
 
@@ -23,6 +24,7 @@ class JobPlaces:
         self.messages: dict[str, set[str]] = {}
         """worker -> the messages that it has not received yet."""
         self.messages_expire: dict[str, int] = {}
+        self.controls = Controls()
         self._placed = 0
 
     @property

@@ -220,6 +220,7 @@ class Snapshot:
             "with its last root",
             "with its last emitter",
             "by retention",
+            "when it is removed",
         ):
             assert life == -1, f"{kind}:{name} expires"
         elif kind == "held":

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from models.bench import Bench
+from models.controls import ControlRules
 from models.floors import EMITTERS, FloorRules
 from models.hands import HandRules
 from models.job_checker import JobChecker, Wakes
@@ -58,7 +59,7 @@ _SETTINGS = settings(
 )
 
 
-class Life(FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
+class Life(ControlRules, FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -245,7 +246,7 @@ class Life(FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
             refused = append(self.model, turn.worker.rstrip("+"), turn.appends)
             assert list(answer.refusals) == refused
             assert answer.lost == self.model.settle(turn)
-            self.checker.check_claims(turn, answer)
+            self.checker.check_claims(self.model.controls.bound(turn), answer)
             self.wakes.turn(turn, answer, self.model)
             self.model.claim(turn, answer)
             self.leases += [(claim.id, answer.token) for claim in answer.claims]
@@ -375,6 +376,7 @@ class Life(FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
     def finish_all(self) -> None:
         """Whatever happened, every open job can be run to its end."""
         self.steps = 0
+        self.resume_all()
         self.pass_time(70_000)
         self._wait_heard(5 * LEASE // 4)
         self._rescue(1000, 3)

@@ -75,14 +75,14 @@ if not is_plain then
   for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
 end
 
-local plan = read_claims(queues, want, bytes, room, function(is_of_suspects, ...)
+local plan = claims.read(queues, want, bytes, room, function(is_of_suspects, ...)
   load_trees()
   if is_of_suspects then return suspects.take(...) end
   return choose_unusual(...)
 end)
-write_claims(plan, held, token, now, name_holder)
+claims.write(plan, held, token, now, name_holder)
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
-remove_claimed(plan)
+claims.remove(plan)
 if plan.is_unusual then
   is_plain = false
   load_trees()
@@ -102,7 +102,7 @@ retain_some(queues, now, function(queue, is_eighth)
   completed.retain_ended(queue, is_eighth, now, lengths)
 end)
 
-local woken = exchange_wakes(pool, want, plan.more, queues, now)
+local woken = claims.exchange_wakes(pool, want, plan.more, queues, now)
 if offer > 0 then
   load_idle()
   idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1])

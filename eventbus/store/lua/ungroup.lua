@@ -8,7 +8,7 @@
 --   call, text: as for `cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard entry floors retain completed record holds cancelling presence lines epilogue
+--include base guard entry floors retain completed record holds cancelling presence lines orders epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
 local now = read_now(take())
@@ -66,6 +66,7 @@ is_done = is_done and redis.call('EXISTS', key('ready+', name)) == 0
 if is_done then
   redis.call('HDEL', root .. ':dead', name)
   redis.call('HDEL', KEYS[1], name)
+  orders.forget(name)
 end
 local ready = {}
 end_call(ready, now)

@@ -160,7 +160,16 @@ def test_every_script_says_what_a_full_server_makes_of_it() -> None:
         (word,) = [word for word, phrase in words.items() if phrase in header]
         said[word].add(path.stem)
     assert said["refuses"] == {"add", "fire", "graph", "group", "restart", "schedule", "signal"}
-    assert said["looks"] == {"job", "list", "schedules", "survey", "tree"}
+    assert said["looks"] == {"job", "limits", "list", "schedules", "survey", "tree"}
+
+
+async def test_a_queue_is_paused_and_resumed(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await _fill(shard)
+    await shard.store.controls.pause(QUEUE, by="ann", reason="full", now=shard.now)
+    assert (await shard.turn()).claims == []
+    await shard.store.controls.resume(QUEUE, now=shard.now)
+    assert [each.id for each in (await shard.turn()).claims] == ["a"]
 
 
 async def test_workers_announce_themselves_and_sweep(shard: Shard) -> None:

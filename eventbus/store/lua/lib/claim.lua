@@ -1,8 +1,9 @@
 --needs base book candidate candidates hold
---exports read_claims remove_claimed write_claims exchange_wakes
+--exports claims
 -- Claiming: choosing and reading come first, then the moves.
 -- A move writes the hold and then cuts the entry; nothing is popped, so nothing can be lost between two commands.
 
+claims = {}
 local AHEAD = 400 -- entries that one call reads past those that it asked for: so many tombstones it drops at most
 
 local function begin_plan()
@@ -39,7 +40,7 @@ end
 
 -- At most `want` jobs and `bytes` of bodies, but always one job.
 -- choose_other: `suspects.take` if its first argument is true, else `choose_unusual`.
-function read_claims(queues, want, bytes, room, choose_other)
+function claims.read(queues, want, bytes, room, choose_other)
   local plan = begin_plan()
   if want <= 0 then return plan end
   if room.is_first then bytes = ask_suspects(plan, queues, want, bytes, room, choose_other) end
@@ -62,7 +63,7 @@ end
 local FLAGS = { ['ready+'] = book.PLUS, suspects = book.SUSPECTS } -- what the book says of these
 
 -- Cuts what was seen: the first entries of each part of a line.
-function remove_claimed(plan)
+function claims.remove(plan)
   for _, line in ipairs(plan.lines) do
     local first, left = 0, line.seen
     for i, part in ipairs(line.parts) do
@@ -80,7 +81,7 @@ function remove_claimed(plan)
 end
 
 -- Of most jobs no record is written: the hold says it all. name_holder: of those whose record names who holds them.
-function write_claims(plan, held, token, now, name_holder)
+function claims.write(plan, held, token, now, name_holder)
   if not plan.ids[1] then return end
   local fields = {}
   for i, id in ipairs(plan.ids) do
@@ -91,7 +92,7 @@ function write_claims(plan, held, token, now, name_holder)
 end
 
 -- Takes the wakes of the pool, for a worker that wants jobs, and puts back those of queues in which it left some.
-function exchange_wakes(pool, want, more, queues, now)
+function claims.exchange_wakes(pool, want, more, queues, now)
   local wakes, woken = key('wake', pool), {}
   local popped = want > 0 and try('ZPOPMIN', wakes, 32) or {}
   for i = 1, #popped, 2 do woken[#woken + 1] = popped[i] end

@@ -13,7 +13,10 @@ function read_queues(count)
   end
   local flags = book.read(names)
   if not flags then return nil end
-  for i, queue in ipairs(queues) do queue.flags = flags[i] end
+  for i, queue in ipairs(queues) do
+    queue.flags = flags[i]
+    if flags[i] % 2 == book.PAUSED then queue.quota = 0 end -- as a queue that is not asked
+  end
   return queues, by_name
 end
 

@@ -1,0 +1,116 @@
+"""Controls of queues: what an operator orders for a queue, and the report of it.
+
+A queue is paused by a flag that the claims of all workers read anyway (`store/lua/lib/book.lua`). What is ordered is
+kept in the server until somebody takes it back: it outlives workers, releases and restarts of the server.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.queue_name import queue_of
+from eventbus.errors import DefinitionError
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.names import shown
+from eventbus.settings.settings import Settings
+from eventbus.store.control_store import Orders
+
+__all__ = ["Controls", "QueueControls"]
+
+_LONGEST = 512
+_QUEUE = re.compile(r"[A-Za-z0-9_./-]+(@[A-Za-z0-9_.-]+)?")
+_QUEUE_LENGTH = 255
+
+
+class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
+    """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.
+
+    `waiting` is how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave.
+    """
+
+    queue: str
+    waiting: int = 0
+    paused_ms: int = 0
+    paused_by: str = ""
+    reason: str = ""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no job of the queue is claimed."""
+        return self.paused_ms > 0
+
+
+class Controls:
+    """Orders controls of queues, and lists them. Not for users: `EventProvider` and the inspector have its methods."""
+
+    def __init__(self, life: Lifecycle, settings: Settings) -> None:
+        self._life = life
+        self._settings = settings
+
+    async def pause(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        group: str | None,
+        *,
+        reason: str,
+        by: str | None,
+        call_timeout: Duration | None,
+    ) -> None:
+        """Let nobody claim jobs of a queue; see `EventProvider.pause`."""
+        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        author = self._settings.name if by is None else _check_text(by, "by")
+        store = self._life.running("pause a queue").store
+        await store.controls.pause(queue, by=author, reason=_check_text(reason, "reason"), deadline=deadline)
+
+    async def resume(
+        self, event_or_queue: Event[Any, Any] | str, group: str | None, *, call_timeout: Duration | None
+    ) -> None:
+        """Let jobs of a queue be claimed again; see `EventProvider.resume`."""
+        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        await self._life.running("resume a queue").store.controls.resume(queue, deadline=deadline)
+
+    async def list(
+        self, event_or_queue: Event[Any, Any] | str | None, *, call_timeout: Duration | None
+    ) -> list[QueueControls]:
+        """Return what is ordered; see `Inspector.controls`."""
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("list what is ordered for queues").store
+        if event_or_queue is None:
+            queues = sorted(await store.controls.limited(deadline=deadline))
+        else:
+            queues = [queue_of(event_or_queue)]
+        return [_report(each) for each in await store.controls.look(queues, deadline=deadline)]
+
+
+def _report(orders: Orders) -> QueueControls:
+    fields = orders.fields
+    return QueueControls(
+        queue=orders.queue,
+        waiting=orders.waiting,
+        paused_ms=int(fields.get("paused", 0)),
+        paused_by=fields.get("by", ""),
+        reason=fields.get("reason", ""),
+    )
+
+
+def _find_queue(given: Event[Any, Any] | str, group: str | None) -> str:
+    queue = queue_of(given, group)
+    if len(queue) > _QUEUE_LENGTH or not _QUEUE.fullmatch(queue):
+        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
+    return queue
+
+
+def _check_text(text: str, name: str) -> str:
+    if isinstance(text, str) and len(text) <= _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance]
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            pass
+        else:
+            return text
+    raise DefinitionError(f"expected {name} to be text of at most {_LONGEST} characters, got: {shown(text)}")

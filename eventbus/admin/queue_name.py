@@ -1,0 +1,41 @@
+"""The queue that somebody means who names an event or a queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eventbus.errors import DefinitionError
+from eventbus.model.event import Event
+from eventbus.model.names import (
+    DEFAULT_GROUP,
+    EVENT_QUEUES,
+    check_group,
+    queue_name,
+    shown,
+    split_group,
+)
+
+__all__ = ["queue_of"]
+
+_QUEUES = (EVENT_QUEUES, "workflow.")
+
+
+def queue_of(given: Event[Any, Any] | str, group: str | None = None) -> str:
+    """Return the queue of an event, its name, `name@group`, or a queue; of `group`, unless the text names one itself.
+
+    Raises DefinitionError.
+    """
+    name = given.name if isinstance(given, Event) else given
+    if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
+    is_queue = not isinstance(given, Event) and name.startswith(_QUEUES)
+    event, own = ("", "") if is_queue else split_group(name)
+    if group is not None and check_group(group) != DEFAULT_GROUP:
+        if is_queue or own:
+            raise DefinitionError(
+                f"{shown(name)} is a queue of its own; group {group!r} needs the name of an event"
+            )
+        return queue_name(event, group)
+    if is_queue:
+        return name
+    return queue_name(event, own) if own else queue_name(event)

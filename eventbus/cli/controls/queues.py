@@ -1,0 +1,94 @@
+"""`eventbus queues`: pauses and resumes queues, and lists those for which anything is ordered.
+
+The commands need no program, because what is ordered for a queue is kept in the server.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+from eventbus.admin.controls import QueueControls
+from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
+from eventbus.provider import EventProvider
+
+__all__ = ["app"]
+
+app: typer.Typer = typer.Typer(help="Pause queues, resume and list them.")
+
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue such as workflow.checkout.")
+]
+_Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
+
+
+@app.command("list")
+def list_all(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
+    ] = False,
+    url: UrlOption = None,
+) -> None:
+    """List the queues for which anything is ordered: paused by whom, since when and why."""
+    found = ask_server(url, _list)
+    if as_json:
+        sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
+    else:
+        _print(found)
+
+
+@app.command("pause")
+def pause(
+    name: _Name,
+    *,
+    group: _Group = None,
+    reason: Annotated[str, typer.Option("--reason", help="Kept and shown.")] = "",
+    url: UrlOption = None,
+) -> None:
+    """Let no worker claim its jobs until it is resumed. What runs ends, and emissions are taken."""
+    ask_server(url, lambda provider: provider.pause(name, group=group, reason=reason, by=_user()))
+    print(f"{_label(name, group)} is paused")
+
+
+@app.command("resume")
+def resume(name: _Name, *, group: _Group = None, url: UrlOption = None) -> None:
+    """Let workers claim its jobs again."""
+    ask_server(url, lambda provider: provider.resume(name, group=group))
+    print(f"{_label(name, group)} goes on")
+
+
+def _label(name: str, group: str | None) -> str:
+    return name if group is None else f"{name}@{group}"
+
+
+def _user() -> str:
+    """Return who gives the order, for whoever reads the list."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container may know no name for its user
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+async def _list(provider: EventProvider) -> list[QueueControls]:
+    return await provider.inspector.controls()
+
+
+def _print(found: list[QueueControls]) -> None:
+    if not found:
+        print("no queue is paused")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("queue", "waiting", "paused", "by", "reason"):
+        table.add_column(name, no_wrap=True, justify="right" if name == "waiting" else "left")
+    for each in found:
+        since = moment(each.paused_ms) if each.is_paused else "-"
+        table.add_row(each.queue, str(each.waiting), since, each.paused_by, each.reason)
+    open_console().print(table)

@@ -1,0 +1,54 @@
+"""Controls of queues in the store: what people order for a queue, and what stands there. `Store.controls` is one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.keys import Keys
+
+__all__ = ["ControlStore", "Orders"]
+
+_BATCH = 200  # queues in one call, so that no call holds others up
+
+
+class Orders(NamedTuple):
+    """What is ordered for one queue, as it is kept (`orders.lua`), and how many jobs wait there."""
+
+    queue: str
+    waiting: int
+    fields: dict[str, str]
+
+
+class ControlStore:
+    """The controls of one shard's queues."""
+
+    def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
+        self._caller = caller
+        self._keys = keys
+
+    async def pause(
+        self, queue: str, *, by: str, reason: str, deadline: float | None = None, now: int | str = ""
+    ) -> None:
+        """Let nobody claim jobs of the queue. `by` and `reason` are kept beside it."""
+        await self._caller.script("pause", [now, "pause", queue, by, reason], deadline=deadline)
+
+    async def resume(self, queue: str, *, deadline: float | None = None, now: int | str = "") -> None:
+        """Let jobs of a paused queue be claimed again, and wake who serves it."""
+        await self._caller.script("pause", [now, "resume", queue, "", ""], deadline=deadline)
+
+    async def limited(self, *, deadline: float | None = None) -> list[str]:
+        """Return the queues for which anything is ordered."""
+        return await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
+
+    async def look(self, queues: Sequence[str], *, deadline: float | None = None) -> list[Orders]:
+        """Return what is ordered for these queues, one row for each, in order."""
+        found: list[Orders] = []
+        for first in range(0, len(queues), _BATCH):
+            batch = queues[first : first + _BATCH]
+            rows: list[Any] = await self._caller.script("limits", [len(batch), *batch], deadline=deadline)
+            for queue, (waiting, flat) in zip(batch, rows, strict=True):
+                fields = dict(zip(flat[::2], flat[1::2], strict=True))
+                found.append(Orders(queue, waiting, fields))
+        return found

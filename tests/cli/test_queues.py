@@ -1,0 +1,40 @@
+"""`eventbus queues`: pauses queues, resumes and lists them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
+    assert invoke("queues", "list").stdout == "no queue is paused\n"
+    assert invoke("queues", "pause", "order.placed", "--reason", "audit").stdout == "order.placed is paused\n"
+    told = invoke("queues", "pause", "order.placed", "--group", "billing").stdout
+    assert told == "order.placed@billing is paused\n"
+    head, first, second = (line.split() for line in invoke("queues", "list").stdout.splitlines())
+    assert head == ["queue", "waiting", "paused", "by", "reason"]
+    assert (first[:2], first[-1], second[0]) == (
+        ["event.order.placed", "0"], "audit", "event.order.placed@billing",
+    )  # fmt: skip
+    lines = [json.loads(line) for line in invoke("queues", "list", "--json").stdout.splitlines()]
+    assert [each["reason"] for each in lines] == ["audit", ""]
+    assert all("@" in each["paused_by"] and each["paused_ms"] > 0 for each in lines)
+    assert invoke("queues", "resume", "event.order.placed").stdout == "event.order.placed goes on\n"
+    assert invoke("queues", "resume", "order.placed@billing").exit_code == 0
+    assert invoke("queues", "list").stdout == "no queue is paused\n"
+
+
+def test_a_name_of_nothing_is_refused(invoke: Invoke) -> None:
+    result = invoke("queues", "pause", "a b")
+    assert result.exit_code == 2
+    assert "expected an event, its name or a queue, got: 'a b'" in result.stderr
+
+
+def test_a_check_names_what_is_paused(invoke: Invoke) -> None:
+    assert "paused" not in invoke("check").stdout
+    invoke("queues", "pause", "order.placed", "--reason", "audit")
+    assert "paused: event.order.placed (by " in invoke("check").stdout
