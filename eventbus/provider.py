@@ -70,7 +70,7 @@ class EventProvider(HandlerRegistry):
         """Emits events at times: makes, finds and changes schedules."""
         self.jobs: JobClient = JobClient(self._life, self.settings)
         """The low-level API, for systems built on top; see `eventbus.lowlevel`."""
-        self.inspector: Inspector = Inspector(self._life, self.settings)
+        self.inspector: Inspector = Inspector(self._life, self.settings, self._routes)
         """Reads the jobs in the server, and cancels them."""
 
     @property

@@ -201,7 +201,7 @@ _OFFERED = {
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress shared",
     eventbus.ProcessContext: f"{_CONTEXT} progress",
     eventbus.Event: "default errors key name payload reply result retry retry_on ttl",
-    Inspector: "cancel controls counts groups job jobs tree",
+    Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
     SyncProvider: "cancel close emit emit_many pause result resume",
     workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
     workflows.AttemptContext: (

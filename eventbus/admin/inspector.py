@@ -1,8 +1,8 @@
 """The inspector: reads the jobs in the server, and cancels them.
 
 The command line and dashboards use nothing else. Its reports are true for the moment at which the server
-answered; nothing is cached. It changes jobs only by `cancel`, and it reads damaged and foreign records
-without an error.
+answered; nothing is cached. It changes jobs only by `cancel` and by what `edits` has, and it reads damaged and foreign
+records without an error.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import msgspec
 
 from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
 from eventbus.admin.controls import Controls, QueueControls
+from eventbus.admin.edits import JobEdits
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.queue_name import queue_of
+from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
@@ -122,16 +124,15 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector:
-    """Reads the jobs in the server of a started provider.
+class Inspector(JobEdits):
+    """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does
     not answer within `call_timeout`. That counts for the whole call and is `reply_timeout` by default.
     """
 
-    def __init__(self, life: Lifecycle, settings: Settings) -> None:
-        self._life = life
-        self._settings = settings
+    def __init__(self, life: Lifecycle, settings: Settings, routes: Routes) -> None:
+        super().__init__(life, settings, routes)
 
     async def job(self, job_id: str, *, call_timeout: Duration | None = None) -> JobReport:
         """Return the report of a job; `<id>@<group>` is the id of a group's job.

@@ -1,4 +1,7 @@
-"""Controls of queues in the store: what people order for a queue, and what stands there. `Store.controls` is one of these."""
+"""Controls in the store: what people order for a queue, and what they change of a job that waits.
+
+`Store.controls` is one of these.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,25 @@ from typing import Any, NamedTuple
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 
-__all__ = ["ControlStore", "Orders"]
+__all__ = ["ControlStore", "Edit", "Orders"]
 
 _BATCH = 200  # queues in one call, so that no call holds others up
+
+
+class Edit(NamedTuple):
+    """What is to change of one job. What is `''` stays.
+
+    `states` are those in which it may be changed. `call` is fresh for each request. `due` is in ms from now, 0 for now.
+    `print` is the SHA-1, in hex, of the body that `body` replaces.
+    """
+
+    job: str
+    call: str
+    states: tuple[str, ...]
+    due: int | str = ""
+    priority: int | str = ""
+    print: str = ""
+    body: str = ""
 
 
 class Orders(NamedTuple):
@@ -37,6 +56,16 @@ class ControlStore:
     async def resume(self, queue: str, *, deadline: float | None = None, now: int | str = "") -> None:
         """Let jobs of a paused queue be claimed again, and wake who serves it."""
         await self._caller.script("pause", [now, "resume", queue, "", ""], deadline=deadline)
+
+    async def edit(self, edit: Edit, *, deadline: float | None = None, now: int | str = "") -> str:
+        """Change a job that waits.
+
+        Return `changed`; `other` if its body is another one; `member` for a job of a tree; `begun` for a root that has run;
+        `unknown`; or its state, which is none of the states asked for.
+        """
+        job, call, states, due, priority, print_, body = edit
+        arguments: list[Any] = [now, job, call, due, priority, print_, body, states]
+        return await self._caller.script("edit", arguments, deadline=deadline)
 
     async def limited(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues for which anything is ordered."""

@@ -67,8 +67,8 @@ CORE: dict[str, str] = {
 #: the fields beside the record -> (what each has, the Lua files that write it)
 MORE: dict[str, tuple[str, str]] = {
     # what an emission asked for
-    "due": ("when it is or was due, ms", "delays enqueue plant restart settle_rows signal"),
-    "priority": ("its priority, if not 0", "enqueue plant restart"),
+    "due": ("when it is or was due, ms", "delays edit enqueue plant restart settle_rows signal"),
+    "priority": ("its priority, if not 0", "edit enqueue plant restart"),
     "lifo": ("1: it goes to the head of its priority", "enqueue"),
     "key": ("the digest of its idempotency key", "enqueue graph restart"),
     "joined": ("how many emissions joined it", "joining"),
@@ -85,7 +85,8 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "cancel": ("who cancelled it: a call, or the root of its tree", "cancelling stopping"),
     "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
-    "entry": ("how often it was taken out of a list: part of its entry", "promote restart stopping"),
+    "entry": ("how often it was taken out of a list: part of its entry", "edit promote restart stopping"),
+    "edited": ("the call that changed it last while it waited", "edit"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",
         "blame checkpoint settle_rows",

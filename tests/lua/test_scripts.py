@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from drivers.shards import Shard, add_queue, row
 
-from eventbus.store.control_store import Orders
+from eventbus.store.control_store import Edit, Orders
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
@@ -239,6 +239,8 @@ async def test_the_scripts_of_controls_get_what_their_headers_say(
     assert recorder.arguments == ["now", "pause", *_expected("pause")[2:]]
     await store.controls.resume("queue", now="now")
     assert recorder.arguments == ["now", "resume", "queue", "", ""]
+    await store.controls.edit(Edit("id", "call", "states", "due", "priority", "print", "body"), now="now")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert recorder.arguments == _expected("edit")
     found = await store.controls.look(["queue"] * 2)
     assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]
     assert found == [Orders("queue", 3, {"name": "value"})] * 2

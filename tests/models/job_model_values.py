@@ -75,6 +75,8 @@ class Job(Stalled):
     cancelled_by: str = ""
     """The call that cancelled it."""
     waiters: set[str] = field(default_factory=set[str])
+    edited: str = ""
+    """The call that changed it last."""
     progress: str = ""
     story: Story = field(default_factory=Story)
 

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 from models.bench import Bench
 from models.controls import ControlRules
+from models.edits import EditRules
 from models.floors import EMITTERS, FloorRules
 from models.hands import HandRules
 from models.job_checker import JobChecker, Wakes
@@ -32,6 +33,7 @@ from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
 from eventbus.errors import StoreRefused
+from eventbus.store.control_store import Edit
 from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.script_rows import (
     AddQueue,
@@ -59,7 +61,7 @@ _SETTINGS = settings(
 )
 
 
-class Life(ControlRules, FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
+class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -82,6 +84,7 @@ class Life(ControlRules, FloorRules, HandRules, JournalRules, RuleBasedStateMach
         self.calls: dict[str, int] = dict.fromkeys(_WORKERS, 0)
         self.turns: dict[str, Turn] = {}
         self.cancels: list[CancelRow] = []
+        self.edits: list[Edit] = []
         self.added: tuple[str, list[AddRow], bool] | None = None
 
     def check(self, *, may_forget: bool = False) -> None:

@@ -1,0 +1,124 @@
+"""Changes of jobs that wait: when they are due, their priority, their payload.
+
+What must always hold: a job that somebody runs, or that has ended, is never changed; a payload that does not fit its event
+is refused before anything is sent; a payload that somebody else has changed meanwhile is read again, not overwritten blindly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any
+
+import msgspec
+
+from eventbus.emit.route import Route, Routes
+from eventbus.errors import StoreCorrupt, UnknownJob, UsageError
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration, milliseconds
+from eventbus.model.event import Event
+from eventbus.model.message import decode_message, encode_message
+from eventbus.model.names import check_job_id, split_group
+from eventbus.settings.keywords import check_priority
+from eventbus.settings.settings import Settings
+from eventbus.store.control_store import Edit
+
+__all__ = ["JobEdits"]
+
+_PLACED = ("waiting", "delayed")
+_READS = 5
+"""How often a payload is read again that others change at the same time."""
+
+
+class JobEdits:
+    """The methods of the inspector that change a job which waits.
+
+    Each returns False, and changes nothing, if the job runs, has ended, or is in another state that the method does not
+    name. Each raises UnknownJob; UsageError for a step of a flow and for a flow that has begun; ProviderStopped; and
+    StoreError.
+    """
+
+    def __init__(self, life: Lifecycle, settings: Settings, routes: Routes) -> None:
+        self._life = life
+        self._settings = settings
+        self._routes = routes
+
+    async def promote(self, job_id: str, *, call_timeout: Duration | None = None) -> bool:
+        """Make a delayed job due now, also one that waits for its next attempt."""
+        return await self._edit(job_id, ("delayed",), due=0, deadline=self._settings.deadline(call_timeout))
+
+    async def delay(self, job_id: str, delay: Duration, *, call_timeout: Duration | None = None) -> bool:
+        """Make a waiting or delayed job due in `delay` (seconds, a timedelta or text) from now.
+
+        The `reply_timeout` of an emitter that awaits the job counts from the due time that it asked for.
+        """
+        due_ms = milliseconds(delay, setting="delay")
+        return await self._edit(job_id, _PLACED, due=due_ms, deadline=self._settings.deadline(call_timeout))
+
+    async def prioritize(self, job_id: str, priority: int, *, call_timeout: Duration | None = None) -> bool:
+        """Give a waiting or delayed job another priority: -4000..4000, lower first. It goes to the end of that."""
+        deadline = self._settings.deadline(call_timeout)
+        return await self._edit(job_id, _PLACED, priority=check_priority(priority), deadline=deadline)
+
+    async def replace_payload(
+        self,
+        event: Event[Any, Any] | str,
+        job_id: str,
+        payload: Any,
+        *,
+        call_timeout: Duration | None = None,
+    ) -> bool:
+        """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay.
+
+        Raises PayloadError for a payload that does not fit the event, and UsageError for a job of another event.
+        """
+        route, deadline = self._routes.find(event), self._settings.deadline(call_timeout)
+        encoded = msgspec.Raw(route.encode_payload(payload))
+        for _ in range(_READS):
+            body = await self._read_body(route, job_id, deadline)
+            print_ = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
+            new = _with_payload(body, encoded, job_id)
+            word = await self._ask(job_id, (*_PLACED, "parked"), deadline=deadline, print=print_, body=new)
+            if word != "other":
+                return _read(word, job_id)
+        raise UsageError(f"the payload of job {job_id!r} is changed by others all the time; try again")
+
+    async def _read_body(self, route: Route, job_id: str, deadline: float) -> str:
+        store = self._life.running("replace a payload").store
+        look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
+        if not look.fields:
+            raise UnknownJob(job_id)
+        queue = look.fields.get("queue", "")
+        if split_group(queue)[0] != route.queue:
+            raise UsageError(f"job {job_id!r} is in queue {queue!r}, and not one of event {route.name!r}")
+        return look.body
+
+    async def _edit(self, job_id: str, states: tuple[str, ...], *, deadline: float, **change: Any) -> bool:
+        return _read(await self._ask(check_job_id(job_id), states, deadline=deadline, **change), job_id)
+
+    async def _ask(self, job_id: str, states: tuple[str, ...], *, deadline: float, **change: Any) -> str:
+        edit = Edit(job_id, secrets.token_hex(8), states, **change)
+        return await self._life.running("change a job").store.controls.edit(edit, deadline=deadline)
+
+
+def _with_payload(body: str, payload: msgspec.Raw, job_id: str) -> str:
+    """Return a message with another payload. Raises StoreCorrupt if `body` is none."""
+    try:
+        message = decode_message(body)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the message of job {job_id} cannot be read: {error}") from None
+    message.payload = payload
+    return encode_message(message)
+
+
+def _read(word: str, job_id: str) -> bool:
+    """Return whether the job was changed. Raises UnknownJob, UsageError."""
+    if word == "unknown":
+        raise UnknownJob(job_id)
+    if word == "member":
+        raise UsageError(f"job {job_id!r} belongs to a flow or a tree, which alone decides when it runs")
+    if word == "begun":
+        raise UsageError(
+            f"flow {job_id!r} has begun, and decides itself when it goes on; signal or cancel it"
+        )
+    return word == "changed"

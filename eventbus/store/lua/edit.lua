@@ -1,0 +1,63 @@
+-- Changes a job that waits for its turn, is delayed or parked: when it is due, its priority, its body.
+-- Not one that somebody runs, or that has ended; not a member of a tree, which follows its root; not a root that has begun.
+-- The record and the place change in this one call: so whoever claims, cancels or promotes the job finds it as it was
+-- before, or as it is then. An entry that cannot be cut is a tombstone (`entry.lua`).
+-- Repeat-safe: the record names the call that changed it last, and that call is answered the same.
+-- The first write is one that a full server refuses.
+-- flags: none
+-- KEYS: the shard's book, and a key that never exists
+-- head: now id call due priority print body states
+--   call: fresh for each request, the same when it is sent again
+--   due: ms from now (0: now), or '' | priority: or '' | print: SHA-1 of the body that `body` replaces, or ''
+--   states: in which it may be changed
+-- answer: changed | other (its body is not the one that `print` says) | member | begun | unknown | or else its state
+--include base guard codec delays due entry fields format holds lines putting_off ready record waking
+
+local now = read_now(take())
+local id, call, due, priority, print, body, states = take(), take(), take(), take(), take(), take(), take()
+local record = read(id)
+if not record or record.is_later then return 'unknown' end
+if record.edited == call then return 'changed' end
+local state, queue = record.state, record.queue
+if state == 'waiting' and (record.token or find_hold(id)) then state = 'active' end
+local is_allowed = false
+for _, each in ipairs(states) do is_allowed = is_allowed or each == state end
+if not is_allowed then return state end
+if record.root then return 'member' end
+if bit.band(record.flags, FLAG.JOURNAL) ~= 0 or record.waited or record.wakes or record.listens or record.pending then return 'begun' end
+if print ~= '' and redis.sha1hex(record.size and try('GET', key('body', id)) or record.body or '') ~= print then return 'other' end
+
+local moves = state == 'waiting' and (priority ~= '' or due ~= '' and due > 0) or state == 'delayed' and due ~= ''
+redis.call('HSET', key('more', id), 'edited', call) -- a full server refuses it
+if moves and state == 'delayed' then
+  try('ZREM', key('delayed', queue), id)
+  delays.forget(queue)
+elseif moves and lines.leave(id, record) then
+  record.entry = (tonumber(record.entry) or 0) + 1
+  change(id, 'entry', record.entry)
+end
+change(id, 'edited', call)
+if priority ~= '' then
+  record.priority = priority
+  change(id, 'priority', priority)
+end
+if body ~= '' then
+  local head = peek(id)
+  if head.size then redis.call('DEL', key('body', id)) end
+  keep_body(head, id, body)
+  redis.call('SET', job_root .. id, codec.encode(head))
+end
+
+if moves and due ~= '' and due > 0 then
+  local earliest = next_due()
+  change(id, 'state', 'delayed', 'due', whole(now + due))
+  delays.place({ [queue] = { now + due, id } }, now, set_apart)
+  if earliest < 0 or now + due < earliest then wake(queue, now) end
+elseif moves then
+  if state == 'delayed' then change(id, 'state', 'waiting', 'due', whole(now)) end
+  local ready = {}
+  record.id = id
+  line_up(ready, queue, record)
+  place_ready(ready, now, put_off)
+end
+return 'changed'

@@ -1,0 +1,105 @@
+"""Changes of jobs that wait, through the public API."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from eventbus import Event, EventProvider, PayloadError, Retry, UnknownJob, UsageError
+from workflows import StepContext, Workflow, WorkflowProvider
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+
+
+async def test_a_delayed_job_and_a_retry_run_at_once(make_provider: MakeProvider, until: Until) -> None:
+    provider, failed = make_provider(), list[int]()
+
+    @provider.on("work", retry=Retry(attempts=2, delay=600))
+    async def work(n: int) -> int:
+        if n == 1 and not failed:
+            failed.append(n)
+            raise ValueError("not yet")
+        return n * 10
+
+    async with provider.worker():
+        late, shaky = provider.emit("work", 0, delay="1 hour"), provider.emit("work", 1)
+        for each in (late, shaky):
+            await each.enqueued()
+        assert await provider.inspector.promote(late.job_id)
+        assert await late == 0
+
+        async def waits() -> bool:
+            return (await provider.inspector.job(shaky.job_id)).state == "delayed"
+
+        while not await waits():
+            pass
+        assert await provider.inspector.promote(shaky.job_id)
+        assert await shaky == 10
+        assert not await provider.inspector.promote(shaky.job_id)
+
+
+async def test_a_waiting_job_is_put_off_and_another_goes_first(make_provider: MakeProvider) -> None:
+    provider, ran = make_provider(concurrency=1), list[int]()
+
+    async with provider:
+        emissions = provider.emit_many("work", range(4))
+        for each in emissions:
+            await each.enqueued()
+        assert await provider.inspector.delay(emissions[0].job_id, "100ms")
+        assert await provider.inspector.prioritize(emissions[2].job_id, -1)
+        report = await provider.inspector.job(emissions[0].job_id)
+        assert report.state == "delayed"
+        assert report.due_ms > report.created_ms
+
+        @provider.on("work")
+        async def work(n: int) -> None:
+            ran.append(n)
+
+        async with provider.worker():
+            for each in emissions:
+                await each
+    assert ran == [2, 1, 3, 0]
+
+
+async def test_a_payload_is_replaced_and_what_came_with_it_stays(make_provider: MakeProvider) -> None:
+    provider, heard = make_provider(), list[Any]()
+    order = Event("order", payload=dict[str, int], result=int)
+
+    async with provider:
+        emission = provider.emit(order, {"n": 1}, meta={"tenant": "a"}, delay="1 hour")
+        await emission.enqueued()
+        with pytest.raises(PayloadError):
+            await provider.inspector.replace_payload(order, emission.job_id, {"n": "x"})
+        with pytest.raises(UsageError, match="not one of event 'other'"):
+            await provider.inspector.replace_payload("other", emission.job_id, {"n": 7})
+        assert await provider.inspector.replace_payload(order, emission.job_id, {"n": 7})
+        assert await provider.inspector.promote(emission.job_id)
+
+        @provider.on(order)
+        async def run(payload: dict[str, int]) -> int:
+            heard.append(payload)
+            return payload["n"]
+
+        async with provider.worker():
+            assert await emission == 7
+        assert not await provider.inspector.replace_payload(order, emission.job_id, {"n": 8})
+    assert heard == [{"n": 7}]
+
+
+async def test_unknown_jobs_and_those_of_flows_are_refused(make_provider: MakeProvider) -> None:
+    workflow = Workflow[Any, Any]("spread", spread=True)
+
+    @workflow.step
+    async def one(ctx: StepContext[Any]) -> None: ...
+
+    async with make_provider() as provider:
+        flows = WorkflowProvider(provider)
+        flows.register(workflow)
+        with pytest.raises(UnknownJob):
+            await provider.inspector.promote("nobody")
+        handle = await flows.execute(workflow, None, delay="1 hour")
+        with pytest.raises(UsageError, match="belongs to a flow"):
+            await provider.inspector.promote(f"{handle.id}/1/one/0")
