@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
     from eventbus.model.event import Event
+    from eventbus.model.limit import Limit
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
     from eventbus.schedule_client import Schedule, ScheduleClient
@@ -69,6 +70,7 @@ __all__ = [
     "JobError",
     "JobFacts",
     "Keep",
+    "Limit",
     "PayloadError",
     "ProcessContext",
     "ProcessDied",
@@ -98,6 +100,7 @@ _PLACES = (
     "errors",
     "settings.keep",
     "model.retry",
+    "model.limit",
     "settings.keywords",
     "model.event",
     "handlers.middleware",

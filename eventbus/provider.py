@@ -22,6 +22,7 @@ from eventbus.job_client import JobClient
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
+from eventbus.model.limit import Limit
 from eventbus.model.names import check_correlation_id, check_job_id
 from eventbus.runtime.loop_ownership import LoopOwnership
 from eventbus.schedule_client import ScheduleClient
@@ -210,6 +211,22 @@ class EventProvider(HandlerRegistry):
         Raises as `pause`.
         """
         await Controls(self._life, self.settings).resume(event, group, call_timeout=call_timeout)
+
+    async def set_limit(
+        self,
+        event: Event[Any, Any] | str,
+        limit: Limit | None,
+        *,
+        group: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Set the limit of an event for one group, by default `default`; with None take back what was set so.
+
+        It holds at once in the whole fleet, and over what programs declare with `Event(limit=...)`, until it is taken
+        back. Jobs that run meanwhile count. `event` may also be a queue. Raises as `pause`.
+        """
+        controls = Controls(self._life, self.settings)
+        await controls.set_limit(event, limit, group, call_timeout=call_timeout)
 
     def context(self, *, correlation_id: str | None = None, **meta: Any) -> AbstractContextManager[None]:
         """Add `meta` to every emission and flow inside the block; handlers see it and pass it on.

@@ -37,6 +37,7 @@ def test_the_front_door_offers_just_this() -> None:
         "JobError",
         "JobFacts",
         "Keep",
+        "Limit",
         "PayloadError",
         "ProcessContext",
         "ProcessDied",
@@ -187,7 +188,7 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many flush inspector jobs lifespan on pause pool pools queues remove_group result resume schedules settings start stop "
+        "add_group cancel context emit emit_many flush inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings start stop "
         "subscribe sync use worker"
     ),
     # `add`, `note_progress` and `start` are called by the provider; the API reference leaves them out.
@@ -200,8 +201,8 @@ _OFFERED = {
     eventbus.EventContext: f"{_CONTEXT} emit emit_many progress shared",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress shared",
     eventbus.ProcessContext: f"{_CONTEXT} progress",
-    eventbus.Event: "default errors key name payload reply result retry retry_on ttl",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
+    eventbus.Event: "default errors key limit name payload reply result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume",
     workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
     workflows.AttemptContext: (

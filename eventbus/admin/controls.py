@@ -16,6 +16,7 @@ from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
+from eventbus.model.limit import Limit
 from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Orders
@@ -30,14 +31,19 @@ _QUEUE_LENGTH = 255
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.
 
-    `waiting` is how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave.
+    `waiting` is how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave. `limit` is the one
+    that holds: one that was set at run time (`is_set`), else the one that a program declares. `running` counts the jobs
+    that it bounds.
     """
 
     queue: str
     waiting: int = 0
+    running: int = 0
     paused_ms: int = 0
     paused_by: str = ""
     reason: str = ""
+    limit: Limit | None = None
+    is_set: bool = False
 
     @property
     def is_paused(self) -> bool:
@@ -74,6 +80,21 @@ class Controls:
         queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
         await self._life.running("resume a queue").store.controls.resume(queue, deadline=deadline)
 
+    async def set_limit(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        limit: Limit | None,
+        group: str | None,
+        *,
+        call_timeout: Duration | None,
+    ) -> None:
+        """Set the limit of a queue, or take it back; see `EventProvider.set_limit`."""
+        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        if limit is not None and not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"expected a Limit, or None to take it back, got: {shown(limit)}")
+        wire = "" if limit is None else limit.to_wire()
+        await self._life.running("set a limit").store.controls.set_limit(queue, wire, deadline=deadline)
+
     async def list(
         self, event_or_queue: Event[Any, Any] | str | None, *, call_timeout: Duration | None
     ) -> list[QueueControls]:
@@ -89,12 +110,16 @@ class Controls:
 
 def _report(orders: Orders) -> QueueControls:
     fields = orders.fields
+    wire = fields.get("ordered") or fields.get("declared")
     return QueueControls(
         queue=orders.queue,
         waiting=orders.waiting,
+        running=orders.running,
         paused_ms=int(fields.get("paused", 0)),
         paused_by=fields.get("by", ""),
         reason=fields.get("reason", ""),
+        limit=Limit.from_wire(wire) if wire else None,
+        is_set="ordered" in fields,
     )
 
 

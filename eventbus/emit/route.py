@@ -98,4 +98,5 @@ class Routes:
 
 def _is_bare(event: Event[Any, Any]) -> bool:
     """Return whether an event looks made from a name alone, so that a definition may still replace it."""
-    return event.payload is Any and event.result is Any and event.key is None and not event.errors
+    has_defaults = event.key is None and event.limit is None and not event.errors
+    return event.payload is Any and event.result is Any and has_defaults

@@ -6,13 +6,13 @@ The event bus implements it for handlers; an extension implements it for its own
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from eventbus.engine.job import Job, Settle
 
-__all__ = ["Consumer", "Retention"]
+__all__ = ["Consumer", "LimitedConsumer", "Retention"]
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -99,4 +99,14 @@ class Consumer(Protocol):
 
         Called once for each such decision, but not for a job that was given back or whose lease was lost.
         """
+        ...
+
+
+@runtime_checkable
+class LimitedConsumer(Protocol):
+    """A consumer that declares a limit of its queue over the whole fleet; others have no such attribute."""
+
+    @property
+    def limit(self) -> str:
+        """The limit as JSON (`model.limit`), or `''`."""
         ...

@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 
-from eventbus.engine.consumer import Consumer
+from eventbus.engine.consumer import Consumer, LimitedConsumer
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import AnnounceQueue
@@ -62,6 +62,7 @@ class Presence:
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
+        self._since = round(clock.now() * 1000)
 
     async def run_once(self, *, unpark: bool) -> str:
         """Announce the worker and return its pool; leave the former pool if queues were added.
@@ -72,9 +73,9 @@ class Presence:
         pool = pool_of(consumers)
         former = next((name for name in self._pools if name != pool), "")
         self._pools[pool] = list(consumers)  # before the call, because its answer may be lost
-        rows = [AnnounceQueue(served.queue, served.base, served.group) for served in consumers.values()]
+        rows = [_row(served) for served in consumers.values()]
         taken = await self._store.announce(
-            pool=pool, worker=self._worker, former=former, queues=rows, unpark=unpark
+            pool=pool, worker=self._worker, former=former, queues=rows, unpark=unpark, since=self._since
         )
         self._pools.pop(former, None)
         if taken:
@@ -122,3 +123,8 @@ class Presence:
             except StoreError as error:
                 _log.info("left without a word to the server, which forgets it in 20 s", error=str(error))
                 return
+
+
+def _row(served: Consumer) -> AnnounceQueue:
+    limit = served.limit if isinstance(served, LimitedConsumer) else ""
+    return AnnounceQueue(served.queue, served.base, served.group, limit)

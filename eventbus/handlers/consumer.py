@@ -99,6 +99,7 @@ class HandlerConsumer:
         self._pool = pools.get(handler.pool) if handler.pool not in (None, *BUILT_IN) else None
         self._held = 0
         self.retention: Retention = retention_of(settings)
+        self.limit: str = "" if route.event.limit is None else route.event.limit.to_wire()
         self._name = route.name
         self._function = handler.function
         self._context = handler.context

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overlo
 
 from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
+from eventbus.model.limit import Limit
 from eventbus.model.names import check_event_name, shown
 from eventbus.model.retry import Retry
 
@@ -43,6 +44,7 @@ class Event(Generic[P, R]):
     errors: tuple[type[Exception], ...]
     retry_on: tuple[type[Exception], ...]
     retry: Retry | None
+    limit: Limit | None
     reply: bool
     default: bool
 
@@ -60,6 +62,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -75,6 +78,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -90,6 +94,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -105,6 +110,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -120,6 +126,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -135,6 +142,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -150,6 +158,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = ...,
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
+        limit: Limit | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -165,6 +174,7 @@ class Event(Generic[P, R]):
         errors: Sequence[type[Exception]] = (),
         retry_on: Sequence[type[Exception]] = (),
         retry: Retry | None = None,
+        limit: Limit | None = None,
         reply: bool = True,
         default: bool = True,
     ) -> None:
@@ -179,6 +189,8 @@ class Event(Generic[P, R]):
           and is raised as itself where the emission is awaited.
         - `retry_on`: the classes among `errors` that are retried by the rule, as undeclared errors are.
         - `retry`: the rule for failed jobs, over that of the provider.
+        - `limit`: how many of its jobs may run at once in the whole fleet, and how many may start within a time.
+          Workers declare it; those of the newest release win.
         - `reply=False` makes emissions fire-and-forget.
         - `default=False` makes no job for the default group, only for the other groups that exist.
 
@@ -196,6 +208,7 @@ class Event(Generic[P, R]):
             errors=declared,
             retry_on=_check_declared(_check_errors(retry_on, "retry_on", name), declared, name),
             retry=_check_retry(retry, name),
+            limit=_check_limit(limit, name),
             reply=reply and default,
             default=default,
         )
@@ -226,6 +239,14 @@ def _check_retry(retry: Any, name: str) -> Retry | None:
             f"expected retry of event {name!r} to be a Retry, such as Retry(attempts=3), got: {shown(retry)}"
         )
     return retry
+
+
+def _check_limit(limit: Any, name: str) -> Limit | None:
+    if limit is not None and not isinstance(limit, Limit):
+        raise DefinitionError(
+            f"expected limit of event {name!r} to be a Limit, such as Limit(at_once=20), got: {shown(limit)}"
+        )
+    return limit
 
 
 def _check_errors(errors: Any, option: str, name: str) -> tuple[type[Exception], ...]:

@@ -33,10 +33,11 @@ class Edit(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What is ordered for one queue, as it is kept (`orders.lua`), and how many jobs wait there."""
+    """What is ordered for one queue, as it is kept (`orders.lua`), how many jobs wait there, and how many of its limit run."""
 
     queue: str
     waiting: int
+    running: int
     fields: dict[str, str]
 
 
@@ -67,6 +68,12 @@ class ControlStore:
         arguments: list[Any] = [now, job, call, due, priority, print_, body, states]
         return await self._caller.script("edit", arguments, deadline=deadline)
 
+    async def set_limit(
+        self, queue: str, limit: str, *, deadline: float | None = None, now: int | str = ""
+    ) -> str:
+        """Set the limit of a queue (JSON), over what programs declare, or with `''` take it back. Return what holds now."""
+        return await self._caller.script("limit", [now, queue, limit], deadline=deadline)
+
     async def limited(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues for which anything is ordered."""
         return await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
@@ -77,7 +84,7 @@ class ControlStore:
         for first in range(0, len(queues), _BATCH):
             batch = queues[first : first + _BATCH]
             rows: list[Any] = await self._caller.script("limits", [len(batch), *batch], deadline=deadline)
-            for queue, (waiting, flat) in zip(batch, rows, strict=True):
+            for queue, (waiting, running, flat) in zip(batch, rows, strict=True):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                found.append(Orders(queue, waiting, fields))
+                found.append(Orders(queue, waiting, running, fields))
         return found

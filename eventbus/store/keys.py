@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "queues": (
         "hash",
         "the book; `*`: edition, flags, offset of the shard's time, shards; queue -> flags (`book.lua`)",
-        "open_shard, add, turn, rescue, announce, sweep, ungroup, pause",
+        "open_shard, add, turn, rescue, announce, sweep, ungroup, pause, limit",
         "never",
     ),
     "none": ("none", "nothing; each call names it, so that a cluster sees two keys", "nobody", "never"),
@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "due": (
         "zset",
-        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
+        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `turn:queue` -> when its rate lets jobs start again; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
         "add, graph, checkpoint, turn, signal, rescue, cancel, sweep, fire, schedule",
         "never",
     ),
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "rooted": ("set", "queues that have roots of trees", "add, graph, checkpoint", "never"),
     "grouped": ("set", "queues that have groups", "announce, group", "never"),
-    "limited": ("set", "queues for which something is ordered", "pause, ungroup", "never"),
+    "limited": ("set", "queues for which something is ordered", "pause, limit, announce, ungroup", "never"),
     "order": ("string", "the counter of orders in `ready+`, and of chores", "add, turn, rescue", "never"),
     "dead": (
         "hash",
@@ -140,8 +140,14 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "limits": (
         "hash",
-        "what people order for the queue (`orders.lua`): paused since, ms; by whom, why",
-        "pause, ungroup",
+        "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; ordered and declared limit",
+        "pause, limit, announce, ungroup",
+        "when it is removed",
+    ),
+    "slots": (
+        "hash",
+        "`=`: the limit of the queue; ``: how many of its jobs run, and its starts by time (`slots.lua`)",
+        "turn, renew, rescue, checkpoint, leave, limit, announce",
         "when it is removed",
     ),
     "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),

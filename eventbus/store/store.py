@@ -327,13 +327,15 @@ class Store:
         queues: Sequence[AnnounceQueue],
         unpark: bool,
         former: str = "",
+        since: int = 0,
         now: int | str = "",
     ) -> int:
         """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued.
 
-        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`.
+        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`. `since` is when
+        the process started, ms: limits that an older one declares do not overwrite those of a newer one.
         """
-        arguments: list[Any] = [now, pool, worker, former, int(unpark), len(queues)]
+        arguments: list[Any] = [now, pool, worker, former, int(unpark), since, len(queues)]
         arguments.extend(chain.from_iterable(queues))
         return await self._caller.script("announce", arguments)
 

@@ -27,6 +27,7 @@ _STAYS = (
     "when empty",
     "when it is open",
     "by retention",
+    "when it is removed",
 )
 _FINAL = ("completed", "failed", "cancelled")
 _LINES = ("ready", "ready+", "suspects")
@@ -48,6 +49,18 @@ for i, name in ipairs(ARGV) do
 end
 return rows
 """
+
+
+#: The queues that the holds of a worker name, and the number that each limit counts.
+_HOLDS = """
+local queues = {}
+for _, hold in ipairs(redis.call('HVALS', KEYS[1])) do
+  local cut = string.find(hold, '\\0', 10, true)
+  if cut then queues[#queues + 1] = string.sub(hold, cut + 1) end
+end
+return queues
+"""
+_NUMBER = "return struct.unpack('>I4', redis.call('HGET', KEYS[1], ''))"
 
 
 class JobRecord(NamedTuple):
@@ -96,6 +109,7 @@ class Audit:
                 for name in self.names.get(kind, ()):
                     self._read_line(kind, name, client.lrange(self._key(kind, name), 0, -1))
             self._read_holds(client)
+            self._check_slots(client)
             self._texts(client)
         self._check_places()
         self._check_owners()
@@ -178,6 +192,16 @@ class Audit:
                 held.add(job)
                 if job in self.jobs and self.jobs[job].state == "waiting":
                     self.jobs[job] = self.jobs[job]._replace(state="active")
+
+    def _check_slots(self, client: Any) -> None:
+        """The number of a limit is that of the holds that name its queue."""
+        named: Counter[str] = Counter()
+        for worker in self.names.get("held", ()):
+            named.update(client.eval(_HOLDS, 1, self._key("held", worker)))
+        for queue in self.names.get("slots", ()):
+            count = client.eval(_NUMBER, 1, self._key("slots", queue))
+            if count != named[queue]:
+                self.problems.append(f"slots:{queue} counts {count}, and {named[queue]} holds name it")
 
     def _texts(self, client: Any) -> None:
         """Read the large outcomes, which have a key of their own."""

@@ -11,12 +11,12 @@ Invoke = Callable[..., Result]
 
 
 def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
-    assert invoke("queues", "list").stdout == "no queue is paused\n"
+    assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
     assert invoke("queues", "pause", "order.placed", "--reason", "audit").stdout == "order.placed is paused\n"
     told = invoke("queues", "pause", "order.placed", "--group", "billing").stdout
     assert told == "order.placed@billing is paused\n"
     head, first, second = (line.split() for line in invoke("queues", "list").stdout.splitlines())
-    assert head == ["queue", "waiting", "paused", "by", "reason"]
+    assert head == ["queue", "waiting", "running", "limit", "paused", "by", "reason"]
     assert (first[:2], first[-1], second[0]) == (
         ["event.order.placed", "0"], "audit", "event.order.placed@billing",
     )  # fmt: skip
@@ -25,7 +25,7 @@ def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
     assert all("@" in each["paused_by"] and each["paused_ms"] > 0 for each in lines)
     assert invoke("queues", "resume", "event.order.placed").stdout == "event.order.placed goes on\n"
     assert invoke("queues", "resume", "order.placed@billing").exit_code == 0
-    assert invoke("queues", "list").stdout == "no queue is paused\n"
+    assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
 
 
 def test_a_name_of_nothing_is_refused(invoke: Invoke) -> None:
@@ -38,3 +38,26 @@ def test_a_check_names_what_is_paused(invoke: Invoke) -> None:
     assert "paused" not in invoke("check").stdout
     invoke("queues", "pause", "order.placed", "--reason", "audit")
     assert "paused: event.order.placed (by " in invoke("check").stdout
+
+
+def test_a_queue_is_limited_and_let_go(invoke: Invoke) -> None:
+    told = invoke(
+        "queues", "limit", "order.placed", "--at-once", "20", "--rate", "100/1s", "--rate", "5000/1m"
+    )
+    assert told.stdout == "order.placed is limited: 20 at once, 100/1s, 5000/60s\n"
+    assert (
+        "event.order.placed        0        0  20 at once, 100/1s, 5000/60s"
+        in invoke("queues", "list").stdout
+    )
+    (line,) = invoke("queues", "list", "--json").stdout.splitlines()
+    assert json.loads(line)["limit"] == {"at_once": 20, "rate": ["100/1000ms", "5000/60000ms"]}
+    told = invoke("queues", "limit", "order.placed", "--remove")
+    assert told.stdout == "order.placed has no limit of its own now\n"
+    assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
+
+
+def test_a_limit_that_says_nothing_is_refused(invoke: Invoke) -> None:
+    for words in ([], ["--remove", "--at-once", "3"], ["--at-once", "0"], ["--rate", "x"]):
+        result = invoke("queues", "limit", "order.placed", *words)
+        assert result.exit_code == 2, words
+        assert "expected" in result.stderr

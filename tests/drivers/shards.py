@@ -221,14 +221,17 @@ class Shard:
         worker: str = "w",
         former: str = "",
         unpark: bool = False,
+        limit: str = "",
+        since: int = 0,
     ) -> int:
         name = f"{queue}@{group}" if group else queue
         return await self.store.announce(
             pool=pool,
             worker=worker,
             former=former,
-            queues=[AnnounceQueue(name, queue, group)],
+            queues=[AnnounceQueue(name, queue, group, limit)],
             unpark=unpark,
+            since=since,
             now=self.now,
         )
 

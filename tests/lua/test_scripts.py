@@ -87,7 +87,7 @@ class _Recorder:
             "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],
             "schedule": ["new", "gen"],
             "schedules": [1, 2, list(script_rows.ScheduleRow._fields)],
-            "limits": [[3, ["name", "value"]]] * 2,
+            "limits": [[3, 2, ["name", "value"]]] * 2,
             "tree": [["name", "value"], ["name", "value"], 1, [*"abc", *[1] * 5, "text", "needs"]],
         }.get(name, [])
 
@@ -173,7 +173,7 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     assert recorder.arguments == _expected("cancel", jobs=2) + load_script("cancel").fields["jobs"] * 2
     await store.note(_sample(script_rows.NoteRow, 2))
     assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
-    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True}
+    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True, "since": "since"}
     await store.announce(**_any(given), queues=_sample(script_rows.AnnounceQueue, 2), now="now")
     assert recorder.arguments == [
         *_expected("announce", queues=2, unpark=1),
@@ -241,9 +241,11 @@ async def test_the_scripts_of_controls_get_what_their_headers_say(
     assert recorder.arguments == ["now", "resume", "queue", "", ""]
     await store.controls.edit(Edit("id", "call", "states", "due", "priority", "print", "body"), now="now")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert recorder.arguments == _expected("edit")
+    await store.controls.set_limit("queue", "limit", now="now")
+    assert recorder.arguments == _expected("limit")
     found = await store.controls.look(["queue"] * 2)
     assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]
-    assert found == [Orders("queue", 3, {"name": "value"})] * 2
+    assert found == [Orders("queue", 3, 2, {"name": "value"})] * 2
 
 
 async def test_the_scripts_of_trees_get_what_their_headers_say(

@@ -1,15 +1,21 @@
-"""What is ordered for queues, in the job model: which are paused. And the calls that order it."""
+"""What is ordered for queues, in the job model: which are paused, and how many of their jobs may run at once.
+
+What runs when a limit begins counts, too; and whoever takes a job out of a hold gives its slot back.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from models.job_model_values import Turn
+from models.job_model_values import Job, Turn
 
 __all__ = ["ControlRules", "Controls"]
+
+_QUEUES = st.sampled_from(["a", "a", "b", "b@g"])
 
 
 class Controls:
@@ -17,15 +23,28 @@ class Controls:
 
     def __init__(self) -> None:
         self.paused: set[str] = set()
+        self.at_once: dict[str, int] = {}
 
-    def is_open(self, queue: str) -> bool:
+    def is_open(self, queue: str, jobs: Iterable[Job]) -> bool:
         """Return whether jobs of the queue may be claimed now."""
-        return queue not in self.paused
+        return self._free(queue, jobs) > 0
 
-    def bound(self, turn: Turn) -> Turn:
+    def bound(self, turn: Turn, jobs: Iterable[Job]) -> Turn:
         """Return the turn as it must be answered: a queue that is closed is as one that is not asked."""
-        quotas = [(name, quota if self.is_open(name) else 0) for name, quota in turn.queues]
+        quotas = [(name, min(quota, self._free(name, jobs))) for name, quota in turn.queues]
         return replace(turn, queues=quotas)
+
+    def is_filled(self, queue: str, count: int, jobs: Iterable[Job]) -> bool:
+        """Return whether the queue is full once `count` more of its jobs run: then nobody is told that it has more."""
+        return queue in self.at_once and self._free(queue, jobs) <= count
+
+    def _free(self, queue: str, jobs: Iterable[Job]) -> int:
+        if queue in self.paused:
+            return 0
+        if queue not in self.at_once:
+            return 10**9
+        running = sum(job.queue == queue and job.state == "active" for job in jobs)
+        return max(0, self.at_once[queue] - running)
 
 
 class ControlRules:
@@ -35,22 +54,38 @@ class ControlRules:
     store: Any
     model: Any
     check: Any
+    filled: ClassVar[int] = 0
+    """How often a limit held something back, in all examples."""
 
-    @rule(queue=st.sampled_from(["a", "b", "b@g"]))
+    @rule(queue=_QUEUES)
     def pause(self, queue: str) -> None:
         now = self.model.now
         self.bench.run(self.store.controls.pause, queue, by="ann", reason="no", now=now)
         self.model.controls.paused.add(queue)
         self.check()
 
-    @rule(queue=st.sampled_from(["a", "b", "b@g"]))
+    @rule(queue=_QUEUES)
     def resume(self, queue: str) -> None:
         self.bench.run(self.store.controls.resume, queue, now=self.model.now)
         self.model.controls.paused.discard(queue)
         self.check()
-        assert set(self.bench.run(self.store.controls.limited)) == self.model.controls.paused
+        controls = self.model.controls
+        assert set(self.bench.run(self.store.controls.limited)) == controls.paused | controls.at_once.keys()
 
-    def resume_all(self) -> None:
+    @rule(queue=_QUEUES, at_once=st.sampled_from([0, 1, 1, 2, 3]))
+    def set_limit(self, queue: str, at_once: int) -> None:
+        limit = f'{{"at_once":{at_once}}}' if at_once else ""
+        for _ in range(2):  # it may be sent again
+            assert self.bench.run(self.store.controls.set_limit, queue, limit, now=self.model.now) == limit
+        if at_once:
+            self.model.controls.at_once[queue] = at_once
+        else:
+            self.model.controls.at_once.pop(queue, None)
+        self.check()
+
+    def take_orders_back(self) -> None:
         """Take all orders back."""
+        for queue in sorted(self.model.controls.at_once):
+            self.set_limit(queue, 0)
         for queue in sorted(self.model.controls.paused):
             self.resume(queue)

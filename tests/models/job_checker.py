@@ -65,6 +65,9 @@ class JobChecker:
             if is_asked:
                 left[name] = [job for job in rest if job.is_suspect]
             is_said = index in answer.more
+            if self.model.controls.is_filled(name, len(mine), jobs.values()):
+                assert not is_said, f"{name} is full"
+                continue
             has_more = is_asked and any(not job.is_suspect for job in rest)
             assert is_said or not has_more or self._is_alone(chosen), f"{name} has more"
             # Of suspects as many are read as may be taken: whether there are more is not known then.
@@ -273,7 +276,7 @@ class Wakes:
         for pool, served in self.pools.items():
             armed = self.known.get(pool, set()).union(now.zset("wake", pool))
             for queue, announced in served.items():
-                is_open = model.controls.is_open(queue)
+                is_open = model.controls.is_open(queue, model.jobs.values())
                 if announced >= model.now - _LIVE and is_open and model.waiting(queue):
                     assert queue in armed, f"jobs wait in {queue}, and nobody of {pool} knows"
 

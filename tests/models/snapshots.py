@@ -33,8 +33,10 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
     local all = redis.call('HGETALL', name)
     for i = 1, #all, 2 do
       local is_job = string.sub(all[i], 1, 1) ~= '#'
-      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.sub(all[i + 1], 10) or ''
+      value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.gsub(string.sub(all[i + 1], 10), '%z', ' ') or ''
     end
+  elseif string.find(name, '}:slots:', 1, true) then
+    value = { 'running', tostring(struct.unpack('>I4', redis.call('HGET', name, ''))) }
   elseif kind == 'hash' then value = redis.call('HGETALL', name)
   elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
   elseif kind == 'set' then value = redis.call('SMEMBERS', name)
@@ -103,10 +105,13 @@ class Snapshot:
             self.jobs[job] = decode(bytes.fromhex(text), self.values["more"].get(job))
         self.held: dict[str, str] = {}
         """job -> the worker that holds it."""
+        self.slots: dict[str, set[str]] = {}
+        """queue -> the jobs whose holds take a slot of its limit."""
         for worker, holds in self.values["held"].items():
             for job, hold in holds.items():
                 if not job.startswith("#"):
                     self._note_hold(worker, job, hold)
+        self._check_slots()
         self._tombstones: Counter[str] = Counter()
         for kind in ("ready", "suspects"):
             for queue, entries in self.values[kind].items():
@@ -115,12 +120,21 @@ class Snapshot:
     def _note_hold(self, worker: str, job: str, hold: str) -> None:
         """A held job is active: its record does not say so, unless it names the token of its holder."""
         assert job not in self.held, f"{job} is held by {self.held[job]} and by {worker}"
+        hold, _, queue = hold.partition(" ")
+        if queue:
+            self.slots.setdefault(queue, set()).add(job)
         self.held[job] = worker
         record = self.jobs[job]
         assert record["state"] == "waiting", f"{job} is held by {worker} in the state {record['state']}"
         is_named = "is_root" not in record and ("root" in record or "tree" in record)
         assert record.get("token") == (hold[1:] if is_named else None), f"{job} names another holder"
         record["state"], record["token"] = "active", hold[1:]
+
+    def _check_slots(self) -> None:
+        """The number of each limit is that of the holds that name its queue."""
+        counted = {queue: int(fields["running"]) for queue, fields in self.values["slots"].items()}
+        real = {queue: len(self.slots.get(queue, ())) for queue in counted}
+        assert counted == real, "the number of a limit has moved away from what it counts"
 
     def _confirm(self, queue: str, entries: list[str]) -> dict[str, int]:
         """Return the jobs whose records confirm these entries, with their places; count the tombstones."""

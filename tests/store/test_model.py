@@ -249,7 +249,7 @@ class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, RuleBas
             refused = append(self.model, turn.worker.rstrip("+"), turn.appends)
             assert list(answer.refusals) == refused
             assert answer.lost == self.model.settle(turn)
-            self.checker.check_claims(self.model.controls.bound(turn), answer)
+            self.checker.check_claims(self.model.controls.bound(turn, self.model.jobs.values()), answer)
             self.wakes.turn(turn, answer, self.model)
             self.model.claim(turn, answer)
             self.leases += [(claim.id, answer.token) for claim in answer.claims]
@@ -379,7 +379,7 @@ class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, RuleBas
     def finish_all(self) -> None:
         """Whatever happened, every open job can be run to its end."""
         self.steps = 0
-        self.resume_all()
+        self.take_orders_back()
         self.pass_time(70_000)
         self._wait_heard(5 * LEASE // 4)
         self._rescue(1000, 3)

@@ -1,4 +1,4 @@
-"""`eventbus queues`: pauses and resumes queues, and lists those for which anything is ordered.
+"""`eventbus queues`: pauses, resumes and limits queues, and lists those for which anything is ordered.
 
 The commands need no program, because what is ordered for a queue is kept in the server.
 """
@@ -15,12 +15,13 @@ import typer
 from rich.table import Table
 
 from eventbus.admin.controls import QueueControls
-from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
+from eventbus.model.limit import Limit, read_rates
 from eventbus.provider import EventProvider
 
 __all__ = ["app"]
 
-app: typer.Typer = typer.Typer(help="Pause queues, resume and list them.")
+app: typer.Typer = typer.Typer(help="Pause queues, resume, limit and list them.")
 
 _Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue such as workflow.checkout.")
@@ -36,7 +37,7 @@ def list_all(
     ] = False,
     url: UrlOption = None,
 ) -> None:
-    """List the queues for which anything is ordered: paused by whom, since when and why."""
+    """List the queues for which anything is ordered: their limits; paused by whom, since when and why."""
     found = ask_server(url, _list)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
@@ -64,6 +65,35 @@ def resume(name: _Name, *, group: _Group = None, url: UrlOption = None) -> None:
     print(f"{_label(name, group)} goes on")
 
 
+@app.command("limit")
+def limit(
+    name: _Name,
+    *,
+    group: _Group = None,
+    at_once: Annotated[int | None, typer.Option("--at-once", help="So many jobs run at a time.")] = None,
+    rate: Annotated[list[str] | None, typer.Option("--rate", help="Such as 100/1s; may be repeated.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take back what was set here.")] = False,
+    url: UrlOption = None,
+) -> None:
+    """Limit its jobs in the whole fleet, over what programs declare, until it is removed."""
+    if remove == bool(at_once is not None or rate):
+        raise CommandError("expected --at-once, --rate or both; or --remove alone")
+    order = None if remove else Limit(at_once=at_once, rate=rate or ())
+    ask_server(url, lambda provider: provider.set_limit(name, order, group=group))
+    print(
+        f"{_label(name, group)} "
+        + ("has no limit of its own now" if remove else f"is limited: {_show(order)}")
+    )
+
+
+def _show(order: Limit | None) -> str:
+    if order is None:
+        return "-"
+    at_once = [] if order.at_once is None else [f"{order.at_once} at once"]
+    rates = [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(order.rate, "rate")]
+    return ", ".join([*at_once, *rates])
+
+
 def _label(name: str, group: str | None) -> str:
     return name if group is None else f"{name}@{group}"
 
@@ -83,12 +113,15 @@ async def _list(provider: EventProvider) -> list[QueueControls]:
 
 def _print(found: list[QueueControls]) -> None:
     if not found:
-        print("no queue is paused")
+        print("no queue is paused or limited")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("queue", "waiting", "paused", "by", "reason"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "waiting" else "left")
+    for name in ("queue", "waiting", "running", "limit", "paused", "by", "reason"):
+        is_count = name in ("waiting", "running")
+        table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
-        table.add_row(each.queue, str(each.waiting), since, each.paused_by, each.reason)
+        running = str(each.running) if each.limit else "-"
+        row = (each.queue, str(each.waiting), running, _show(each.limit), since, each.paused_by, each.reason)
+        table.add_row(*row)
     open_console().print(table)

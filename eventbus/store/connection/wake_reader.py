@@ -83,9 +83,7 @@ class WakeReader:
                 on_answer(True)
                 return
             # It was given back, or a renewal or the worker's leave has confirmed it before. The hold tells which.
-            held = _Answer(
-                lambda hold: on_answer(hold is not None and hold.endswith(f"{worker}:h")), _leave_it
-            )
+            held = _Answer(lambda hold: on_answer(_has_token(hold, f"{worker}:h")), _leave_it)
             self._beside.send(("HGET", self._held, job), held)
 
         if not self._channel.send(("ZREM", self._due, entry), _Answer(take, repeat)):
@@ -127,6 +125,11 @@ class _Answer:
     def set_exception(self, _error: StoreError, /) -> None:
         """Note that the connection was lost, or that the command was refused."""
         self._on_loss()
+
+
+def _has_token(hold: str | None, token: str) -> bool:
+    """Return whether a hold (`hold.lua`) has this token; behind it there may be a NUL and a queue."""
+    return hold is not None and (hold.endswith(token) or f"{token}\0" in hold)
 
 
 def _leave_it() -> None:

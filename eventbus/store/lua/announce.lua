@@ -3,18 +3,21 @@
 -- The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: now pool worker former unpark queues
+-- head: now pool worker former unpark since queues
 --   former: the pool that it was in before it served more queues, or ''
--- queues: queue base group
+--   since: when the process started, ms: a newer one decides what is declared
+-- queues: queue base group limit
+--   limit: the one that the program declares, JSON (`orders.lua`), or ''
 -- answer: how many jobs were taken back
 --include base guard format ready record groups idle presence putting_off
+--defer load_orders: orders
 
 local SILENCE = 120000
 local now = read_now(take())
-local pool, worker, former, unpark, count = take(), take(), take(), take() == 1, take()
+local pool, worker, former, unpark, since, count = take(), take(), take(), take() == 1, take(), take()
 local queues, names, back, ids, taken = {}, {}, {}, {}, 0
 for i = 1, count do
-  local queue = { name = take(), base = take(), group = take() }
+  local queue = { name = take(), base = take(), group = take(), limit = take() }
   queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
   for _, id in ipairs(queue.parked) do
     local record = read(id)
@@ -43,6 +46,13 @@ for _, queue in ipairs(queues) do
     redis.call('PEXPIRE', pools, SILENCE)
   end
   if queue.group ~= '' then groups.add(queue.base, queue.group) end
+end
+local flags = book.read(names)
+for i, queue in ipairs(queues) do
+  if queue.limit ~= '' or bit.band(flags[i], book.LIMITED) ~= 0 then
+    load_orders()
+    orders.note_declared(queue.name, queue.limit, since, now)
+  end
 end
 for i = 1, #ids, 2 do
   set_waiting(ids[i + 1])

@@ -57,6 +57,11 @@ if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then
   change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
+  if Hold.queue_of(hold) then
+    --include slots
+    slots.release(hold, now)
+    slots.flush(now)
+  end
   if mixed then mixed_waits.begin(id, record.queue, wait, now) end
   if not recall_failure(id, now) and not mixed and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end

@@ -22,9 +22,10 @@ for _, each in ipairs(list_held(worker)) do
   end
 end
 if handed[1] then
-  --include giving_back epilogue
+  --include giving_back epilogue slots
   local ready = {}
   take_back(worker, handed, ready, now)
   end_call(ready, now)
+  slots.flush(now)
 end
 return #presence.list(pool, now)

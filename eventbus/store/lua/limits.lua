@@ -3,13 +3,16 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: queues
 -- queues: queue
--- answer: for each queue how many jobs wait there, and the fields of its hash of orders (`orders.lua`), flat
+-- answer: for each queue how many jobs wait there, how many of its limit run, and the fields of its hash of orders
+--   (`orders.lua`), flat
 --include base entry lines
 
 local count = take()
 local rows = {}
 for _ = 1, count do
   local queue = take()
-  rows[#rows + 1] = { lines.count(queue), try('HGETALL', key('limits', queue)) or {} }
+  local counted = try('HGET', key('slots', queue), '')
+  local running = counted and #counted >= 4 and struct.unpack('>I4', counted) or 0
+  rows[#rows + 1] = { lines.count(queue), running, try('HGETALL', key('limits', queue)) or {} }
 end
 return rows

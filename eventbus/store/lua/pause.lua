@@ -20,6 +20,6 @@ if word == 'pause' then
 else
   redis.call('HDEL', name, 'paused', 'by', 'reason')
 end
-orders.note(queue)
+orders.note(queue, now)
 if word == 'resume' and since then wake_filled({ queue }, now) end
 return word == 'pause' and (since or whole(now)) or ''

@@ -10,7 +10,7 @@
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard fields handing hold holds blame expired lines ready finish record stopping heard epilogue marks
+--include base guard fields handing hold holds blame expired lines ready finish record stopping heard epilogue marks slots
 
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
@@ -25,7 +25,7 @@ for _, hold in ipairs(holds) do
     record, why, queue = nil, 'held in the state ' .. record.state, record.queue
   end
   if not record then
-    bad[#bad + 1] = { id = hold.id, queue = queue, why = why, holder = hold.holder }
+    bad[#bad + 1] = { id = hold.id, queue = queue, why = why, holder = hold.holder, hold = hold.hold }
   elseif record.state == 'waiting' and handing.is_open(hold.holder.worker, hold) then
     open[#open + 1] = hold
   elseif record.state == 'waiting' then
@@ -59,6 +59,7 @@ local ready, backs, answer = {}, {}, { 0 }
 local function rescue(job)
   local text = blame.note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder, job.blame), job.blame)
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
+  slots.release(job.lease.hold, now)
   lines.unlisted[job.id] = 'nowhere'
   local lease = job.lease
   if lease.tree and (marks[job.id] or '') ~= '' then lease.stop = marks[job.id] end -- since it was read
@@ -83,9 +84,13 @@ local function rescue(job)
   return 'rescued'
 end
 
-for _, each in ipairs(strays) do redis.call('HDEL', key('held', each.holder.worker), each.id) end
+for _, each in ipairs(strays) do
+  redis.call('HDEL', key('held', each.holder.worker), each.id)
+  slots.release(each.hold, now)
+end
 for _, job in ipairs(bad) do
   redis.call('HDEL', key('held', job.holder.worker), job.id)
+  slots.release(job.hold, now)
   quarantine(job.id, job.queue, job.why, now)
 end
 for _, job in ipairs(stalled) do
@@ -102,6 +107,7 @@ if open[1] then
 end
 for _, worker in ipairs(over) do unregister(worker) end -- its next turn registers it again, if it lives
 end_call(ready, now)
+slots.flush(now)
 local first = redis.call('ZRANGE', workers, 0, 0, 'WITHSCORES')
 answer[1] = first[2] and math.max(0, tonumber(first[2]) - now) or -1
 return answer

@@ -25,6 +25,7 @@
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim
+--defer load_slots: slots
 --defer load_retention: retain completed
 --defer load_idle: idle
 --defer load_trees: ready waking appends settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
@@ -37,7 +38,7 @@ local room = { worker = worker, now = now, left = most, watched = watched, is_al
 room.is_first = room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
 local held = key('held', worker)
 
-local queues, by_name = read_queues(queue_count)
+local queues, by_name, is_limited = read_queues(queue_count)
 if not queues then return redis.error_reply(CLOSED) end
 if append_count > 0 then load_trees() end
 local rows = append_count > 0 and appends.read_rows(append_count, take)
@@ -61,10 +62,9 @@ if not is_plain then
   settles.rows = complete_rows(settles.rows, lost)
 end
 begin_writing()
-if not holds[1] then -- the worker's first turn, or the first one since it was rescued
-  register(worker, now + lease)
-end
+if not holds[1] then register(worker, now + lease) end -- its first turn, or the first one since it was rescued
 write_simple(settles.simple, held, worker, by_name, now)
+if is_limited or settles.slotted then load_slots() slots.release_all(settles.slotted, now) end
 if not is_plain then
   local ready = {}
   write_rows(settles.rows, held, by_name, ready, now)
@@ -75,11 +75,13 @@ if not is_plain then
   for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
 end
 
+if is_limited and want > 0 then slots.cut_quotas(queues, now) end
 local plan = claims.read(queues, want, bytes, room, function(is_of_suspects, ...)
   load_trees()
   if is_of_suspects then return suspects.take(...) end
   return choose_unusual(...)
 end)
+if is_limited then slots.claim(plan, queues) end
 claims.write(plan, held, token, now, name_holder)
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 claims.remove(plan)
@@ -96,6 +98,7 @@ if not is_plain then
   wake_filled(filled, now)
   due_at = next_due()
 end
+if is_limited or settles.slotted or not is_plain then due_at = slots.flush(now, due_at) end
 local lengths = outcomes.flush()
 retain_some(queues, now, function(queue, is_eighth)
   load_retention()

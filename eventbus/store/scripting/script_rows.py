@@ -163,11 +163,15 @@ class NoteRow(NamedTuple):
 
 
 class AnnounceQueue(NamedTuple):
-    """A queue that a worker serves; `group` is `''` for the default group."""
+    """A queue that a worker serves; `group` is `''` for the default group.
+
+    `limit` is the limit that the program declares, as JSON, or `''`.
+    """
 
     queue: str
     base: str
     group: str
+    limit: str = ""
 
 
 class JobRow(NamedTuple):

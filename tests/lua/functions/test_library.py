@@ -211,7 +211,7 @@ _VERBS = frozenset(
 )
 _QUESTIONS = ("is_", "has_", "was_", "may_", "waits_", "stops_")
 _PROPERTIES = {  # of a hold, a record, a key or the time: what they return
-    "Hold": {"entry_of_hand", "place", "time", "token", "worker_of"},
+    "Hold": {"entry_of_hand", "place", "queue_of", "time", "token", "worker_of"},
     "plain": {"count", "size"},
     "blame": {"of"},
     "delays": {"again"},

@@ -49,7 +49,7 @@ async def test_it_is_kept_who_paused_it_why_and_since_when(shard: Shard) -> None
     await _pause(shard, reason="still down")
     assert await shard.store.controls.limited() == [QUEUE]
     await shard.add(row("a"))
-    ((queue, waiting, fields),) = await shard.store.controls.look([QUEUE])
+    ((queue, waiting, _, fields),) = await shard.store.controls.look([QUEUE])
     assert (queue, waiting) == (QUEUE, 1)
     assert fields == {"paused": str(began), "by": "ann", "reason": "still down"}
     await _resume(shard)

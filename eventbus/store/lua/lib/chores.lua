@@ -1,4 +1,4 @@
---needs agenda base fields finish giving_back leaves promote record retain stopping telling trees
+--needs agenda base fields finish giving_back leaves promote record retain stopping telling trees waking
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -50,6 +50,11 @@ function do_chore.hear(id)
   local record = read_lease(id)
   if not record or OPEN[record.state] then return end
   tell_waiters(id, record, record.state, text_of(id, record))
+end
+
+-- A queue that had started as much as its rates allow may start again (`slots.lua`).
+function do_chore.turn(queue, now)
+  wake_filled({ queue }, now)
 end
 
 function do_chore.forget(id)

@@ -9,7 +9,7 @@ local AHEAD = 400 -- entries that one call reads past those that it asked for: s
 local function begin_plan()
   return {
     ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {},
-    watched = {}, lonely = {}, journals = {},
+    watched = {}, lonely = {}, journals = {}, places = {},
     budget = { left = AHEAD },
   }
 end
@@ -88,6 +88,7 @@ function claims.write(plan, held, token, now, name_holder)
     if plan.named[id] then name_holder(id, plan.named[id], token, now) end
     fields[2 * i - 1], fields[2 * i] = id, Hold.make(token, now, i)
   end
+  for i, place in pairs(plan.places) do fields[2 * i] = fields[2 * i] .. place end
   call_many('HSET', held, fields)
 end
 

@@ -1,4 +1,4 @@
---needs base blame epilogue handing hold lines putting_off record settle_rows
+--needs base blame epilogue handing hold lines putting_off record settle_rows slots
 --exports give_back take_back
 -- Giving back what a worker holds and does not know of. It may have run: where the server forgot, in a failover, that
 -- it had ended. So that is a stall, but one that nobody is to blame for. What was handed over to it and not confirmed
@@ -21,9 +21,11 @@ local function place_back(jobs, worker, is_stall, ready, now)
       rows[#rows + 1] = { id = id, state = 'waiting', attempts = '', text = '', delay = 0, hold = jobs[i].hold }
     elseif record and record.state == 'waiting' then
       redis.call('HDEL', held, id)
+      slots.release(jobs[i].hold, now)
       park_later(id, record.queue, now)
     else
       redis.call('HDEL', held, id)
+      slots.release(jobs[i].hold, now)
       if record and not is_placed(id, record) then why, queue = 'held in the state ' .. record.state, record.queue end
       if why then quarantine(id, queue, why, now) end
     end
@@ -40,6 +42,7 @@ function give_back(jobs, worker, now)
   if handed[1] then handing.withdraw(worker, handed) end
   local ids = place_back(jobs, worker, true, ready, now)
   end_call(ready, now)
+  slots.flush(now)
   return ids
 end
 

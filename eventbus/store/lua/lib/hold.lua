@@ -1,7 +1,7 @@
 --exports Hold
 -- A hold: what `held:<worker>` says of one job.
 --   6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 2 bytes, its place among
---   the claims of that call; the token
+--   the claims of that call; the token; and of a job that takes a slot of a limit (`slots.lua`) a NUL and its queue
 --   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job, or `h` if
 --     it was handed over (`handing.lua`)
 Hold = {}
@@ -25,11 +25,19 @@ function Hold.place(hold)
 end
 
 function Hold.token(hold)
-  return string.sub(hold, 10)
+  local cut = string.find(hold, '\0', 10, true)
+  return string.sub(hold, 10, cut and cut - 1 or -1)
 end
 
+-- The queue of whose limit it takes a slot, or nil.
+function Hold.queue_of(hold)
+  local cut = string.find(hold, '\0', 10, true)
+  return cut and string.sub(hold, cut + 1)
+end
+
+-- hold: or its token.
 function Hold.is_handed(hold)
-  return string.sub(hold, -2) == ':h'
+  return string.sub(hold, -2) == ':h' or string.find(hold, ':h\0', 1, true) ~= nil
 end
 
 -- What `due` says of a job that its worker has not confirmed.

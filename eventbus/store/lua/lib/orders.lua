@@ -1,25 +1,104 @@
---needs base book
+--needs base book fields format hold holds slots waking windows
 --exports orders
--- What people order for a queue: `limits:<queue>`, a hash, and `limited`, the queues that have one. The flags of the book
--- say it to claims; these fields say who, why and since when.
+-- What people and programs order for a queue: `limits:<queue>`, a hash, and `limited`, the queues for which anything holds.
 --   paused, by, reason   since when the queue is paused, ms; who paused it, and why
--- What must hold: a queue is in `limited` exactly while it has the hash, and its flags in the book say what the hash says.
--- Both are written by one call. Crash window `book-lost`: who opens the shard again sets the flags by these hashes.
+--   ordered              the limit that somebody set at run time, JSON: {"at_once": 20, "rates": [[100, 1000]]}
+--   declared, since      the limit that a program declares, or ''; when the process started that declared it, ms
+-- The limit that holds is the ordered one, else the declared one. It stands in `slots:<queue>` for claims (`slots.lua`).
+-- What must hold: a queue is in `limited`, and has its flags in the book, exactly while the hash says so. All is written by
+-- one call. An older process does not overwrite what a newer one declared; so where only `since` is left, it stays a day.
+-- Crash windows: `book-lost` (who opens the shard again sets the flags by these hashes), `limit-begins` (jobs run when a
+-- limit begins: the call that sets it counts them and names the queue in their holds, of the first 20,000 of the fleet).
+local MOST = 20000 -- holds of one call
+local REMEMBERED = 86400000 -- a day
+
 orders = {}
 
--- Sets the flags of the book by what is ordered, and lists the queue or forgets it.
-function orders.note(queue)
+-- Counts the holds of jobs of the queue, and names it in those that do not name it yet.
+local function count_held(queue)
+  local count, left = 0, MOST
+  for _, worker in ipairs(redis.call('ZRANGE', root .. ':workers', 0, -1)) do
+    local names, changed, held = {}, {}, list_held(worker)
+    left = left - #held
+    if left < 0 then return count end
+    for i, each in ipairs(held) do names[i] = job_root .. each.id end
+    for i, text in ipairs(get_all(names)) do
+      local each = held[i]
+      local named = Hold.queue_of(each.hold)
+      if not named and text and (plain.read(text) or (fetch(each.id, text) or {}).queue) == queue then
+        changed[#changed + 1], changed[#changed + 2], named = each.id, each.hold .. '\0' .. queue, queue
+      end
+      if named == queue then count = count + 1 end
+    end
+    call_many('HSET', key('held', worker), changed)
+  end
+  return count
+end
+
+-- The limit as claims read it.
+local function pack(text)
+  local limit = cjson.decode(text)
+  local fields = { limit.at_once or 0 }
+  for _, rate in ipairs(limit.rates or {}) do fields[#fields + 1], fields[#fields + 2] = rate[1], rate[2] end
+  return cmsgpack.pack(fields)
+end
+
+local function set_limit(queue, text, now)
+  local name = key('slots', queue)
+  local known, packed = redis.call('HMGET', name, '=', ''), text and pack(text)
+  if (known[1] or nil) == packed then return end
+  if packed then
+    local counts = slots.decode(packed, nil, now)
+    if known[1] then
+      local before = slots.decode(known[1], known[2], now)
+      counts.running = before.running
+      windows.take_over(counts.windows, before.windows)
+    else
+      counts.running = count_held(queue)
+    end
+    redis.call('HSET', name, '=', packed, '', slots.encode(counts))
+  else
+    redis.call('DEL', name)
+    redis.call('ZREM', root .. ':due', 'turn:' .. queue)
+  end
+  wake_filled({ queue }, now)
+end
+
+local function set_flag(queue, flag, is_set)
+  if is_set then book.set(queue, flag) else book.clear(queue, flag) end
+end
+
+-- Makes all else what the hash says. Returns the limit that holds, or nil.
+function orders.note(queue, now)
   local name = key('limits', queue)
-  if redis.call('HGET', name, 'paused') then book.set(queue, book.PAUSED) else book.clear(queue, book.PAUSED) end
-  if redis.call('EXISTS', name) == 1 then
+  local known = redis.call('HMGET', name, 'paused', 'ordered', 'declared', 'since')
+  local limit = known[2] or known[3] ~= '' and known[3] or nil
+  set_limit(queue, limit, now)
+  set_flag(queue, book.PAUSED, known[1])
+  set_flag(queue, book.LIMITED, limit)
+  if known[1] or limit then
     redis.call('SADD', root .. ':limited', queue)
+    redis.call('PERSIST', name)
   else
     redis.call('SREM', root .. ':limited', queue)
+    if known[4] then redis.call('PEXPIRE', name, REMEMBERED) end
   end
+  return limit
+end
+
+-- A process that started at `since` declares the limit, '' for none.
+function orders.note_declared(queue, limit, since, now)
+  local name = key('limits', queue)
+  local known = redis.call('HMGET', name, 'declared', 'since')
+  local is_same, before = (known[1] or '') == limit, tonumber(known[2] or nil)
+  if before and since < before or is_same and (not before or since == before) then return end
+  redis.call('HSET', name, 'declared', limit, 'since', whole(since))
+  if not is_same then orders.note(queue, now) end
 end
 
 -- Of a queue that is removed.
 function orders.forget(queue)
-  redis.call('DEL', key('limits', queue))
+  redis.call('DEL', key('limits', queue), key('slots', queue))
   redis.call('SREM', root .. ':limited', queue)
+  redis.call('ZREM', root .. ':due', 'turn:' .. queue)
 end

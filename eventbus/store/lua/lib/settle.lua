@@ -13,17 +13,20 @@ function read_holds(held, lane, count)
   return redis.call('HMGET', held, unpack(fields))
 end
 
--- The records of all jobs of the settles that are held by the token which settles them: one command. false: not held.
+-- The records of all jobs of the settles that are held by the token which settles them: one command. false: not held. And
+-- whether any of the holds takes a slot of a limit.
 local function read_records(holds, count)
-  local names, places, records = {}, {}, {}
+  local names, places, records, has_slots = {}, {}, {}, false
   for i = 1, count do
     local hold, row = holds[i + 2], at + (i - 1) * WIDTH
-    if hold and Hold.token(hold) == args[row + 2] then
+    local is_whole = hold and string.sub(hold, 10) == args[row + 2] -- mostly there is nothing behind the token
+    if is_whole or hold and Hold.token(hold) == args[row + 2] then
       names[#names + 1], places[#places + 1] = job_root .. args[row + 1], i
+      has_slots = has_slots or not is_whole
     end
   end
   for i, text in ipairs(get_all(names)) do records[places[i]] = text end
-  return records
+  return records, has_slots
 end
 
 -- Whether the short call of a job that was handed over has settled it, and its answer was lost (`settle_one.lua`).
@@ -46,10 +49,13 @@ function add_simple(simple, id, record, hold, text)
   return true
 end
 
--- settles.simple: those that `add_simple` takes. settles.rows: all others.
+-- settles.simple: those that `add_simple` takes. settles.rows: all others. settles.slotted: the holds of simple ones, if any
+-- takes a slot.
 -- A hold whose job cannot be settled stays: the worker does not name it any more, and its renewal sees to it.
 function read_settles(holds, count)
-  local settles, lost, records = { simple = {}, rows = {} }, {}, read_records(holds, count)
+  local settles, lost = { simple = {}, rows = {} }, {}
+  local records, has_slots = read_records(holds, count)
+  settles.slotted = has_slots and {} or nil
   for i = 1, count do
     local id, state, attempts, text = args[at + 1], args[at + 3], args[at + 4], args[at + 5]
     local record, hold = records[i], holds[i + 2]
@@ -57,6 +63,8 @@ function read_settles(holds, count)
       if not has_ended_short(id, args[at + 2]) then lost[#lost + 1] = id end
     elseif state ~= 'completed' or attempts ~= '' or not add_simple(settles.simple, id, record, hold, text) then
       settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args[at + 6], hold = hold, recorded = record }
+    elseif has_slots then
+      settles.slotted[#settles.slotted + 1] = hold
     end
     at = at + WIDTH
   end

@@ -1,4 +1,4 @@
---needs base delays fields finish hold journal lines putting_off ready record trees verdict
+--needs base delays fields finish hold journal lines putting_off ready record slots trees verdict
 --exports complete_rows write_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 
@@ -88,6 +88,7 @@ function write_rows(rows, held, policies, ready, now)
       settle_row(row, record, policy and policy.key_ttl or KEY_TTL, now, lists)
     end
     redis.call('HDEL', held, row.id)
+    slots.release(row.hold, now)
   end
   delays.place(lists.delayed, now, set_apart)
   requeue(lists.retried, ready)

@@ -2,9 +2,9 @@
 --exports read_queues retain_some
 -- The queues of a turn.
 
--- Returns them in their order, and by their names; nil where the shard was not opened.
+-- Returns them in their order, by their names, and whether any has a limit; nil where the shard was not opened.
 function read_queues(count)
-  local queues, names, by_name = {}, {}, {}
+  local queues, names, by_name, is_limited = {}, {}, {}, false
   for i = 1, count do
     local queue = { name = take(), quota = take(), index = i }
     queue.keep_completed, queue.age_completed = take(), take()
@@ -16,8 +16,9 @@ function read_queues(count)
   for i, queue in ipairs(queues) do
     queue.flags = flags[i]
     if flags[i] % 2 == book.PAUSED then queue.quota = 0 end -- as a queue that is not asked
+    is_limited = is_limited or flags[i] % 4 >= book.LIMITED
   end
-  return queues, by_name
+  return queues, by_name, is_limited
 end
 
 -- Calls `retain` with each queue of which jobs ended. Where few ended, one turn of eight asks; the time decides which, for

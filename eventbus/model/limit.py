@@ -1,0 +1,133 @@
+"""Limits over the fleet: how many jobs of a queue may run at once, and how many may start within a time; as a value.
+
+Not here: how the server keeps them (`store/lua/lib/slots.lua`).
+What must always hold: a `Limit` that exists is valid, and each of its rates can hold something back beside the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from eventbus.errors import DefinitionError
+from eventbus.model.durations import milliseconds
+from eventbus.model.names import shown
+
+__all__ = ["Limit", "Rate", "read_rates"]
+
+_MOST = 2**31 - 1
+_SHORTEST, _LONGEST = 100, 366 * 86_400_000
+"""The length of a window, ms."""
+_WINDOWS = 8
+
+
+class Rate(NamedTuple):
+    """At most `starts` within any span of `window_ms`."""
+
+    starts: int
+    window_ms: int
+
+
+class _Wire(msgspec.Struct, omit_defaults=True):
+    """A limit as it is sent and kept (`orders.lua`)."""
+
+    at_once: int = 0
+    rates: list[Rate] = []
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs of an event may run at once, and how many may start within a time, in the whole fleet.
+
+        Limit(at_once=20, rate=["100/1s", "5000/1m"])
+
+    Each group of the event has the limit for itself. `rate` is one text or several, each a number and a duration; they hold
+    together. No span of that length ever has more starts, and at least 15/16 of a rate can be used. A start is a claim:
+    each attempt counts, and a handler may begin a moment after it. Raises DefinitionError for a limit of 0 or less, a rate
+    that cannot be read, two rates of one length, and a rate that could never hold anything back beside a shorter one.
+    """
+
+    at_once: int | None = None
+    rate: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        at_once, rate = cast("tuple[Any, Any]", (self.at_once, self.rate))
+        if at_once is not None and (type(at_once) is not int or not 0 < at_once <= _MOST):
+            raise DefinitionError(f"expected at_once to be a positive integer, got: {shown(at_once)}")
+        read_rates(rate, "rate")
+        if at_once is None and not rate:
+            raise DefinitionError("expected a Limit to have at_once, rate or both; for no limit leave it out")
+        if not isinstance(rate, str):
+            msgspec.structs.force_setattr(self, "rate", tuple(rate))
+
+    def to_wire(self) -> str:
+        """Return the limit as JSON: equal limits have equal texts, however they were written."""
+        wire = _Wire(at_once=self.at_once or 0, rates=read_rates(self.rate, "rate"))
+        return msgspec.json.encode(wire).decode()
+
+    @classmethod
+    def from_wire(cls, text: str) -> Limit:
+        """Return the limit that `to_wire` described. Raises DefinitionError for any other text."""
+        try:
+            wire = msgspec.json.decode(text, type=_Wire)
+        except msgspec.MsgspecError as error:
+            raise DefinitionError(f"expected a limit, got: {shown(text)}") from error
+        rates = [f"{rate.starts}/{rate.window_ms}ms" for rate in wire.rates]
+        return cls(at_once=wire.at_once or None, rate=rates)
+
+
+def read_rates(given: Any, name: str) -> list[Rate]:
+    """Return the rates that a text or a list of texts describes, the shortest window first. Raises DefinitionError."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Sequence) or isinstance(texts, (bytes, bytearray)):
+        raise DefinitionError(
+            f'expected {name} to be text such as "100/1s", or a list of it, got: {shown(given)}'
+        )
+    rates = sorted(
+        (_read_rate(text, name) for text in cast("Sequence[Any]", texts)), key=lambda rate: rate.window_ms
+    )
+    if len(rates) > _WINDOWS:
+        raise DefinitionError(f"expected at most {_WINDOWS} rates in {name}, got: {len(rates)}")
+    for i, longer in enumerate(rates):
+        for shorter in rates[:i]:
+            _check_pair(shorter, longer, name)
+    return rates
+
+
+def _read_rate(text: Any, name: str) -> Rate:
+    wrong = DefinitionError(
+        f'expected {name} to be a number and a duration such as "100/1s", got: {shown(text)}'
+    )
+    if not isinstance(text, str):
+        raise wrong
+    count, slash, duration = (part.strip() for part in text.partition("/"))
+    if not slash or not (count.isascii() and count.isdecimal() and len(count) < 12) or not duration:
+        raise wrong
+    try:
+        window = milliseconds(duration if duration[0].isdigit() else f"1{duration}", setting=name)
+    except DefinitionError:
+        raise wrong from None
+    if not 0 < int(count) <= _MOST:
+        raise DefinitionError(f"expected {name} to allow a positive number, got: {shown(text)}")
+    if not _SHORTEST <= window <= _LONGEST:
+        raise DefinitionError(f"expected {name} to have a window from 0.1 s to 366 days, got: {shown(text)}")
+    return Rate(int(count), window)
+
+
+def _check_pair(shorter: Rate, longer: Rate, name: str) -> None:
+    pair = f"{_show(shorter)} and {_show(longer)}"
+    if shorter.window_ms == longer.window_ms:
+        raise DefinitionError(
+            f"expected the rates of {name} to have windows of different lengths, got: {pair}"
+        )
+    if longer.starts >= shorter.starts * math.ceil(longer.window_ms / shorter.window_ms):
+        raise DefinitionError(
+            f"the longer rate of {pair} can never hold anything back, because the shorter one allows no more "
+            f"within its window; leave it out of {name}, or lower it"
+        )
+
+
+def _show(rate: Rate) -> str:
+    return f"{rate.starts}/{rate.window_ms / 1000:g}s"

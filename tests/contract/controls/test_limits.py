@@ -1,0 +1,90 @@
+"""Limits over the fleet, through the public API: several workers, one limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from eventbus import DefinitionError, Event, EventProvider, Limit
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+
+
+class Meter:
+    """Counts how many handlers run at once, in all workers of a test."""
+
+    def __init__(self) -> None:
+        self.running = self.most = self.done = 0
+
+    async def run(self, n: int) -> int:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        self.running -= 1
+        self.done += 1
+        return n
+
+
+def _workers(make_provider: MakeProvider, event: Event[int, int] | str, meter: Meter) -> list[EventProvider]:
+    providers = [make_provider(concurrency=10) for _ in range(3)]
+    for provider in providers:
+        provider.on(event)(meter.run)
+    return providers
+
+
+async def test_the_fleet_runs_no_more_at_once_than_the_event_says(
+    make_provider: MakeProvider, stack: AsyncExitStack
+) -> None:
+    event = Event("placed", payload=int, result=int, limit=Limit(at_once=4))
+    meter = Meter()
+    first, *others = _workers(make_provider, event, meter)
+    for provider in (first, *others):
+        await stack.enter_async_context(provider.worker())
+    answers = [await each for each in first.emit_many(event, range(200))]
+    assert (answers, meter.most) == (list(range(200)), 4)
+    (found,) = await first.inspector.controls()
+    assert (found.queue, found.limit, found.is_set) == ("event.placed", Limit(at_once=4), False)
+
+
+async def test_a_limit_is_changed_while_the_fleet_runs(
+    make_provider: MakeProvider, stack: AsyncExitStack
+) -> None:
+    meter = Meter()
+    first, *others = _workers(make_provider, "placed", meter)
+    for provider in (first, *others):
+        await stack.enter_async_context(provider.worker())
+    await first.set_limit("placed", Limit(at_once=2))
+    assert len([await each for each in first.emit_many("placed", range(60))]) == 60
+    assert meter.most == 2
+    await first.set_limit("placed", Limit(at_once=7))
+    assert len([await each for each in first.emit_many("placed", range(100))]) == 100
+    assert 2 < meter.most <= 7
+    (found,) = await first.inspector.controls()
+    assert (found.limit, found.is_set, found.waiting) == (Limit(at_once=7), True, 0)
+    await first.set_limit("placed", None)
+    assert await first.inspector.controls() == []
+
+
+async def test_a_rate_holds_jobs_back_and_lets_them_go_without_polling(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    meter = Meter()
+    provider = make_provider()
+    provider.on("placed")(meter.run)
+    async with provider.worker():
+        await provider.set_limit("placed", Limit(rate="5/0.3s"))
+        emissions = provider.emit_many("placed", range(15))
+        await until(lambda: meter.done == 5, "the first ones")
+        assert (await provider.inspector.counts("placed"))["waiting"] == 10
+        assert [await each for each in emissions] == list(range(15))
+
+
+async def test_what_is_no_limit_is_refused(make_provider: MakeProvider) -> None:
+    async with make_provider() as provider:
+        with pytest.raises(DefinitionError, match="expected a Limit, or None to take it back, got: 5"):
+            await provider.set_limit("placed", 5)  # type: ignore[arg-type]
