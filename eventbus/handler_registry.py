@@ -21,7 +21,7 @@ from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, queue_name
-from eventbus.model.retry import Retry
+from eventbus.model.retry import Retry, check_answers
 from eventbus.settings.settings import Settings
 
 __all__ = ["HandlerRegistry"]
@@ -249,6 +249,8 @@ class HandlerRegistry:
             pools=self._life.pools,
             **options,
         )
+        where = f"the handler of event {route.name!r}"
+        check_answers(handler.retry, where, errors=route.event.errors, retry_on=route.event.retry_on)
         subscription = Subscription(route, handler)
         self._registry.add(subscription)
         return subscription
