@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Unrecoverable,
         UsageError,
     )
+    from eventbus.handlers.collection import Handlers
     from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
@@ -66,6 +67,7 @@ __all__ = [
     "EventProvider",
     "EventWorker",
     "HandlerError",
+    "Handlers",
     "JobCancelled",
     "JobError",
     "JobFacts",
@@ -105,6 +107,7 @@ _PLACES = (
     "model.event",
     "handlers.middleware",
     "handlers.context",
+    "handlers.collection",
     "emit.emission",
     "schedules.options",
     "schedule_client",

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from eventbus.admin.groups import remove_group
 from eventbus.emit.route import Routes
+from eventbus.errors import UsageError
+from eventbus.handlers.collection import Handlers, collected_handlers
 from eventbus.handlers.handler import check_event, make_handler
 from eventbus.handlers.lifespan import Lifespan, check_lifespan
 from eventbus.handlers.middleware import Middleware, check_middleware
@@ -18,8 +20,8 @@ from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
-from eventbus.model.names import DEFAULT_GROUP, check_group
-from eventbus.model.retry import Retry
+from eventbus.model.names import DEFAULT_GROUP, check_group, queue_name
+from eventbus.model.retry import Retry, check_answers
 from eventbus.settings.settings import Settings
 
 __all__ = ["HandlerRegistry"]
@@ -104,6 +106,43 @@ class HandlerRegistry:
             await self._life.serve(self.settings, subscription)
         except BaseException:
             self._registry.discard(subscription)
+            raise
+
+    async def unsubscribe(self, event: Event[Any, Any] | str, *, group: str = DEFAULT_GROUP) -> None:
+        """Take back the handler of an event for a group at run time; return when none of its jobs runs here any more.
+
+        The worker of this process claims no more of these jobs at once. Jobs that run go on to their own end, for which the call
+        waits. Jobs that wait stay in the server, for other processes or a later `subscribe`. A call that is cancelled
+        has taken the handler back all the same.
+
+        Raises UsageError if this process has no such handler, and where a job of the handler makes the call, which
+        would wait for itself. Raises ProviderStopped when the provider is not started, and StoreError.
+        """
+        self._running(f"unsubscribe from {event}")
+        route = self._routes.find(event)
+        subscription = self._registry.find(queue_name(route.name, check_group(group)))
+        if subscription is None:
+            raise UsageError(
+                f"event {route.name!r} has no handler for group {group!r} in this process; "
+                "unsubscribe with the event and the group of provider.on or provider.subscribe"
+            )
+        await self._life.withdraw(subscription, lambda: self._registry.discard(subscription))
+
+    def include(self, handlers: Handlers) -> None:
+        """Register every handler of a collection, as `on` does: all of them, or none if one is refused.
+
+            provider.include(billing.handlers)
+
+        Workers that start from now on serve them. Raises DefinitionError as `on` does, for anything that is no
+        collection, and for a second `include` of one collection.
+        """
+        added: list[Subscription] = []
+        try:
+            for each in collected_handlers(handlers):
+                added.append(self._register(each.event, each.function, **each.options))  # noqa: PERF401
+        except BaseException:
+            for subscription in added:
+                self._registry.discard(subscription)
             raise
 
     def pool(self, name: str, *, processes: int | None = None, threads: int | None = None) -> None:
@@ -210,6 +249,8 @@ class HandlerRegistry:
             pools=self._life.pools,
             **options,
         )
+        where = f"the handler of event {route.name!r}"
+        check_answers(handler.retry, where, errors=route.event.errors, retry_on=route.event.retry_on)
         subscription = Subscription(route, handler)
         self._registry.add(subscription)
         return subscription

@@ -42,6 +42,7 @@ from eventbus.runtime.process_pool import is_child
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.sync import LoopThread
+from eventbus.telemetry.propagation import current
 
 __all__ = ["Lifecycle"]
 
@@ -185,6 +186,21 @@ class Lifecycle:
                 await self.worker.add(subscription)
             else:
                 await self._begin_worker(settings, [subscription])
+
+    async def withdraw(self, subscription: Subscription, on_begin: Callable[[], None]) -> None:
+        """Serve a subscription no more in this process; return when none of its jobs runs here any more.
+
+        `on_begin` is called once nothing speaks against it. Raises UsageError to a handler that waits for its own end.
+        """
+        worker = self.worker
+        if worker is not None and worker.has_job_of(subscription.queue, current().job_id):
+            raise UsageError(
+                "a job cannot unsubscribe its own handler and wait for it, because it would wait for its own end; "
+                "do it in a task of the program"
+            )
+        on_begin()
+        if worker is not None:
+            await worker.remove(subscription.queue)
 
     async def _begin_worker(
         self,

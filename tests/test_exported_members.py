@@ -33,6 +33,7 @@ def test_the_front_door_offers_just_this() -> None:
         "EventProvider",
         "EventWorker",
         "HandlerError",
+        "Handlers",
         "JobCancelled",
         "JobError",
         "JobFacts",
@@ -188,13 +189,14 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many flush inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings start stop "
-        "subscribe sync use worker"
+        "add_group cancel context emit emit_many flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
+        "start stop subscribe sync unsubscribe use worker"
     ),
-    # `add`, `note_progress` and `start` are called by the provider; the API reference leaves them out.
+    # `add`, `has_job_of`, `note_progress`, `remove` and `start` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
-        "add append claimed health id is_idle note_progress queues request_stop start stop wait wait_drained"
+        "add append claimed has_job_of health id is_idle note_progress queues remove request_stop start stop wait wait_drained"
     ),
+    eventbus.Handlers: "on",
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id",
     eventbus.SyncEmission: "cancel correlation_id done enqueued job_id result",
     eventbus.JobFacts: _CONTEXT,

@@ -126,6 +126,11 @@ class Executor:
         run.timeout = timeout
         run.bucket = self.deadlines.add(run, timeout)
 
+    def forget(self, queue: str) -> None:
+        """Forget a queue whose last job has ended; its next consumer opens a context of its own."""
+        self._contexts.pop(queue, None)
+        del self.counts[queue]
+
     def _open(self, consumer: Consumer) -> contextvars.Context:
         """Make the context in which each job of a queue starts: what lifespans set, and what the consumer adds."""
         context = self._contexts[consumer.queue] = contextvars.copy_context()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from eventbus.engine.consumer import Consumer, LimitedConsumer
 from eventbus.errors import StoreError
@@ -53,23 +53,25 @@ class Presence:
         *,
         worker: str,
         read_jobs: Callable[[], list[str]] = list,
+        closed: Collection[str] = (),
     ) -> None:
-        """`read_jobs` returns the jobs that the worker has."""
+        """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced."""
         self._store = store
         self._consumers = consumers
         self._worker = worker
         self._read_jobs = read_jobs
+        self._closed = closed
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
         self._since = round(clock.now() * 1000)
 
     async def run_once(self, *, unpark: bool) -> str:
-        """Announce the worker and return its pool; leave the former pool if queues were added.
+        """Announce the worker and return its pool; leave the former pool if its queues have changed.
 
         `unpark` re-queues the parked jobs of these queues. Raises StoreError.
         """
-        consumers = dict(self._consumers)
+        consumers = {queue: served for queue, served in self._consumers.items() if queue not in self._closed}
         pool = pool_of(consumers)
         former = next((name for name in self._pools if name != pool), "")
         self._pools[pool] = list(consumers)  # before the call, because its answer may be lost

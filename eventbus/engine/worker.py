@@ -119,7 +119,13 @@ class Worker:
             key_ttl_ms=round(options.key_ttl * 1000),
             consumers=consumers,
         )
-        self._presence = Presence(store, consumers, worker=self.id, read_jobs=self.claimer.read_jobs)
+        self._presence = Presence(
+            store,
+            consumers,
+            worker=self.id,
+            read_jobs=self.claimer.read_jobs,
+            closed=self.claimer.retirement.closed,
+        )
         self._sweeper = Sweeper(store, consumers)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
@@ -127,17 +133,32 @@ class Worker:
         self.ready: asyncio.Event = asyncio.Event()
 
     async def update(self) -> None:
-        """Serve the consumers that were added; return when the server knows of them.
+        """Serve the consumers that were added, and not the closed queues; return when the server knows of it.
 
         Raises ProviderStopped if the worker stops before that.
         """
         pool = await self._unless(self._stop, self._presence.run_once(unpark=True))
         if pool is None:
-            raise ProviderStopped("the worker stopped before it served what was added")
+            raise ProviderStopped("the worker stopped before the server knew of its queues")
         self.claimer.pool = pool
         self.claimer.look_everywhere()
         # Ends the wake listener's blocked read, which still waits for the wakes of the former pool.
         await self._unless(self._stop, self._store.poke(self.id, "pool"))
+
+    async def retire(self, queue: str) -> bool:
+        """Claim no more jobs of a queue, and wait until those that run here have ended and are settled.
+
+        Return False if the queue was opened again meanwhile; otherwise nothing needs its consumer any more. The wakes of
+        the queue that this worker knew of go to the other workers of its pool.
+        """
+        pool = self.claimer.pool
+        self.claimer.retirement.close(queue)
+        try:
+            await self.update()
+            await self._store.rearm(pool, [queue])
+        except ProviderStopped:
+            pass  # a worker that stops leaves its pools, and ends its jobs
+        return await self.claimer.retirement.finish(queue)
 
     def health(self) -> Health:
         """Return the state of the worker; may be called from any thread."""

@@ -42,6 +42,7 @@ from eventbus.telemetry.failure import (
     describe,
     describe_expired,
     is_answer,
+    is_excluded,
     is_final,
     log_failure,
     read_failure,
@@ -300,7 +301,7 @@ class HandlerConsumer:
         )
         rule = self._rule_for(job)
         is_last = known.is_final if known else self._is_final(error)
-        if is_last or attempts >= rule.attempts:
+        if is_last or attempts >= rule.attempts or is_excluded(error, rule):
             return fail(text)
         try:
             delay = rule.delay_after(attempts, error)

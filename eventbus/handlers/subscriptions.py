@@ -45,8 +45,12 @@ class Subscriptions:
             )
         self._by_queue[subscription.queue] = subscription
 
+    def find(self, queue: str) -> Subscription | None:
+        """Return the subscription of a queue, None if it has none."""
+        return self._by_queue.get(queue)
+
     def discard(self, subscription: Subscription) -> None:
-        """Remove a subscription that could not be served. Idempotent."""
+        """Remove a subscription that is not served, or not any more. Idempotent."""
         if self._by_queue.get(subscription.queue) is subscription:
             del self._by_queue[subscription.queue]
 

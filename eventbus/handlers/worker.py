@@ -170,6 +170,23 @@ class EventWorker:
         self._add(subscription)
         await self._worker.update()
 
+    async def remove(self, queue: str) -> None:
+        """Serve a queue no more; return when its jobs that ran here have ended and are settled.
+
+        Does nothing for a queue that this worker does not serve. A subscription that is added meanwhile is served.
+        """
+        consumer = self._consumers.get(queue)
+        if consumer is None:
+            return
+        if await self._worker.retire(queue) and self._consumers.get(queue) is consumer:
+            del self._consumers[queue]
+            _log.info("queue no longer served", worker=self.id, queue=queue)
+
+    def has_job_of(self, queue: str, job_id: str) -> bool:
+        """Whether the job of this id, or the one in whose name it emits, runs here and is of this queue."""
+        run = self._worker.claimer.executor.find(job_id)
+        return run is not None and run.job.queue == queue
+
     async def stop(self, *, at_once: bool = False) -> None:
         """Stop the worker and wait for its end. `at_once` skips the grace. Idempotent; never raises its error.
 
@@ -315,3 +332,4 @@ class EventWorker:
             worker=self.id,
         )
         self._consumers[consumer.queue] = consumer
+        self._worker.claimer.retirement.open(consumer.queue)

@@ -9,7 +9,7 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.limit import Limit
 from eventbus.model.names import check_event_name, shown
-from eventbus.model.retry import Retry
+from eventbus.model.retry import Retry, check_answers
 
 if TYPE_CHECKING:
     from types import UnionType
@@ -212,6 +212,7 @@ class Event(Generic[P, R]):
             reply=reply and default,
             default=default,
         )
+        check_answers(self.retry, f"event {name!r}", errors=self.errors, retry_on=self.retry_on)
 
     def __setattr__(self, attribute: str, value: object) -> None:
         raise AttributeError(

@@ -1,7 +1,7 @@
 """The retry rule: how often and when a failed job runs again, as a value.
 
-Not here: which errors count as failures, stalls, and which rule wins (emission over handler over event
-over provider). `handlers.consumer` decides these for events, `workflows.execution.step_runner` for steps; a stall is
+Not here: which errors count as failures, stalls, how an error from another process is told (`telemetry.failure`), and
+which rule wins (emission over handler over event over provider). `handlers.consumer` decides these for events, `workflows.execution.step_runner` for steps; a stall is
 the rescuer's matter.
 What must always hold: a `Retry` that exists is valid, its durations are float seconds, and every delay that
 it returns is finite, at least 0, and at most `max_delay` and 100 years.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -20,7 +20,7 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import LONGEST, Duration, seconds
 from eventbus.model.names import shown
 
-__all__ = ["Backoff", "Retry"]
+__all__ = ["Backoff", "Retry", "check_answers"]
 
 Backoff: TypeAlias = Literal["exponential", "fixed"] | Callable[[int, BaseException], Duration]
 """How delays grow: they double, stay the same, or come from a function `(attempt, error) -> delay`."""
@@ -44,13 +44,23 @@ class Retry(_Attempts, frozen=True, kw_only=True):
     waits `delay * 2**(n-1)` (`"exponential"`), `delay` (`"fixed"`), or the duration that `backoff(n, error)`
     returns. `max_delay` is the longest wait. `jitter` (0 to 1) shortens each wait by a random share, at most
     by this one. Durations are kept as float seconds, so that equal rules compare equal however they were
-    written. Raises DefinitionError for values out of range.
+    written.
+
+        Retry(5, only=(ConnectionError, TimeoutError))
+        Retry(5, never=(ValueError,))
+
+    With `only`, an error of another kind fails the job at once, as one in `never` does; subclasses count. An attempt
+    that timed out ends in a TimeoutError, one whose process died in a ProcessDied.
+
+    Raises DefinitionError for values out of range, and for kinds that contradict each other.
     """
 
     delay: Duration = 1.0
     backoff: Backoff = "exponential"
     max_delay: Duration | None = None
     jitter: float = 0.0
+    only: tuple[type[Exception], ...] = ()
+    never: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
         attempts, backoff, jitter = cast("tuple[Any, Any, Any]", (self.attempts, self.backoff, self.jitter))
@@ -67,6 +77,22 @@ class Retry(_Attempts, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "jitter", float(jitter))
         if self.max_delay is not None:
             msgspec.structs.force_setattr(self, "max_delay", seconds(self.max_delay, setting="max_delay"))
+        if self.only != () or self.never != ():
+            for name in ("only", "never"):
+                msgspec.structs.force_setattr(self, name, _check_kinds(getattr(self, name), name))
+            self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        lost = next((kind for kind in self.only if issubclass(kind, self.never)), None)
+        if lost is not None:
+            raise DefinitionError(
+                f"only and never of a Retry contradict each other: {shown(lost)} is in only, but never has it or a class "
+                "that it inherits from; take it out of one of them"
+            )
+        if self.attempts == 1:
+            raise DefinitionError(
+                "a Retry with attempts=1 never tries again, so only and never mean nothing; leave them out, or allow more attempts"
+            )
 
     def delay_after(
         self, attempt: int, error: BaseException, rng: Callable[[], float] = random.random
@@ -91,8 +117,13 @@ class Retry(_Attempts, frozen=True, kw_only=True):
     def to_wire(self) -> dict[str, Any]:
         """Return the rule as JSON values, for the envelope of an emission; `from_wire` reads them.
 
-        Raises DefinitionError if `backoff` is a function, because code cannot be sent.
+        Raises DefinitionError if `backoff` is a function or kinds of errors are named, because code cannot be sent.
         """
+        if self.only or self.never:
+            raise DefinitionError(
+                "the retry of an emission cannot have only or never, because classes cannot be sent; set it on the handler "
+                "or the event"
+            )
         if callable(self.backoff):
             raise DefinitionError(
                 f'expected the backoff of an emission to be "exponential" or "fixed", '
@@ -113,3 +144,39 @@ class Retry(_Attempts, frozen=True, kw_only=True):
             )
         fields = cast("Mapping[str, Any]", wire)
         return cls(**{name: fields[name] for name in _WIRE_FIELDS if name in fields})
+
+
+def _check_kinds(given: Any, name: str) -> tuple[type[Exception], ...]:
+    if given == ():
+        return ()
+    what = f"expected {name} of a Retry to be a tuple of exception classes, such as (ConnectionError,)"
+    if not isinstance(given, (tuple, list)) or not given:
+        raise DefinitionError(f"{what}, got: {shown(cast('object', given))}")
+    kinds = tuple(cast("Sequence[object]", given))
+    for kind in kinds:
+        if not isinstance(kind, type) or not issubclass(kind, Exception):
+            raise DefinitionError(f"{what}, got: {shown(cast('object', kind))}")
+    return cast("tuple[type[Exception], ...]", kinds)
+
+
+def check_answers(
+    rule: Retry | None,
+    where: str,
+    *,
+    errors: Sequence[type[Exception]],
+    retry_on: Sequence[type[Exception]],
+) -> None:
+    """Raise DefinitionError, naming `where`, if a rule contradicts what is declared: `errors` are answers, but not `retry_on`."""
+    if rule is None:
+        return
+    for kind in rule.only:
+        if issubclass(kind, tuple(errors)) and not issubclass(kind, tuple(retry_on)):
+            raise DefinitionError(
+                f"the retry of {where} has {shown(kind)} in only, but it is declared in errors and so an answer, which is not "
+                "retried; add it to retry_on, or take it out of only"
+            )
+    for kind in retry_on:
+        if issubclass(kind, rule.never):
+            raise DefinitionError(
+                f"the retry of {where} has {shown(kind)} in never, but retry_on has it too; take it out of one of them"
+            )

@@ -24,6 +24,7 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
+from eventbus.model.retry import Retry
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
@@ -72,10 +73,14 @@ def type_name(kind: type[BaseException]) -> str:
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The record of an error that another process of the worker reported. `is_final` says that no retry can help."""
+    """The record of an error that another process of the worker reported. `is_final` says that no retry can help.
+
+    `kinds` are the names of its class and of those that this inherits from.
+    """
 
     text: str
     is_final: bool
+    kinds: tuple[str, ...] = ()
 
 
 def mark_recorded(error: BaseException, record: Recorded) -> None:
@@ -94,6 +99,25 @@ def is_final(error: BaseException) -> bool:
     if known is not None:
         return known.is_final
     return isinstance(error, (Unrecoverable, PayloadError, StoreCorrupt))
+
+
+def kinds_of(error: BaseException) -> list[str]:
+    """Return the names of an error's class and of those that this inherits from, for a process that lacks the class."""
+    return [type_name(kind) for kind in type(error).__mro__ if issubclass(kind, Exception)]
+
+
+def is_excluded(error: BaseException, rule: Retry) -> bool:
+    """Return whether a rule does not try again after an error of this kind, also if another process reported it."""
+    if not (rule.only or rule.never):
+        return False
+    known = recorded(error)
+
+    def is_one_of(kinds: tuple[type[Exception], ...]) -> bool:
+        if known is None:
+            return isinstance(error, kinds)
+        return any(type_name(kind) in known.kinds for kind in kinds)
+
+    return is_one_of(rule.never) or bool(rule.only and not is_one_of(rule.only))
 
 
 def mark_own(error: BaseException) -> None:

@@ -20,12 +20,14 @@ from eventbus import Event, JobFacts, Unrecoverable
 
 __all__ = [
     "Crunched",
+    "Missing",
     "NotEven",
     "Numbers",
     "crunch",
     "crunched",
     "double",
     "fail",
+    "fail_with",
     "hold",
     "leave_a_thread",
     "noise",
@@ -36,6 +38,10 @@ __all__ = [
     "tell_surroundings",
     "wrong",
 ]
+
+
+class Missing(KeyError):
+    """An error whose class inherits from a built-in one."""
 
 
 class Numbers(msgspec.Struct):
@@ -142,3 +148,9 @@ def tell_surroundings(_: int) -> dict[str, Any]:
         "trace_id": f"{span.trace_id:032x}",
         "span_id": f"{span.span_id:016x}",
     }
+
+
+def fail_with(kind: str) -> None:
+    """Raise an error of the class that the payload names."""
+    module, name = kind.rsplit(".", 1)
+    raise getattr(sys.modules[module], name)("as asked")

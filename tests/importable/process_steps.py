@@ -13,7 +13,7 @@ import msgspec
 from eventbus import Retry
 from workflows import StepContext, Workflow
 
-__all__ = ["Cut", "NoPicture", "Picture", "dies", "pictures", "waits"]
+__all__ = ["Cut", "NoPicture", "Picture", "dies", "pictures", "raising", "waits"]
 
 
 class Picture(msgspec.Struct):
@@ -114,3 +114,12 @@ def go_on(ctx: StepContext[Any]) -> Any:
 @ignores.completed
 def told(ctx: StepContext[Any]) -> Any:
     return ctx.result(go_on)
+
+
+raising = Workflow("raising", input=str, retry=Retry(attempts=3, delay=0, only=(OSError,)))
+
+
+@raising.step(pool="process")
+def give_up(ctx: StepContext[str]) -> None:
+    """Raise an error of the built-in class that the input names."""
+    raise {"ConnectionError": ConnectionError, "KeyError": KeyError}[ctx.input]("as asked")

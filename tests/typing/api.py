@@ -20,6 +20,7 @@ from eventbus import (
     Event,
     EventContext,
     EventProvider,
+    Handlers,
     JobFacts,
     Keep,
     ProcessContext,
@@ -154,6 +155,21 @@ async def consuming() -> None:
         await provider.subscribe(placed, price, group="billing")
         await provider.subscribe(placed, price, concurrency=None, retry=None, timeout=None, pool=None)
     await provider.add_group(placed, "mail")
+    provider.include(collected)
+    provider.include(provider)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await provider.unsubscribe(placed, group="billing")
+
+
+collected = Handlers()
+
+
+@collected.on(placed, group="audit", retry=Retry(2))
+async def audit(order: Order, ctx: EventContext) -> Receipt:
+    return await price(order, ctx)
+
+
+async def using_collected(ctx: EventContext) -> None:
+    assert_type(await audit(Order("1"), ctx), Receipt)
 
 
 @provider.lifespan

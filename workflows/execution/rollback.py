@@ -96,8 +96,8 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> Retry:
-        """The retry rule of the rollback: its own, or else the workflow's."""
-        return self.step.undo_retry or self.workflow.retry
+        """The retry rule of the rollback: its own, or else the workflow's, for errors of any kind: it must be done."""
+        return self.step.undo_retry or msgspec.structs.replace(self.workflow.retry, only=(), never=())
 
     @property
     def timeout(self) -> float | None:

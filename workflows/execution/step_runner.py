@@ -25,6 +25,7 @@ from eventbus.lowlevel import (
     fact,
     get_logger,
     hide_frames,
+    is_excluded,
     is_final,
     log_failure,
     with_facts,
@@ -264,7 +265,7 @@ def decide(
     `workflow` are final, except those in its `retry_on`; `workflow` is None for rollbacks, which have no
     caller to answer. Raises the error of a custom retry strategy; that error is then the final one.
     """
-    is_end = is_final(error) or is_last(error) or attempts >= rule.attempts
+    is_end = is_final(error) or is_last(error) or attempts >= rule.attempts or is_excluded(error, rule)
     if is_end or (workflow is not None and workflow.is_answer(error)):
         return None
     return min(rule.delay_after(attempts, error), LONGEST)

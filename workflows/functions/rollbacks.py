@@ -54,8 +54,9 @@ class TaskUndo(msgspec.Struct, frozen=True):
 
     @property
     def rule(self) -> Retry:
-        """The retry rule: its own, or else that of the durable function."""
-        return (self.task.retry if self.is_own else self.task.undo_retry) or self.durable.retry
+        """The retry rule: its own, or else that of the durable function, for errors of any kind: it must be done."""
+        own = self.task.retry if self.is_own else self.task.undo_retry
+        return own or msgspec.structs.replace(self.durable.retry, only=(), never=())
 
     @property
     def timeout(self) -> float | None:

@@ -37,6 +37,7 @@ from eventbus.engine.claiming.due_timer import DueTimer
 from eventbus.engine.claiming.handed_jobs import HandedJobs
 from eventbus.engine.claiming.lane import Lane
 from eventbus.engine.claiming.queue_rotation import QueueRotation
+from eventbus.engine.claiming.retirement import Retirement
 from eventbus.engine.claiming.settle_queue import SettleQueue
 from eventbus.engine.claiming.slots import Slots
 from eventbus.engine.claiming.suspects import SuspectGate
@@ -92,6 +93,7 @@ class Claimer:
         )
         self._slots = Slots(self.executor, consumers, max_concurrency, is_open=self._is_open)
         self._rotation = QueueRotation(self._slots.quota)
+        self.retirement: Retirement = Retirement(self._slots, self._rotation, self.executor, self.settles)
         self.handed: HandedJobs = HandedJobs(store, worker)
         self._due = DueTimer(self._poke)
         self._on_duty = on_duty
@@ -109,8 +111,7 @@ class Claimer:
 
     def read_calls(self) -> tuple[int, int]:
         """Return for each lane the number of the last call whose claims were started; called from any thread."""
-        first, second = self._lanes
-        return first.done, second.done
+        return self._lanes[0].done, self._lanes[1].done
 
     @property
     def is_idle(self) -> bool:
@@ -182,8 +183,7 @@ class Claimer:
 
     async def hand_over(self) -> None:
         """Wake other workers for the queues in which this worker knew of work."""
-        queues = self._rotation.take_all()
-        if queues:
+        if queues := self._rotation.take_all():
             await self._store.rearm(self.pool, queues)
 
     async def wait_settled(self) -> None:
@@ -391,8 +391,7 @@ class Claimer:
 
     async def _pay_owed(self) -> None:
         """Put back wakes that other workers may use. This worker may pop them again, so it pauses in between."""
-        owed = self._rotation.take_owed()
-        if owed:
+        if owed := self._rotation.take_owed():
             await self._store.rearm(self.pool, owed)
 
     def _poke(self) -> None:

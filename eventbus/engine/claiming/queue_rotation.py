@@ -56,6 +56,17 @@ class QueueRotation:
         self._hot.setdefault(queue, False)
         self._noted.add(queue)
 
+    def is_asked(self, queue: str) -> bool:
+        """Return whether a call is under way that asks a queue."""
+        return self._asked[queue] > 0
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue that no call asks; it is not asked again."""
+        self._hot.pop(queue, None)
+        self._noted.discard(queue)
+        self._owed.discard(queue)
+        del self._asked[queue]
+
     def choose(self, limit: int, want: int = sys.maxsize) -> list[str]:
         """Return at most `limit` hot queues that have free slots here and that are worth a call.
 

@@ -34,6 +34,8 @@ class Slots:
         self._looks = 0
         self._asked = 0
         self._asked_of: Counter[str] = Counter()
+        self.closed: set[str] = set()
+        """Queues of which this worker takes no more jobs, though jobs of them may still run here."""
 
     @property
     def free(self) -> int:
@@ -47,6 +49,8 @@ class Slots:
 
     def quota(self, queue: str) -> int:
         """Return how many more jobs of a queue this worker may run now."""
+        if queue in self.closed:
+            return 0
         limit = max(self._consumers[queue].concurrency, 1 if self._looks else 0)
         return min(limit - self._executor.counts[queue] - self._asked_of[queue], self.free)
 

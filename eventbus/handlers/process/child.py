@@ -52,7 +52,7 @@ from eventbus.model.codec.codec import Codec
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.process_channel import ANSWER, HEADER, NOTE, PROGRESS, REQUEST, BadFrame, pack, unpack
 from eventbus.runtime.process_pool import CHANNEL_LOST, mark_child
-from eventbus.telemetry.failure import describe, is_answer, is_final
+from eventbus.telemetry.failure import describe, is_answer, is_final, kinds_of
 from eventbus.telemetry.log_context import EVENT_NAME, GROUP, SPAN_ID, TRACE_ID, fact
 from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import attach_context, trace_id_of
@@ -288,7 +288,7 @@ def _run_here(given: Request, tell: Callable[[str], None]) -> tuple[Report, Base
     except BaseException as error:  # noqa: BLE001  (whatever a handler raises, or its import)
         text = describe(error, attempts=facts["attempt"], declared=declared, event=given.task.event)
         final = is_final(error) or is_answer(error, declared, retry_on)
-        return Report(error=text, is_final=final), error
+        return Report(error=text, is_final=final, kinds=kinds_of(error)), error
 
 
 class _Prepared(msgspec.Struct, frozen=True):

@@ -54,11 +54,15 @@ class Request(msgspec.Struct):
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can help."""
+    """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can help.
+
+    `kinds` are the names of the error's class and of those that this inherits from.
+    """
 
     result: msgspec.Raw = msgspec.Raw()
     error: str = ""
     is_final: bool = False
+    kinds: list[str] = []
 
 
 class LogNote(msgspec.Struct):

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from eventbus.errors import DefinitionError
 from eventbus.model.durations import LONGEST
+from eventbus.model.event import Event
 from eventbus.model.retry import Retry
+from eventbus.telemetry.failure import Recorded, is_excluded, kinds_of, mark_recorded
 
 _ERROR = RuntimeError("no")
 
@@ -131,3 +133,67 @@ def test_attempts_may_stand_first_without_their_name_and_nothing_else() -> None:
         Retry("5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError):
         Retry(5, 2)  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
+
+
+class _Late(TimeoutError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ()}, None),
+        ({"only": (OSError,), "never": (FileNotFoundError,)}, None),
+        ({"only": (_Late,), "never": (TimeoutError,)}, r"_Late.* is in only, but never has it"),
+        ({"only": (OSError,), "never": (OSError,)}, r"contradict each other"),
+        ({"only": OSError}, r"expected only of a Retry to be a tuple of exception classes, .*OSError"),
+        ({"never": "ValueError"}, r"expected never of a Retry to be a tuple .*, got: 'ValueError'"),
+        ({"never": [1]}, r"expected never of a Retry to be a tuple of exception classes.*, got: 1"),
+        ({"only": (BaseException,)}, r"expected only of a Retry .*, got: .*BaseException"),
+        ({"never": []}, r"expected never of a Retry to be a tuple of exception classes.*, got: \[\]"),
+        ({"attempts": 1, "only": (OSError,)}, r"attempts=1 never tries again"),
+    ],
+)
+def test_kinds_that_mean_nothing_or_contradict_are_refused(
+    options: dict[str, Any], message: str | None
+) -> None:
+    if message is None:
+        Retry(**options)
+        return
+    with pytest.raises(DefinitionError, match=message):
+        Retry(**options)
+
+
+def test_kinds_do_not_travel() -> None:
+    with pytest.raises(DefinitionError, match="cannot have only or never, because classes cannot be sent"):
+        Retry(never=(ValueError,)).to_wire()
+
+
+@pytest.mark.parametrize(
+    ("rule", "error", "expected"),
+    [
+        (Retry(), ValueError(), False),
+        (Retry(only=(OSError,)), FileNotFoundError(), False),
+        (Retry(only=(OSError,)), ValueError(), True),
+        (Retry(never=(OSError,)), FileNotFoundError(), True),
+        (Retry(never=(OSError,)), ValueError(), False),
+        (Retry(only=(OSError,), never=(FileNotFoundError,)), PermissionError(), False),
+        (Retry(only=(OSError,), never=(FileNotFoundError,)), FileNotFoundError(), True),
+    ],
+)
+def test_a_rule_excludes_kinds_of_errors_also_of_those_that_another_process_reported(
+    rule: Retry, error: Exception, expected: bool
+) -> None:
+    assert is_excluded(error, rule) is expected
+    reported = RuntimeError("what another process raised")
+    mark_recorded(reported, Recorded("{}", is_final=False, kinds=tuple(kinds_of(error))))
+    assert is_excluded(reported, rule) is expected
+
+
+def test_a_rule_may_not_contradict_what_an_event_declares() -> None:
+    with pytest.raises(DefinitionError, match=r"the retry of event 'e' has .*_Late.* in only, .* an answer"):
+        Event("e", errors=[TimeoutError], retry=Retry(only=(_Late,)))
+    with pytest.raises(DefinitionError, match=r"has .*_Late.* in never, but retry_on has it too"):
+        Event("e", errors=[_Late], retry_on=[_Late], retry=Retry(never=(TimeoutError,)))
+    Event("e", errors=[_Late], retry_on=[_Late], retry=Retry(only=(TimeoutError,)))
+    Event("e", errors=[_Late], retry=Retry(never=(TimeoutError,)))

@@ -1,4 +1,4 @@
-"""A step whose final failure is ignored: it is recorded, and the flow goes on."""
+"""Which failures are final, by kind of error; and a step whose final failure is ignored: the flow goes on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from drivers.runners import Runner, states_of
+from importable import process_steps
 
 from eventbus import DefinitionError, Retry
 from workflows import StepContext, StepError, StepFailed, Workflow, step
 
 _ONCE = Retry(attempts=1)
+_KINDS = {"refused": ConnectionError, "missing": FileNotFoundError, "wrong": ValueError}
 
 
 class OutOfStock(Exception):
@@ -145,3 +147,49 @@ async def test_an_ignored_sub_workflow_is_undone_once(runner: Runner) -> None:
     with pytest.raises(StepError):
         await handle.result()
     assert log == ["work", "undo work"]
+
+
+async def test_a_step_is_tried_again_by_kind_of_error(runner: Runner) -> None:
+    tried: list[str] = []
+    kinds = Workflow("kinds", input=str, retry=Retry(3, delay=0, only=(OSError,), never=(FileNotFoundError,)))
+
+    @kinds.step
+    async def run(ctx: StepContext[str]) -> str:
+        tried.append(ctx.input)
+        raise _KINDS[ctx.input]("no")
+
+    for given, attempts in (("refused", 3), ("missing", 1), ("wrong", 1)):
+        with pytest.raises(StepError):
+            await (await runner.start(kinds, given)).result()
+        assert tried.count(given) == attempts
+
+
+async def test_a_rollback_is_tried_again_whatever_the_workflow_retries(runner: Runner) -> None:
+    undone: list[int] = []
+    undoing = Workflow("undoing", input=str, retry=Retry(3, delay=0, never=(ValueError,)))
+
+    @undoing.step
+    async def first(ctx: StepContext[str]) -> str:
+        return ctx.input
+
+    @first.rollback
+    async def undo(ctx: StepContext[str], done: str) -> None:
+        undone.append(ctx.attempt)
+        if len(undone) < 3:
+            raise ValueError("not yet")
+
+    @undoing.step
+    async def second(ctx: StepContext[str]) -> str:
+        raise ValueError("no")
+
+    with pytest.raises(StepError):
+        await (await runner.start(undoing, "x")).result()
+    assert undone == [1, 2, 3]
+
+
+async def test_a_step_in_a_process_is_tried_again_by_kind_of_error(runner: Runner) -> None:
+    for given, attempts in (("ConnectionError", 3), ("KeyError", 1)):
+        handle = await runner.start(process_steps.raising, given)
+        with pytest.raises(StepError):
+            await handle.result()
+        assert (await handle.report()).steps["give_up"].attempts == attempts
