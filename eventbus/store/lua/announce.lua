@@ -24,7 +24,7 @@ for i = 1, count do
       ids[#ids + 1], ids[#ids + 2] = queue.name, id
     end
   end
-  local refusal = queue.group ~= '' and refuse_group(queue.base, queue.group)
+  local refusal = queue.group ~= '' and groups.refuse(queue.base, queue.group)
   if refusal then return refusal end
   queues[i], names[i] = queue, queue.name
 end
@@ -42,7 +42,7 @@ for _, queue in ipairs(queues) do
     redis.call('ZADD', pools, now, pool)
     redis.call('PEXPIRE', pools, SILENCE)
   end
-  if queue.group ~= '' then add_group(queue.base, queue.group) end
+  if queue.group ~= '' then groups.add(queue.base, queue.group) end
 end
 for i = 1, #ids, 2 do
   set_waiting(ids[i + 1])

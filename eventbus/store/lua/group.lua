@@ -7,6 +7,6 @@
 --include base guard groups
 
 local queue, group = take(), take()
-local refusal = refuse_group(queue, group)
+local refusal = groups.refuse(queue, group)
 if refusal then return refusal end
-return add_group(queue, group)
+return groups.add(queue, group)
