@@ -67,10 +67,15 @@ CORE: dict[str, str] = {
 #: the fields beside the record -> (what each has, the Lua files that write it)
 MORE: dict[str, tuple[str, str]] = {
     # what an emission asked for
-    "due": ("when it is or was due, ms", "delays edit enqueue plant restart settle_rows signal"),
+    "due": (
+        "when it is or was due, ms",
+        "delays edit enqueue merging plant restart settle_rows signal succession",
+    ),
     "priority": ("its priority, if not 0", "edit enqueue plant restart"),
     "lifo": ("1: it goes to the head of its priority", "enqueue"),
     "key": ("the digest of its idempotency key", "enqueue graph restart"),
+    "after": ("of the next job of a key: the job that it waits for", "enqueue"),
+    "ripe": ("of the next job of a key: when it may begin, if that one has ended, ms", "enqueue merging"),
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
     "attempts": ("attempts that ended, from 255 on", "fields"),

@@ -12,9 +12,11 @@
 -- timeouts: row timeout
 --   row: the number of a root among all rows, from 0 | timeout: from when it is due, ms
 -- plain: id queue body reply
--- rows: id queue body key print delay due priority lifo reply meeting
+-- rows: id queue body key print delay due priority lifo reply meeting span
 --   meeting, when the key stands for a job: 0 join it | 1 join it also if it failed |
---   2 supersede it: cancel it and take its place, whatever became of it
+--   2 supersede it: cancel it and take its place, whatever became of it |
+--   3 throttle | 4 debounce | 5 keep the last (`merging.lua`)
+--   span: of 3 the window; of 4 how long the job waits at most, from its first row on, '' for no limit; ms
 -- answer: now, for each queue how many jobs an emission makes there, then for each row that is not simply new:
 --   index word job state text
 --   word: joined | other (joined, with another payload) | full (text: the queue, state: served | unserved) |
@@ -54,7 +56,7 @@ floors.hold(attendance, now)
 if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now, answer) then return answer end
 --include pointer enqueue presence accept joining
 
-local taken = accept_all(queues, plain_count, row_count, emitter, now, answer)
+local taken = accepting.take_all(queues, plain_count, row_count, emitter, now, answer)
 local refused = enqueue(taken.jobs, emitter, now, answer)
 rooting.flush(now)
 for _, join in ipairs(taken.joins) do
@@ -64,15 +66,23 @@ for _, join in ipairs(taken.joins) do
     answer[join.state_at] = 'unlisted'
   end
 end
+if taken.merges[1] then
+  --include merging
+  merging.add(taken.merges, taken.fresh, emitter, now, answer)
+end
 if taken.supersedes then
   --include holds cancelling epilogue
   local superseded = {}
-  for _, job in ipairs(taken.jobs) do superseded[#superseded + 1] = job.superseded end
+  for _, job in ipairs(taken.jobs) do
+    superseded[#superseded + 1] = job.superseded
+    superseded[#superseded + 1] = job.following
+  end
   load_holds(superseded)
   for _, job in ipairs(taken.jobs) do
     if job.superseded then
       local reason = 'superseded by job ' .. job.id .. ', which has the same key'
       cancel(job.superseded, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0)
+      if job.following then cancel(job.following, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0) end
     end
   end
   local ready = {}

@@ -27,7 +27,7 @@ for i = 1, tree_count do
   tree.meeting, tree.reply = take(), take() == 1
   local row_count, edge_count = take(), take()
   tree.rows = read_rows(row_count, edge_count)
-  decide_tree(tree, now)
+  tree_keys.decide(tree, now)
   trees[i] = tree
 end
 
@@ -45,7 +45,7 @@ local function write_root(tree)
   if tree.reply then change(tree.id, 'reply', emitter) end
   if tree.pointer then
     change(tree.id, 'key', tree.key)
-    point(tree.pointer, tree.id, tree.print)
+    pointers.point(tree.pointer, tree.id, tree.print)
   end
   if not tree.is_last then change(tree.id, 'pending', 1) end
 end
@@ -65,8 +65,8 @@ for _, tree in ipairs(trees) do
   if not tree.is_idle then
     plant(tree.rows, tree.id, tree.is_first and tree.is_last, lists, now)
     if tree.is_first and not tree.rows[1].is_known then write_root(tree) end
-    if tree.is_last then open(tree) else await_next(tree.id, now) end
-    if tree.taken then give_way(tree.taken, now) end
+    if tree.is_last then open(tree) else tree_keys.await_next(tree.id, now) end
+    if tree.taken then tree_keys.give_way(tree.taken, now) end
     if tree.superseded then
       local why = 'superseded by job ' .. tree.id .. ', which has the same key'
       cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)

@@ -27,7 +27,7 @@ if not ENDED[state] then return 'open' end
 local function open_key(digest)
   local pointer = key('key', queue .. ':' .. digest)
   local values = try('HMGET', pointer, 'job', 'print') or {}
-  if values[1] == id then point(pointer, id, values[2] or '') end
+  if values[1] == id then pointers.point(pointer, id, values[2] or '') end
   redis.call('DEL', key('outcome', id))
 end
 

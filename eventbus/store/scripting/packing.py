@@ -93,7 +93,7 @@ class AddRows:
 
 def _in_full(job: str, queue: int, body: str, reply: int) -> tuple[Any, ...]:
     """Return the values of a `PlainRow` as those of an `AddRow`."""
-    return (job, queue, body, "", "", "", "", 0, 0, reply, JOIN)
+    return (job, queue, body, "", "", "", "", 0, 0, reply, JOIN, "")
 
 
 def join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], rows: AddRows) -> list[Any]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
+    "DEBOUNCE",
     "JOIN",
+    "KEEP_LAST",
     "REUSE",
     "SUPERSEDE",
+    "THROTTLE",
     "AddAnswer",
     "AddQueue",
     "AddRow",
@@ -43,6 +46,9 @@ __all__ = [
 JOIN = 0
 REUSE = 1
 SUPERSEDE = 2
+THROTTLE = 3
+DEBOUNCE = 4
+KEEP_LAST = 5
 
 
 class AddQueue(NamedTuple):
@@ -83,7 +89,9 @@ class AddRow(NamedTuple):
     lifo: int
     reply: int
     meeting: int
-    """`JOIN`, `REUSE` or `SUPERSEDE`: what happens if an earlier job has the key."""
+    """What happens if an earlier job has the key: `JOIN`, `REUSE`, `SUPERSEDE`, `THROTTLE`, `DEBOUNCE` or `KEEP_LAST`."""
+    span: int | str = ""
+    """In ms: the window of a throttle; how long a debounced job waits at most, `''` for no limit."""
 
 
 class PlainRow(NamedTuple):

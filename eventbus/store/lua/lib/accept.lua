@@ -1,6 +1,7 @@
 --needs base fields lines pointer presence
---exports accept_all
+--exports accepting
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
+accepting = {}
 local MOST = 200 -- jobs of one call
 local waited = {} -- queue -> how many wait there before this call
 local served = {} -- queue -> whether anybody works on it: asked once for each queue of the call that is full
@@ -13,14 +14,14 @@ end
 
 local function read_plain(queues)
   local row = { id = take(), queues = queues[take()], body = take(), reply = take() == 1 }
-  row.key, row.print, row.priority, row.meeting = '', '', 0, 0
+  row.key, row.print, row.priority, row.meeting, row.span = '', '', 0, 0, ''
   return row
 end
 
 local function read_row(queues, now)
   local row = { id = take(), queues = queues[take()], body = take(), key = take(), print = take() }
   row.delay, row.due = take(), take()
-  row.priority, row.lifo, row.reply, row.meeting = take(), take() == 1, take() == 1, take()
+  row.priority, row.lifo, row.reply, row.meeting, row.span = take(), take() == 1, take() == 1, take(), take()
   if row.delay ~= '' then row.due = now + row.delay end
   if row.due == '' or row.due <= now then row.due = nil end
   return row
@@ -32,10 +33,11 @@ local function decide(row, target)
   if redis.call('EXISTS', job_root .. id) == 1 then return nil end
   if row.key == '' then return { id = id, target = target, row = row } end
   local pointer = key('key', target.queue .. ':' .. row.key)
-  local job, print, state, text = follow(pointer, row.meeting)
+  local job, print, state, text = pointers.follow(pointer, row.meeting)
   if job == id then return nil end
-  if not job or row.meeting == SUPERSEDE then
-    return { id = id, target = target, row = row, pointer = pointer, superseded = job }
+  if not job or row.meeting == pointers.SUPERSEDE then
+    local following = job and row.meeting == pointers.SUPERSEDE and try('HGET', pointer, 'next') or nil
+    return { id = id, target = target, row = row, pointer = pointer, superseded = job, following = following }
   end
   local is_pending = row.queues.are_roots and not state and not planned[pointer] and (fetch(job) or {}).pending
   if is_pending then return { join = job, target = target, word = 'pending', state = 'pending' } end
@@ -43,13 +45,13 @@ local function decide(row, target)
 end
 
 -- Decides about all targets of a row; returns also the queue that is full, or the key that is somebody else's.
-local function decide_row(row, fresh)
+local function decide_row(row, fresh, decide, now)
   local choices, full = {}, nil
   for _, target in ipairs(row.queues.targets) do
-    local choice, queue = decide(row, target), target.queue
-    if choice and choice.superseded then -- else the older job would end for nothing
-      local place = row.due and key('delayed', queue) or row.priority ~= 0 and key('ready+', queue) or key('ready', queue)
-      if not try((row.due or row.priority ~= 0) and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
+    local choice, queue = decide(row, target, now), target.queue
+    if choice and (choice.superseded or choice.after) then -- else the older job would end for nothing, or the key be lost
+      local place = (row.due or choice.after) and key('delayed', queue) or row.priority ~= 0 and key('ready+', queue) or key('ready', queue)
+      if not try((row.due or choice.after or row.priority ~= 0) and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
     elseif choice and not choice.join and not row.due and row.queues.max ~= '' then
       waited[queue] = waited[queue] or lines.count(queue)
       if waited[queue] + (fresh[queue] or 0) >= row.queues.max then full = queue end
@@ -64,7 +66,7 @@ local function join(taken, index, row, choice, emitter, answer)
   if is_own then add_verdict(answer, index, choice.word, choice.join, choice.state or 'open', choice.text or '') end
   if choice.state then return end
   local told = is_own and row.reply and emitter or ''
-  taken.joins[#taken.joins + 1] = { job = choice.join, emitter = told, state_at = is_own and #answer - 1 }
+  taken.joins[#taken.joins + 1] = { job = choice.join, emitter = told, state_at = is_own and #answer - 1, choice = choice }
 end
 
 local function accept(taken, index, row, choice)
@@ -72,7 +74,7 @@ local function accept(taken, index, row, choice)
   if choice.pointer then planned[choice.pointer] = { job = choice.id, print = row.print } end
   if choice.superseded then taken.supersedes = true end
   local queue = choice.target.queue
-  if not row.due then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end
+  if not (row.due or choice.after) then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end
 end
 
 -- Who is told that a queue is full is told whether anybody works on it.
@@ -82,9 +84,9 @@ local function describe_full(queue, now)
 end
 
 -- A row is accepted whole or, when one of its queues is full or cannot be read, not at all.
-local function take_row(taken, index, row, emitter, now, answer)
+function accepting.take_row(taken, index, row, emitter, now, answer)
   local choices, full, foreign = {}, nil, row.queues.is_foreign and key('groups', row.queues.name)
-  if not foreign then choices, full, foreign = decide_row(row, taken.fresh) end
+  if not foreign then choices, full, foreign = decide_row(row, taken.fresh, taken.decide or decide, now) end
   if foreign then return add_verdict(answer, index, 'foreign', row.id, '', foreign) end
   if full then return add_verdict(answer, index, 'full', row.id, describe_full(full, now), full) end
   for _, choice in ipairs(choices) do
@@ -94,8 +96,9 @@ end
 
 -- Groups multiply the jobs of a call, which is bounded in them: the first row is always taken, and once a row is too
 -- much all behind it wait too, so that they keep their order.
-function accept_all(queues, plain_count, row_count, emitter, now, answer)
-  local taken = { jobs = {}, joins = {}, fresh = {}, supersedes = false } -- fresh: queue -> how many go to ready
+function accepting.take_all(queues, plain_count, row_count, emitter, now, answer)
+  -- fresh: queue -> how many go to ready; merges: rows that `merging.lua` decides about, when the others are written
+  local taken = { jobs = {}, joins = {}, fresh = {}, merges = {}, supersedes = false }
   local jobs = 0
   for index = 0, plain_count + row_count - 1 do
     local row = index < plain_count and read_plain(queues) or read_row(queues, now)
@@ -103,8 +106,10 @@ function accept_all(queues, plain_count, row_count, emitter, now, answer)
     jobs = jobs + width
     if jobs > MOST and jobs > width then
       add_verdict(answer, index, 'later', row.id, '', '')
+    elseif row.meeting > pointers.SUPERSEDE then
+      taken.merges[#taken.merges + 1] = { index = index, row = row }
     else
-      take_row(taken, index, row, emitter, now, answer)
+      accepting.take_row(taken, index, row, emitter, now, answer)
     end
   end
   return taken

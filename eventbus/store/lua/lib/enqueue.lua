@@ -7,7 +7,7 @@ local function write_more(row, id, has_key)
   local more, is_full = {}, row.queues.are_roots and row.due
   for field, value in pairs({
     due = row.due or nil, lifo = row.lifo and 1 or nil, key = has_key and row.key or nil,
-    priority = row.priority ~= 0 and row.priority or nil, tree = is_full and 1 or nil, on = is_full and 'wake' or nil,
+    priority = row.priority ~= 0 and row.priority or nil, after = row.after, ripe = row.ripe, tree = is_full and 1 or nil, on = is_full and 'wake' or nil,
   }) do
     more[#more + 1], more[#more + 2] = field, value
   end
@@ -34,7 +34,7 @@ local function write_records(jobs, emitter, now)
   end
   set_all(records)
   for _, job in ipairs(jobs) do
-    if job.pointer then point(job.pointer, job.id, job.row.print) end -- begins with what a full server lets through
+    if job.pointer then pointers.point(job.pointer, job.id, job.row.print, job.after) end -- begins with what a full server lets through
   end
 end
 
@@ -74,7 +74,7 @@ function enqueue(jobs, emitter, now, answer)
   end
   for _, job in ipairs(next(refused) and jobs or {}) do
     if refused[job.id] then
-      if job.pointer then redis.call('DEL', job.pointer) end
+      if job.pointer and not job.after then redis.call('DEL', job.pointer) end
       refusing.tell(answer, job.index, job.id, refused[job.id])
     end
   end

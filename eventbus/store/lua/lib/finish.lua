@@ -1,4 +1,4 @@
---needs base chore_list fields outcomes
+--needs base chore_list fields outcomes succession
 --exports tells tell_waiters tell finish finish_cancelled
 -- The end of jobs: record, finished set, key pointer, replies. Used by settle and rescue.
 tells = {} -- members of trees that ended in this call; see `trees.lua`
@@ -26,10 +26,13 @@ function tell(id, record, state, text)
   if record.joined then tell_waiters(id, record, state, text) end
 end
 
--- The pointer keeps the outcome longer than the record is kept; a large one by its side.
-local function end_key(id, record, state, text, ttl)
+-- The pointer keeps the outcome longer than the record is kept; a large one by its side. Of a throttled key it stays to
+-- the end of the window.
+local function end_key(id, record, state, text, ttl, now)
   local pointer = key('key', record.queue .. ':' .. record.key)
-  if try('HGET', pointer, 'job') ~= id then return end
+  local known = try('HMGET', pointer, 'job', 'next', 'nextprint', 'until') or {}
+  if known[1] ~= id or known[2] and succession.begin(pointer, id, known[2], known[3], now) then return end
+  if known[4] and ttl > 0 then ttl = math.max(ttl, (tonumber(known[4]) or 0) - now) end
   redis.call('HSET', pointer, 'state', state)
   if #text <= INLINE then
     redis.call('HSET', pointer, 'text', text)
@@ -56,7 +59,7 @@ function finish(id, record, state, text, now, key_ttl)
   end
   if record.tree then end_root(id, record) end
   if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
-  if record.key then end_key(id, record, state, text, key_ttl) end
+  if record.key then end_key(id, record, state, text, key_ttl, now) end
   tell(id, record, state, text)
   return state
 end

@@ -2,6 +2,7 @@
 --exports groups
 -- Groups of queues. Few queues have any, so the shard keeps a list of those that do: a call with
 -- many queues asks it once.
+groups = {}
 local MOST = 1000 -- groups of one queue: an emission makes a job for each in one call
 
 groups = {}

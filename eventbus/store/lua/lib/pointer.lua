@@ -1,14 +1,15 @@
 --needs base fields
---exports SUPERSEDE planned follow point
+--exports pointers planned
 -- Idempotency keys: pointers from a key to the job it stands for.
-local REUSE = 1 -- what an emission may ask for where its key stands for a job
-SUPERSEDE = 2
+pointers = {}
+pointers.REUSE = 1 -- what an emission may ask for where its key stands for a job
+pointers.SUPERSEDE = 2
 planned = {} -- pointer -> job and print, decided earlier in this call
 
 -- Returns the job that `pointer` stands for, its payload's print, its final state (nil
 -- while open) and outcome. Nil when the key is free: unknown, its record lost, or its
 -- job ended without completing, unless the emission asks to reuse it.
-function follow(pointer, meeting)
+function pointers.follow(pointer, meeting)
   local plan = planned[pointer]
   if plan then return plan.job, plan.print end
   local values = try('HMGET', pointer, 'job', 'print', 'state', 'text') or {}
@@ -20,13 +21,14 @@ function follow(pointer, meeting)
     state, text = record.state, record.result ~= '' and record.result or nil
     if state ~= 'completed' and state ~= 'failed' and state ~= 'cancelled' then return job, print end
   end
-  local may = state == 'completed' or meeting == REUSE
+  local may = state == 'completed' or meeting == pointers.REUSE
   if not may then return nil end
   return job, print, state, text or try('GET', key('result', job)) or try('GET', key('outcome', job)) or ''
 end
 
--- Points the key at a new job; it has no expiry until that job ends.
-function point(pointer, job, print)
+-- Points the key at a new job; it has no expiry until that job ends. after: the job for which it stands until then.
+function pointers.point(pointer, job, print, after)
+  if after then return redis.call('HSET', pointer, 'job', after, 'next', job, 'nextprint', print) end
   redis.call('DEL', pointer)
   redis.call('HSET', pointer, 'job', job, 'print', print)
 end

@@ -1,11 +1,11 @@
---needs base delays fields format holds putting_off ready record
+--needs base delays fields format holds putting_off ready record succession
 --exports promote
 -- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
 local to_promote = 100 -- jobs that one call promotes
 
--- Sorts what is due into records to promote, damaged ones, and those of a later release.
-local function read_due(queue, ids)
-  local due, bad, later = {}, {}, {}
+-- Sorts what is due into records to promote, damaged ones, those of a later release, and those that wait on for another job.
+local function read_due(queue, ids, now)
+  local due, bad, later, waiting = {}, {}, {}, {}
   for _, id in ipairs(ids) do
     local record, why = read(id)
     local is_later = record and record.is_later or plain.is_later(id)
@@ -19,19 +19,21 @@ local function read_due(queue, ids)
       bad[#bad + 1] = { id = id, why = why }
     elseif is_later then
       later[#later + 1] = id
+    elseif record.state == 'delayed' and record.after and succession.has_to_wait(id, record, now) then
+      waiting[#waiting + 1] = id
     elseif record.state == 'delayed' or record.state == 'waiting' and not find_hold(id) then
       record.id = id
       due[#due + 1] = record
     end
   end
-  return due, bad, later
+  return due, bad, later, waiting
 end
 
 -- Promotes a bounded number, and puts the queue back into `due` where some are left.
 function promote(queue, now, ready)
   local name = key('delayed', queue)
   local ids = to_promote > 0 and try('ZRANGEBYSCORE', name, '-inf', whole(now), 'LIMIT', 0, to_promote) or {}
-  local due, bad, later = read_due(queue, ids)
+  local due, bad, later, waiting = read_due(queue, ids, now)
   to_promote = to_promote - #ids
   call_many('ZREM', name, ids)
   for _, record in ipairs(due) do
@@ -42,6 +44,7 @@ function promote(queue, now, ready)
   end
   for _, each in ipairs(bad) do quarantine(each.id, queue, each.why, now) end
   for _, id in ipairs(later) do park_later(id, queue, now) end
+  for _, id in ipairs(waiting) do succession.put_off(id, queue, now) end
   requeue({ [queue] = due }, ready)
   delays.note(queue)
 end

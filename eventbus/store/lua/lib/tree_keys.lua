@@ -1,5 +1,5 @@
 --needs base fields finish pointer record stopping trees
---exports await_next decide_tree give_way
+--exports tree_keys
 -- Trees that are added in several calls, and their keys. Until its last chunk a tree is pending: nothing of it runs.
 --
 -- What must hold: nobody is told to wait for a tree that may never be whole. So whose key stands for a pending tree is
@@ -8,10 +8,11 @@
 -- and meets its key as anybody does. Of a pending tree that is removed nothing has run, and nobody is told of its end.
 -- Crash windows: `adder-dies` (the next one with the key adds its own; without one it goes after a minute),
 -- `adder-stalls` (both send on: the key stands for one of them, and the chunks of the other add nothing).
+tree_keys = {}
 local GOES = 60000 -- ms after the last chunk that was heard of
 local STALE = 2000 -- ms after it in which its adder counts as alive: its chunks follow each other at once
 
-function await_next(id, now)
+function tree_keys.await_next(id, now)
   redis.call('ZADD', root .. ':due', now + GOES, 'unopened:' .. id)
 end
 
@@ -44,15 +45,15 @@ local function decide_next(tree)
 end
 
 -- What becomes of a tree, or of a chunk of one, that a call brings. Writes nothing.
-function decide_tree(tree, now)
+function tree_keys.decide(tree, now)
   if not tree.is_first then return decide_next(tree) end
   local first = tree.rows[1]
   tree.word, tree.is_idle = 'new', first.is_known and not (fetch(tree.id) or {}).pending
   if first.is_known or tree.key == '' then return end
   tree.pointer = key('key', first.queue .. ':' .. tree.key)
   local is_planned = planned[tree.pointer]
-  local job, print, state, text = follow(tree.pointer, tree.meeting)
-  if job and tree.meeting == SUPERSEDE then
+  local job, print, state, text = pointers.follow(tree.pointer, tree.meeting)
+  if job and tree.meeting == pointers.SUPERSEDE then
     tree.superseded = job
   elseif job and not state and not is_planned and is_pending(job) and is_stale(job, now) then
     tree.taken = job
@@ -63,7 +64,7 @@ function decide_tree(tree, now)
 end
 
 -- Removes a pending tree for another one that has its key now.
-function give_way(id, now)
+function tree_keys.give_way(id, now)
   local record = read_lease(id)
   record.reply, record.joined, record.is_removed = nil, nil, true
   redis.call('DEL', key('needs', id))

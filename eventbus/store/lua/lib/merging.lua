@@ -1,0 +1,115 @@
+--needs base accept codec delays due enqueue fields holds joining pointer succession waking
+--exports merging
+-- Fewer jobs from many emissions of one key: rows whose `meeting` is 3 to 5.
+--   throttle   the first wins: the key makes no other job while its job is open, and not before `until`
+--   debounce   the last wins: while nobody has begun the key's job, a row gives it another body and moves its due time
+--   keep last  the same, without a time; and what comes while the job runs makes one next job, and replaces its body
+--
+--   no open job -> job (delayed | waiting) -- claimed --> runs -- a row --> runs, and `next` is delayed behind it
+--                        | a row: another body                                     | a row: another body of `next`
+-- `next` goes on where its predecessor ends (`succession.lua`).
+-- What must hold:
+-- - of one key at most one job has begun, and at most one has not; the latter has the body of the row that came last;
+-- - a row that gives a job another body joins it, so each emitter hears the outcome;
+-- - a body is replaced only where nobody holds the job: a claim reads it in the call that writes the hold;
+-- - a repeat never puts an older body back: `seen` of the pointer names the rows that came, the last 40 of them.
+-- Each row is read and written before the next one, so rows of one key in one call meet each other; what this call
+-- adds by other rows is there by then. The first write is one that a full server refuses.
+-- Crash windows: `replace-not-answered` (`seen`), `replace-meets-claim` (one call is first: the body, or a next job).
+-- Rejected: a job for each row that the later one cancels, which ends emitters with an error; a next job that stands
+-- only in the pointer, which nobody can cancel or look at.
+merging = {}
+local THROTTLE = 3
+local LONGEST = 1000 -- bytes of `seen`
+
+local function decide_throttled(choice, now)
+  local job, _, state, text = pointers.follow(choice.pointer, pointers.REUSE)
+  if not job or state and (tonumber(try('HGET', choice.pointer, 'until') or 0) or 0) <= now then return choice end
+  return { join = job, target = choice.target, word = 'joined', state = state, text = text }
+end
+
+-- Whether somebody has begun the job, or may have: its body stays then.
+local function has_begun(id, record)
+  local is_idle = record.state == 'delayed' or record.state == 'waiting' and not record.token or record.state == 'parked'
+  if not is_idle or record.is_later or (tonumber(record.attempts) or 0) > 0 or record.stalls then return true end
+  return record.state == 'waiting' and find_hold(id) ~= nil
+end
+
+-- A repeat joins what the key stands for now.
+local function join_again(choice, following)
+  local record = following and peek(following)
+  if record and not record.ended then return { join = following, target = choice.target, word = 'joined' } end
+  local job, _, state, text = pointers.follow(choice.pointer, pointers.REUSE)
+  if not job then return choice end
+  return { join = job, target = choice.target, word = 'joined', state = state, text = text }
+end
+
+local function meet(choice, row, now)
+  local known = try('HMGET', choice.pointer, 'job', 'next', 'seen') or {}
+  local job, following, seen = known[1], known[2], known[3] or ' '
+  choice.seen = seen
+  if string.find(seen, ' ' .. row.id .. ' ', 1, true) then return join_again(choice, following) end
+  local record, last = job and fetch(job), following and fetch(following)
+  if last and last.ended then last = nil end
+  if last and last.state ~= 'delayed' then job, record, last = following, last, nil end -- somebody made it go on
+  if not last and (not record or record.ended) then return choice end
+  if last or not has_begun(job, record) then
+    local own = last and following or job
+    return { join = own, target = choice.target, word = 'joined', replaced = last or record, seen = seen, pointer = choice.pointer }
+  end
+  local ripe = row.due or now
+  choice.after, choice.row = job, { after = job, ripe = whole(ripe), due = row.due or now + succession.PUT_OFF }
+  for field, value in pairs(row) do choice.row[field] = choice.row[field] or value end
+  return choice
+end
+
+local function decide(row, target, now)
+  local id = row.id .. target.suffix
+  if redis.call('EXISTS', job_root .. id) == 1 then return nil end
+  local choice = { id = id, target = target, row = row, pointer = key('key', target.queue .. ':' .. row.key) }
+  if row.meeting == THROTTLE then return decide_throttled(choice, now) end
+  return meet(choice, row, now)
+end
+
+-- A debounced job waits from its last row on, but no longer than `span` from its first.
+local function change_due(id, record, row, now)
+  local due, earliest = row.due, next_due()
+  if row.span ~= '' then due = math.max(now, math.min(due, record.created + row.span)) end
+  change(id, 'due', whole(due))
+  if record.after then change(id, 'ripe', whole(due)) end
+  delays.place({ [record.queue] = { due, id } }, now, function() end)
+  if earliest < 0 or due < earliest then wake(record.queue, now) end
+end
+
+local function change_body(choice, row, now)
+  local id, record = choice.join, peek(choice.join)
+  keep_body(record, id, row.body)
+  redis.call('SET', job_root .. id, codec.encode(record))
+  if choice.replaced.size and not record.size then redis.call('DEL', key('body', id)) end
+  if row.due and record.state == 'delayed' then change_due(id, choice.replaced, row, now) end
+  local seen = string.sub(choice.seen .. row.id .. ' ', -LONGEST)
+  redis.call('HSET', choice.pointer, choice.replaced.after and 'nextprint' or 'print', row.print, 'seen', seen)
+end
+
+-- What the pointer of a new job keeps beside it.
+local function note(choice, row, now)
+  if row.meeting == THROTTLE then redis.call('HSET', choice.pointer, 'until', whole(now + row.span)) end
+  if choice.seen and choice.seen ~= ' ' then redis.call('HSET', choice.pointer, 'seen', choice.seen) end
+end
+
+-- merges: index and row of each.
+function merging.add(merges, fresh, emitter, now, answer)
+  for _, each in ipairs(merges) do
+    for pointer in pairs(planned) do planned[pointer] = nil end
+    local taken = { jobs = {}, joins = {}, fresh = fresh, decide = decide }
+    accepting.take_row(taken, each.index, each.row, emitter, now, answer)
+    local refused = enqueue(taken.jobs, emitter, now, answer)
+    for _, job in ipairs(taken.jobs) do
+      if not refused[job.id] then note(job, each.row, now) end
+    end
+    for _, join in ipairs(taken.joins) do
+      if join.choice.replaced then change_body(join.choice, each.row, now) end
+      if not join_job(join.job, join.emitter) and join.state_at then answer[join.state_at] = 'unlisted' end
+    end
+  end
+end

@@ -1,0 +1,47 @@
+--needs base delays fields putting_off trees
+--exports succession
+-- The next job of a key, `next` of its pointer: it is delayed until the job that it comes `after` has ended, and until
+-- it is `ripe`, whichever is later (`merging.lua`).
+-- What must hold: it never begins while its predecessor is open. The call that ends the predecessor lets it go on; one
+-- that nobody did that for, because the record of the other was lost, finds out itself, within PUT_OFF.
+succession = {}
+succession.PUT_OFF = 60000 -- ms
+
+-- The key stands for the next job from now on.
+local function take_over(pointer, id, print)
+  redis.call('HSET', pointer, 'job', id, 'print', print or '')
+  redis.call('HDEL', pointer, 'next', 'nextprint')
+  clear(id, 'after', 'ripe')
+end
+
+-- The job `id`, for which `pointer` stands, ends. Returns whether the key's next job takes its place.
+function succession.begin(pointer, id, next_id, print, now)
+  local record = fetch(next_id)
+  if not record or record.state ~= 'delayed' or record.after ~= id then
+    redis.call('HDEL', pointer, 'next', 'nextprint')
+    return false
+  end
+  take_over(pointer, next_id, print)
+  if (tonumber(record.ripe) or 0) > now then return true end -- it is delayed until then
+  try('ZREM', key('delayed', record.queue), next_id)
+  delays.forget(record.queue)
+  change(next_id, 'due', whole(now))
+  record.id = next_id
+  push(released, record.queue, record)
+  return true
+end
+
+-- A next job whose time has come. Returns whether it has to wait on.
+function succession.has_to_wait(id, record, now)
+  local before = peek(record.after)
+  if before and not before.ended then return true end
+  local pointer = key('key', record.queue .. ':' .. (record.key or ''))
+  local known = try('HMGET', pointer, 'next', 'nextprint') or {}
+  if known[1] == id then take_over(pointer, id, known[2]) else clear(id, 'after', 'ripe') end
+  return false
+end
+
+function succession.put_off(id, queue, now)
+  change(id, 'due', whole(now + succession.PUT_OFF))
+  delays.place({ [queue] = { now + succession.PUT_OFF, id } }, now, set_apart)
+end
