@@ -22,7 +22,7 @@ local mixed, delay, heard, first, call, total = take() == 1, take(), take(), tak
 local save_count, row_count, edge_count, awaited_count = take(), take(), take(), take()
 local saves = {}
 for i = 1, 2 * save_count do saves[i] = take() end
-local rows = read_rows(row_count, edge_count)
+local rows = edges.read_rows(row_count, edge_count)
 local awaited = mixed_waits.read(awaited_count, rows)
 local record = fetch(id)
 local top = row_count > 0 and read_lease(rows[1].root) -- a root that gets members is brief no more, and names its holder
@@ -49,7 +49,7 @@ local ready = {}
 local lists = { ready = ready, leaves = {}, due = {} }
 if record.gathers and not mixed then mixed_waits.forget(id) end -- it said a wait only half, and says another one
 plant(rows, id, opens, lists, now)
-mixed_waits.note_known(id, awaited_again[id])
+mixed_waits.note_known(id, edges.awaited_again[id])
 requeue(lists.leaves, ready)
 if opens then open_leaves(id, ready, now) end
 local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
@@ -63,9 +63,9 @@ if waits then
     slots.flush(now)
   end
   if mixed then mixed_waits.begin(id, record.queue, wait, now) end
-  if not recall_failure(id, now) and not mixed and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
+  if not telling.recall_failure(id, now) and not mixed and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
-tell_broken(now)
+edges.tell_broken(now)
 mixed_waits.tell(id, awaited, now)
 end_call(ready, now)
 for queue in pairs(lists.due) do wake(queue, now) end

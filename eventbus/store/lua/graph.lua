@@ -26,7 +26,7 @@ for i = 1, tree_count do
   local tree = { id = take(), is_first = take() == 1, is_last = take() == 1, key = take(), print = take() }
   tree.meeting, tree.reply = take(), take() == 1
   local row_count, edge_count = take(), take()
-  tree.rows = read_rows(row_count, edge_count)
+  tree.rows = edges.read_rows(row_count, edge_count)
   tree_keys.decide(tree, now)
   trees[i] = tree
 end
@@ -76,7 +76,7 @@ for _, tree in ipairs(trees) do
   for _, value in ipairs(verdict) do answer[#answer + 1] = value end
 end
 requeue(lists.leaves, ready)
-tell_broken(now)
+edges.tell_broken(now)
 end_call(ready, now)
 for queue in pairs(lists.due) do wake(queue, now) end
 for _, tree in ipairs(has_deadlines and trees or {}) do wake(tree.rows[1].queue, now) end

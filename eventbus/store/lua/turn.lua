@@ -59,7 +59,7 @@ local due_at = next_due()
 local is_plain, filled, has_duty = #settles.rows == 0 and (due_at < 0 or due_at > now), {}, false
 if not is_plain then
   load_trees()
-  settles.rows = complete_rows(settles.rows, lost)
+  settles.rows = settle_rows.complete(settles.rows, lost)
 end
 begin_writing()
 if not holds[1] then register(worker, now + lease) end -- its first turn, or the first one since it was rescued
@@ -67,10 +67,10 @@ write_simple(settles.simple, held, worker, by_name, now)
 if is_limited or settles.slotted then load_slots() slots.release_all(settles.slotted, now) end
 if not is_plain then
   local ready = {}
-  write_rows(settles.rows, held, by_name, ready, now)
+  settle_rows.write(settles.rows, held, by_name, ready, now)
   due_at = next_due()
   if due_at >= 0 and due_at <= now then has_duty = do_chores(now, ready) end
-  flush_tells(ready, now)
+  telling.flush(ready, now)
   filled = place_ready(ready, now, put_off, true)
   for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
 end
@@ -79,10 +79,10 @@ if is_limited and want > 0 then slots.cut_quotas(queues, now) end
 local plan = claims.read(queues, want, bytes, room, function(is_of_suspects, ...)
   load_trees()
   if is_of_suspects then return suspects.take(...) end
-  return choose_unusual(...)
+  return unusual.choose(...)
 end)
 if is_limited then slots.claim(plan, queues) end
-claims.write(plan, held, token, now, name_holder)
+claims.write(plan, held, token, now, unusual and unusual.name_holder) -- what is named, `choose` has found
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 claims.remove(plan)
 if plan.is_unusual then
@@ -93,7 +93,7 @@ if plan.is_unusual then
 end
 if not is_plain then
   local ready = {}
-  flush_tells(ready, now)
+  telling.flush(ready, now)
   place_ready(ready, now, put_off)
   wake_filled(filled, now)
   due_at = next_due()

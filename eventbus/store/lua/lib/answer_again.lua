@@ -9,7 +9,7 @@ local function read_claimed(held, token)
     local id = all[i]
     if string.sub(id, 1, 1) ~= '#' and Hold.token(all[i + 1]) == token then
       local record = read(id)
-      local body = record and record.state == 'waiting' and not record.is_later and read_body(id, record)
+      local body = record and record.state == 'waiting' and not record.is_later and unusual.read_body(id, record)
       if body then
         record.id, record.body, record.time, record.place = id, body, 0, Hold.place(all[i + 1])
         record.stop = record.knows and record.stop -- not one that came after the claim
@@ -27,7 +27,7 @@ function answer_again(queues, held, token, now, last)
     table.sort(records, Hold.is_older)
     for _, each in ipairs(records) do
       add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
-      tell_journal(told, each.id, each)
+      unusual.tell_journal(told, each.id, each)
       if lines.is_suspect(each) then
         local n = #watched
         watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0

@@ -1,9 +1,10 @@
 --needs base candidate codec entry fields format journal lines marks record
---exports read_body tell_journal choose_unusual name_holder
+--exports unusual
 -- A candidate that is not plain: a member or a root of a tree, one that was tried before, or none at all. Writes nothing.
+unusual = {}
 
 -- A member without a body of its own is told what its root was given, read once for all of them.
-function read_body(id, record)
+function unusual.read_body(id, record)
   if record.size then return try('GET', key('body', id)) or nil end
   if record.body ~= '' or not record.root then return record.body ~= '' and record.body or nil end
   mark_of(record.root)
@@ -23,7 +24,7 @@ local function drop(plan, line)
 end
 
 -- Adds the journal and the inbox of a claim to the list, if it has them; returns their size.
-function tell_journal(list, id, record)
+function unusual.tell_journal(list, id, record)
   if not record.inbox and bit.band(record.flags, FLAG.JOURNAL) == 0 then return 0 end
   local size
   list[#list + 1], size = journals.read(id)
@@ -32,7 +33,7 @@ end
 
 -- Reads one candidate into `plan`; returns its size in bytes, nil where its line does not admit it (`suspects.lua`). An entry that its record does not explain is odd, unless
 -- somebody said that there are tombstones.
-function choose_unusual(plan, line, i)
+function unusual.choose(plan, line, i)
   local id, entry, text = line.ids[i], line.entries[i], line.records[i] or nil
   if entry and text and plain.has_ended(text) and has_dead(line) then return drop(plan, line) end -- mostly
   local record, why = read(id, text)
@@ -43,7 +44,7 @@ function choose_unusual(plan, line, i)
     plan.stopped[#plan.stopped + 1], plan.is_unusual, lines.unlisted[id] = id, true, 'nowhere'
     return 0
   end
-  local body = is_sound and read_body(id, record)
+  local body = is_sound and unusual.read_body(id, record)
   if not body or journals.is_lost(id, record) then
     plan.odd[#plan.odd + 1], plan.is_unusual = { id = id, queue = line.queue }, true
     return 0
@@ -52,11 +53,11 @@ function choose_unusual(plan, line, i)
   add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop)
   plan.ids[#plan.ids + 1] = id
   if record.root or record.tree or record.waited or record.listens or record.gathers then plan.named[id] = record end
-  return #body + tell_journal(plan.journals, id, record)
+  return #body + unusual.tell_journal(plan.journals, id, record)
 end
 
 -- A root that stops is claimed knowing it. Of a brief one no record is written.
-function name_holder(id, record, token, now)
+function unusual.name_holder(id, record, token, now)
   if record.stop then redis.call('HSET', key('more', id), 'knows', now) end
   if record.root or record.tree and not record.is_root then
     record.token, record.claimed = token, now

@@ -1,11 +1,11 @@
 --needs base
---exports has_chores add_chore
+--exports chore_list
 -- What is left of work that was too much for one call: any worker's turn goes on with it (`chores.lua`).
-has_chores = false
+chore_list = { has_any = false }
 
 -- A chore is due at once, whatever the server's clock does meanwhile: its place in the order of all is a
 -- number that only rises, and is long past as a time.
-function add_chore(kind, id)
+function chore_list.add(kind, id)
   redis.call('ZADD', root .. ':due', redis.call('INCRBY', root .. ':order', 1), kind .. ':' .. id)
-  has_chores = true
+  chore_list.has_any = true
 end

@@ -85,6 +85,6 @@ function do_chores(now, ready)
     local found_duty = do_chore[kind] and do_chore[kind](id, now, ready)
     has_duty = has_duty or kind == 'schedules' and found_duty
   end
-  flush_tells(ready, now)
+  telling.flush(ready, now)
   return has_duty
 end

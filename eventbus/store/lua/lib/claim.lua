@@ -39,7 +39,7 @@ local function ask_suspects(plan, queues, want, bytes, room, choose_other)
 end
 
 -- At most `want` jobs and `bytes` of bodies, but always one job.
--- choose_other: `suspects.take` if its first argument is true, else `choose_unusual`.
+-- choose_other: `suspects.take` if its first argument is true, else `unusual.choose`.
 function claims.read(queues, want, bytes, room, choose_other)
   local plan = begin_plan()
   if want <= 0 then return plan end

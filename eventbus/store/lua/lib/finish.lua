@@ -17,7 +17,7 @@ function tell_waiters(id, record, state, text)
   end
   if last == #waiters then return end
   if last > 0 then call_many('SREM', name, { unpack(waiters, 1, last) }) end
-  add_chore('hear', id)
+  chore_list.add('hear', id)
 end
 
 -- Tells the job's emitter and everybody who joined it later, each emitter once.
@@ -34,7 +34,7 @@ local function end_key(id, record, state, text, ttl, now)
   if known[1] ~= id or known[2] and succession.begin(pointer, id, known[2], known[3], now) then return end
   if known[4] and ttl > 0 then ttl = math.max(ttl, (tonumber(known[4]) or 0) - now) end
   redis.call('HSET', pointer, 'state', state)
-  if #text <= INLINE then
+  if #text <= outcomes.INLINE then
     redis.call('HSET', pointer, 'text', text)
   elseif ttl > 0 then
     redis.call('SET', key('outcome', id), text, 'PX', ttl)

@@ -30,7 +30,7 @@ local function place_back(jobs, worker, is_stall, ready, now)
       if why then quarantine(id, queue, why, now) end
     end
   end
-  write_rows(complete_rows(rows, {}), held, {}, ready, now)
+  settle_rows.write(settle_rows.complete(rows, {}), held, {}, ready, now)
   return ids
 end
 

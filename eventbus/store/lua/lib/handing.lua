@@ -48,7 +48,7 @@ end
 
 -- queue: it has this one job alone. Returns whether a worker has the job now.
 function handing.give(pools, queue, id, body, now)
-  if #body > INLINE or string.find(id, '\n', 1, true) or redis.call('HGET', KEYS[1], queue) then return false end
+  if #body > outcomes.INLINE or string.find(id, '\n', 1, true) or redis.call('HGET', KEYS[1], queue) then return false end
   for _, pool in ipairs(pools) do
     local worker = idle.take(pool, now)
     if worker and hand_to(worker, queue, id, body, now) then

@@ -39,6 +39,6 @@ function open_leaves(adder, ready, now)
   end
   requeue(lists.leaves, ready)
   if #ids > 0 then redis.call('LTRIM', name, #ids, -1) end
-  if (try('LLEN', name) or 0) > 0 then add_chore('open', adder) end
+  if (try('LLEN', name) or 0) > 0 then chore_list.add('open', adder) end
   for queue in pairs(lists.due) do wake(queue, now) end
 end

@@ -99,7 +99,7 @@ function mixed_waits.tell(id, awaited, now)
   for _, child in ipairs(awaited) do
     if child.ended then
       local record = fetch(child.id) or { state = child.ended }
-      tell_failure(id, { id = child.id, state = record.state, up = record.up }, now)
+      telling.tell_failure(id, { id = child.id, state = record.state, up = record.up }, now)
     end
   end
 end

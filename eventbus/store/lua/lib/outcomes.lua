@@ -1,16 +1,17 @@
 --needs base
---exports outcomes KEPT INLINE
+--exports outcomes
 -- What ended in this call: it is listed, and its emitters are told, by the last writes of the call.
-KEPT = 604800000 -- a week
-INLINE = 8192 -- larger outcomes are announced to emitters, not carried
-outcomes = {}
+outcomes = {
+  KEPT = 604800000, -- a week
+  INLINE = 8192, -- larger outcomes are announced to emitters, not carried
+}
 local ends = {} -- state .. ':' .. queue -> flat list of time, job
 local done = {} -- queue -> entries of its list (`completed.lua`)
 local roots = {} -- queue -> roots that are open no more
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
 function outcomes.reply(emitter, id, state, text)
-  local rows, is_carried = replies[emitter], #text <= INLINE
+  local rows, is_carried = replies[emitter], #text <= outcomes.INLINE
   if not rows then
     rows = {}
     replies[emitter] = rows
@@ -46,7 +47,7 @@ end
 -- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
 function outcomes.expire_record(id)
   for _, kind in ipairs({ 'job', 'more', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }) do
-    redis.call('PEXPIRE', key(kind, id), KEPT)
+    redis.call('PEXPIRE', key(kind, id), outcomes.KEPT)
   end
 end
 

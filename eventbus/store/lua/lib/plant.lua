@@ -45,12 +45,12 @@ function plant(rows, adder, is_open, lists, now)
   for _, row in ipairs(rows) do
     row.due = row.delay ~= '' and now + row.delay or nil
     if not row.is_known then
-      row.is_ready = is_open and row.root ~= '' and not is_fed[row.id] and not row.due
+      row.is_ready = is_open and row.root ~= '' and not edges.is_fed[row.id] and not row.due
       write_row(row, now)
       if row.root ~= '' then push(members, row.root, row.id) end
       if row.is_ready then
         line_up(lists.ready, row.queue, row)
-      elseif is_fed[row.id] then
+      elseif edges.is_fed[row.id] then
         call_many('SADD', key('needs', row.id), row.needs)
       elseif row.root == '' then -- a root; its call decides
       elseif is_open then

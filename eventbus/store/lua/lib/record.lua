@@ -53,7 +53,7 @@ local function set_raw_apart(id, name)
   for from, kept in pairs({ [name] = key('raw', id), [key('more', id)] = key('rawmore', id) }) do
     if redis.call('EXISTS', from) == 1 then
       redis.call('RENAME', from, kept)
-      redis.call('PEXPIRE', kept, KEPT)
+      redis.call('PEXPIRE', kept, outcomes.KEPT)
     end
   end
 end
@@ -87,8 +87,8 @@ function quarantine(id, queue, why, now)
   finish(id, record, 'failed', text, now, 0)
   if queue or record.root then return end
   redis.call('ZADD', key('failed', 'unknown'), now, id)
-  redis.call('PEXPIRE', key('failed', 'unknown'), KEPT)
+  redis.call('PEXPIRE', key('failed', 'unknown'), outcomes.KEPT)
   outcomes.expire_record(id)
   for _, each in ipairs(try('SMEMBERS', root .. ':rooted') or {}) do try('ZREM', key('roots', each), id) end
-  if redis.call('EXISTS', key('members', id)) == 1 then redis.call('ZADD', root .. ':due', now + KEPT, 'forget:' .. id) end
+  if redis.call('EXISTS', key('members', id)) == 1 then redis.call('ZADD', root .. ':due', now + outcomes.KEPT, 'forget:' .. id) end
 end

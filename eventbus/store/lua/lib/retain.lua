@@ -71,7 +71,7 @@ function forget_members(tree)
     forget(ids)
   end
   if redis.call('EXISTS', name) == 1 then
-    add_chore('forget', tree)
+    chore_list.add('forget', tree)
   else
     forget_ties(tree)
     redis.call('UNLINK', key('done', tree))

@@ -1,9 +1,11 @@
 --needs base fields record telling
---exports is_fed awaited_again read_rows tell_broken
+--exports edges
 -- Reading the rows and edges of members, before the first write of a call.
 -- An id that exists is a repeat: its row and its edges change nothing.
-is_fed = {} -- jobs that need something by an edge of this call
-awaited_again = {} -- job -> rows that exist already, and that it is to need
+edges = {
+  is_fed = {}, -- jobs that need something by an edge of this call
+  awaited_again = {}, -- job -> rows that exist already, and that it is to need
+}
 local broken = {} -- job, and what it needs and will not get: that had failed or was cancelled before
 
 -- Which of the rows exist already: mostly none, and one question tells.
@@ -15,7 +17,7 @@ local function note_known(rows)
 end
 
 -- Reads the rows and edges of a call, before its first write.
-function read_rows(row_count, edge_count)
+function edges.read_rows(row_count, edge_count)
   local rows = {}
   for i = 1, row_count do
     rows[i] = {
@@ -33,21 +35,21 @@ function read_rows(row_count, edge_count)
       if state == 'failed' or state == 'cancelled' then broken[#broken + 1] = { job, needs } end
       local is_over = state == 'completed'
       if not is_over then
-        is_fed[job] = true
+        edges.is_fed[job] = true
         if job == row.id then row.needs[#row.needs + 1] = needs end
       end
       row.feeds[#row.feeds + 1] = { job, needs, is_over }
     elseif needs == row.id then
-      push(awaited_again, job, needs)
+      push(edges.awaited_again, job, needs)
     end
   end
   return rows
 end
 
 -- Tells those whose needs had ended before.
-function tell_broken(now)
+function edges.tell_broken(now)
   for _, each in ipairs(broken) do
     local record = read_lease(each[2])
-    if record then tell_failure(each[1], { id = each[2], state = record.state, up = record.up }, now) end
+    if record then telling.tell_failure(each[1], { id = each[2], state = record.state, up = record.up }, now) end
   end
 end

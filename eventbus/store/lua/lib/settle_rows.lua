@@ -1,9 +1,10 @@
 --needs base delays fields finish hold journal lines putting_off ready record slots trees verdict
---exports complete_rows write_rows
+--exports settle_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
+settle_rows = {}
 
 -- Reads what the rows are to be settled by; returns those that can be. Writes nothing.
-function complete_rows(rows, lost)
+function settle_rows.complete(rows, lost)
   local sound = {}
   for _, row in ipairs(rows) do
     local record = fetch(row.id, row.recorded)
@@ -77,7 +78,7 @@ local function settle_row(row, record, key_ttl, now, lists)
 end
 
 -- policies: queue -> its row of the call; ready: where given-back and retried jobs are put.
-function write_rows(rows, held, policies, ready, now)
+function settle_rows.write(rows, held, policies, ready, now)
   local lists = { delayed = {}, retried = {}, backs = {} }
   for _, row in ipairs(rows) do
     local record = row.record

@@ -55,7 +55,7 @@ function sweep(top, now)
   for _, id in ipairs(ids) do stop_member(id, top, record.gentle, now) end
   change(top, 'swept', first + #ids)
   if #ids == count then
-    add_chore('stop', top)
+    chore_list.add('stop', top)
   else
     satisfy(top, '', now)
   end

@@ -55,7 +55,7 @@ function suspects.take(plan, queues, want, bytes, room)
       local line, before, size = candidates.read_line(plan, queue, math.min(count, room.left), true), #plan.ids, 0
       line.admit = function(id, record) return admit(plan, room, line, id, record) end
       while size and #plan.ids - before < count and room.left > 0 and (bytes > 0 or not plan.ids[1]) and candidates.read_on(line, plan.budget) do
-        size = choose_unusual(plan, line, line.seen + 1)
+        size = unusual.choose(plan, line, line.seen + 1)
         if size then line.seen, bytes = line.seen + 1, bytes - size end
       end
       local taken = #plan.ids - before

@@ -1,6 +1,7 @@
 --needs base chore_list fields finish marks ready record retain stopping trees waking
---exports tell_failure recall_failure flush_tells wake_chores
+--exports telling
 -- Telling those who need a member that it ended, at once or by a chore.
+telling = {}
 local to_tell = 200 -- dependents that one call tells; the rest is a chore
 local untold = {} -- members that left some to a chore
 
@@ -37,7 +38,7 @@ end
 
 -- One dependent of a member that did not complete: its own policy decides, or the member's for it. One that runs
 -- meanwhile is noted as `broken`, and hears of it when it waits.
-function tell_failure(dependent, member, now)
+function telling.tell_failure(dependent, member, now)
   local record = fetch(dependent)
   if not record then return satisfy(dependent, member.id, now) end
   if not OPEN[record.state] then return end
@@ -56,12 +57,12 @@ function tell_failure(dependent, member, now)
 end
 
 -- A job that begins to wait hears of a child that failed while it ran. Returns whether there was one.
-function recall_failure(id, now)
+function telling.recall_failure(id, now)
   local child = (fetch(id) or {}).broken
   if not child then return false end
   local record = read_lease(child) or { state = 'failed' }
   clear(id, 'broken')
-  tell_failure(id, { id = child, state = record.state, up = record.up }, now)
+  telling.tell_failure(id, { id = child, state = record.state, up = record.up }, now)
   return true
 end
 
@@ -80,19 +81,19 @@ local function tell_one(each, now)
     if each.state == 'completed' then
       satisfy(dependent, each.id, now)
     else
-      tell_failure(dependent, each, now)
+      telling.tell_failure(dependent, each, now)
     end
   end
   to_tell = to_tell - #dependents
   if to_tell <= 0 and (try('LLEN', feeds) or 0) > first + #dependents then
     change(each.id, 'told', first + #dependents)
     untold[each.id] = true
-    add_chore('tell', each.id)
+    chore_list.add('tell', each.id)
   end
 end
 
 -- Tells all, also those that end by it; what goes on is put into `ready`.
-function flush_tells(ready, now)
+function telling.flush(ready, now)
   local i = 1
   while tells[i] do
     tell_one(tells[i], now)
@@ -110,8 +111,8 @@ end
 
 -- For calls that are no turn: somebody must take the turn that goes on with what they left. The root's
 -- queue is served where there is a worker for it; the others look each 4 seconds.
-function wake_chores(now)
-  if not has_chores then return end
+function telling.wake_chores(now)
+  if not chore_list.has_any then return end
   for tree in pairs(marks) do
     local record = peek(tree)
     if record then wake(record.queue, now) end

@@ -70,10 +70,10 @@ function windows.find_opening(list)
 end
 
 -- Takes the buckets of another list over, of windows that are as long.
-function windows.take_over(list, others)
+function windows.take_over(list, formers)
   for _, window in ipairs(list) do
-    for _, other in ipairs(others) do
-      if other.length == window.length then window.counts, window.sum = other.counts, other.sum end
+    for _, former in ipairs(formers) do
+      if former.length == window.length then window.counts, window.sum = former.counts, former.sum end
     end
   end
 end
