@@ -101,7 +101,9 @@ def test_the_bytes_are_known_to_two_files_alone() -> None:
         if name in _BYTES:
             continue
         assert not re.search(r"job_root[^\n]*SETRANGE|'SETRANGE'", text), f"{name} writes bytes of a record"
-        assert "struct.unpack" not in text or name in ("hold", "limits", "slots", "windows"), f"{name} reads bytes"
+        assert "struct.unpack" not in text or name in ("hold", "limits", "slots", "windows"), (
+            f"{name} reads bytes"
+        )
 
 
 def test_states_and_flags_are_those_of_the_scripts() -> None:
