@@ -34,7 +34,9 @@ async def test_awaited_jobs_leave_about_what_is_kept(server: Backend, each: int)
         records: Any = client
         async with provider.worker():
             for _ in range(_ROUNDS):
-                found = await asyncio.gather(*(provider.emit("ask", n) for n in range(each)))
+                found = await asyncio.gather(
+                    *(provider.emit("ask", n, reply_timeout="3 minutes") for n in range(each))
+                )
                 assert found == list(range(each))
                 most.append(records.llen(done))
         records_left = sum(1 for _ in records.scan_iter("eb:2:{0}:job:*", count=1000))

@@ -119,7 +119,11 @@ async def test_what_blocks_outside_of_any_job_is_told_with_some_of_those_that_ru
         emissions = emitter.emit_many("ask", range(7))
         for _ in emissions:
             await began.acquire()
-        time.sleep(1.7)  # noqa: ASYNC251  (what this test is about)
+        end = time.monotonic() + 20
+        while time.monotonic() < end and not any(
+            each["event"].startswith("event loop blocked") for each in logs
+        ):
+            time.sleep(0.1)  # noqa: ASYNC251  (what this test is about)
         go.set()
         await asyncio.gather(*emissions)
     (entry,) = [each for each in logs if each["event"].startswith("event loop blocked")]
