@@ -62,6 +62,8 @@ class GraphHistory(msgspec.Struct):
     @property
     def open_children(self) -> dict[str, Entry]:
         """Those of `children` whose ends are not recorded."""
+        if not self.children:  # as in most flows
+            return {}
         ended = {name for name, step in self.steps.items() if step.state in _ENDED or step.last.child}
         return {place: entry for place, entry in self.children.items() if place not in ended}
 
