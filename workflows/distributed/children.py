@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
-from eventbus.lowlevel import FINAL_STATES, Member, Outcome, Settle, give_back
+from eventbus.lowlevel import FINAL_STATES, Member, Outcome, Settle, clock, give_back
 from workflows.distributed.activation import Activation, FlowStops, LeaseLost
 from workflows.distributed.worker_runtime import WorkerRuntime
 
@@ -30,6 +30,9 @@ __all__ = ["Children"]
 _SOON, _EVERY = 0.005, 0.5
 """Seconds until the first question after the ends of children, and the most between two of them, while other work goes on
 here. Each question without news doubles them."""
+
+_SHARE = 5
+"""The least pause after a question, in parts of the time that it took."""
 
 _GATHER = 0.005
 """Seconds in which children gather that are added in one call. A wait that begins meanwhile brings them along."""
@@ -180,14 +183,16 @@ class Children:
 
     async def _ask(self) -> None:
         open_ones = [child for child, end in self._ends.items() if not end.done()]
+        begun = clock.monotonic()
         found = await self.find_ended(open_ones)
+        least = _SHARE * (clock.monotonic() - begun)  # a question about thousands of children is work for the server
         for child, outcome in found.items():
             end = self._ends.get(child)
             if end is not None and not end.done():
                 end.set_result(outcome)
         if found:
-            self._wait = _SOON
+            self._wait = max(_SOON, least)
         elif self._wait < _EVERY:
-            self._wait = min(2 * self._wait, _EVERY)
+            self._wait = max(min(2 * self._wait, _EVERY), least)
         elif self._quiet is not None:
             self._quiet()
