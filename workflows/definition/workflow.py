@@ -163,11 +163,11 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
     @property
     def has_members(self) -> bool:
         """Whether its flows have further jobs: a part of the steps or all of them, or the flows of sub-workflows."""
-        return any(map(self.runs_apart, self.steps.values()))
+        return self.spread or any(step.runs_apart for step in self.steps.values())
 
     def runs_apart(self, step: Step[Any, Any]) -> bool:
-        """Tell whether a job or a flow of its own runs a step, or each of its items."""
-        return self.spread or step.runs_apart
+        """Tell whether a job or a flow of its own runs a step of a local flow, or each of its items."""
+        return step.runs_apart or (self.spread and not self.spreads)
 
     @property
     def limited(self) -> list[str]:
