@@ -72,7 +72,7 @@ class Emission(Generic[R]):
     Awaiting a fire-and-forget emission waits only until its job is in the server, and returns None.
 
     `job_id` is final once `enqueued()` has returned, because an emission joins an earlier job that has its
-    key, and then takes the id of that job. `correlation_id` names the chain of emissions to which this
+    key, and then takes the id of that job. `joined` says from then on whether it did. `correlation_id` names the chain of emissions to which this
     emission belongs. An emission that joined a job keeps its own correlation id, but the log events of
     the job carry the one of the first emission.
 
@@ -99,11 +99,13 @@ class Emission(Generic[R]):
         "_waiters",
         "correlation_id",
         "job_id",
+        "joined",
     )
 
     # `PendingEmission` sets these attributes. The emitter makes only objects of that class.
     job_id: str
     correlation_id: str
+    joined: bool
     _causation_id: str
     _route: OutcomeDecoder
     _owner: _Owner
@@ -203,7 +205,7 @@ class PendingEmission(Emission[R]):
         causation_id: str = "",
     ) -> None:
         """`causation_id` is the job whose handler emitted this, or `""`. `reply_timeout` is in seconds."""
-        self.job_id = job_id
+        self.job_id, self.joined = job_id, False
         self.correlation_id = correlation_id
         self.reply: bool = reply
         self.reply_timeout: float | None = reply_timeout

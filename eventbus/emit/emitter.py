@@ -30,9 +30,10 @@ from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import EventMessage, encode_bare, encode_message
 from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
+from eventbus.settings.merging import read_merging
 from eventbus.settings.settings import Settings
-from eventbus.store.keys import key_digest, payload_digest
-from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, AddRow
+from eventbus.store.keys import EVENT_KEY, key_digest, payload_digest
+from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, KEEP_LAST, REUSE, SUPERSEDE, THROTTLE, AddRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, current
@@ -44,6 +45,7 @@ _log = get_logger("eventbus.provider")
 
 _START_PATIENCE = 2.0  # seconds that the server has to answer at the start; emissions wait longer
 _STOP_PATIENCE = 5.0  # seconds for the unsent emissions and trees at the stop
+_MERGING = {"throttle": THROTTLE, "debounce": DEBOUNCE, "keep_last": KEEP_LAST}
 _DEFAULT_DEADLINE = 30.0  # seconds; for an unsent emission without a reply timeout
 
 
@@ -60,8 +62,12 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Seconds after which an emission that is not in the server is given up."""
     priority: int
     lifo: int
-    is_choosy: bool
-    """Whether the emission does not simply join the job that has its key."""
+    meeting: int
+    """What happens if a job has the key (header of `add.lua`)."""
+    span: int | str
+    """In ms: the window of a throttle, or how long a debounced job waits at most; `''` if absent."""
+    keyed_by: str
+    """The option that needs a key, or `''`."""
     is_plain: bool
     """Whether the options ask for nothing but a reply."""
 
@@ -155,6 +161,9 @@ class Emitter:
         data = route.encode_payload(payload)
         job_id = self._make_job_id()
         key = self._key_of(route, payload, options)
+        digest = key_digest(key) if key else ""
+        if plan.keyed_by and not key:
+            digest = _digest_for_event(route, payload, plan.keyed_by)
         ambient = current()
         body, correlation_id = self._message(route, data, job_id, key, options, ambient)
         emission: PendingEmission[Any] = PendingEmission(
@@ -169,7 +178,7 @@ class Emitter:
         deadline = clock.monotonic() + plan.patience
         row: AddRow | None = None
         if key or not plan.is_plain:
-            row = _row(job_id, body, key, data, plan, options, reply=reply)
+            row = _row(job_id, body, digest, data, plan, reply=reply)
         if reply:  # registered before it can be sent, so that no outcome finds it missing
             self._tracker.register(emission, delay=plan.wait)
         if row is None:
@@ -182,7 +191,12 @@ class Emitter:
         """Return the plan for options. It is kept, because the next emission mostly has the same options."""
         delay, due, wait = _due(options)
         timeout = self._reply_timeout(options)
-        priority, is_choosy = check_priority(options.priority), options.supersede or options.reuse_failure
+        priority, merging = check_priority(options.priority), read_merging(options)
+        meeting, keyed_by = (
+            _meeting(options) if merging is None else (_MERGING[merging.option], merging.option)
+        )
+        if merging is not None and merging.delay:
+            delay, wait = merging.delay, (merging.span or merging.delay) / 1000
         plan = _Plan(
             delay=delay,
             due=due,
@@ -191,8 +205,10 @@ class Emitter:
             patience=timeout or _DEFAULT_DEADLINE,
             priority=priority,
             lifo=int(options.lifo),
-            is_choosy=is_choosy,
-            is_plain=(delay, due, priority, options.lifo, is_choosy) == ("", "", 0, False, False),
+            meeting=meeting,
+            span=merging.span if merging is not None and merging.span else "",
+            keyed_by=keyed_by,
+            is_plain=(delay, due, priority, options.lifo, meeting) == ("", "", 0, False, JOIN),
         )
         if options.at is None:  # with `at`, the wait is shorter at each emission
             self._planned, self._plan = options, plan
@@ -316,22 +332,21 @@ class Emitter:
         return check_key(key)
 
 
-def _row(
-    job: str, body: str, key: str, data: bytes, plan: _Plan, options: EmitOptions, *, reply: bool
-) -> AddRow:
+def _row(job: str, body: str, digest: str, data: bytes, plan: _Plan, *, reply: bool) -> AddRow:
     """Return the row of an emission with options; its queue is for the send buffer to say."""
     return AddRow(
         id=job,
         queue=1,
         body=body,
-        key=key_digest(key) if key else "",
-        print=payload_digest(data) if key else "",
+        key=digest,
+        print=payload_digest(data) if digest else "",
         delay=plan.delay,
         due=plan.due,
         priority=plan.priority,
         lifo=plan.lifo,
         reply=int(reply),
-        meeting=_meeting(options, key) if plan.is_choosy else JOIN,
+        meeting=plan.meeting,
+        span=plan.span,
     )
 
 
@@ -351,14 +366,19 @@ def _due(options: EmitOptions) -> tuple[int | str, int | str, float]:
     return ("", "", 0.0)
 
 
-def _meeting(options: EmitOptions, key: str) -> int:
-    """Return JOIN, REUSE or SUPERSEDE: what happens if a job has the key already (header of `add.lua`)."""
-    if options.supersede:
-        if options.reuse_failure:
-            raise DefinitionError("expected either supersede or reuse_failure, got both")
-        if not key:
-            raise DefinitionError(
-                "supersede needs a key: give idempotency_key, or the event a key function that returns one"
-            )
-        return SUPERSEDE
-    return REUSE if options.reuse_failure else JOIN
+def _meeting(options: EmitOptions) -> tuple[int, str]:
+    """Return what happens if a job has the key already, and the option that needs a key, or `""`."""
+    if not options.supersede:
+        return (REUSE if options.reuse_failure else JOIN), ""
+    if options.reuse_failure:
+        raise DefinitionError("expected either supersede or reuse_failure, got both")
+    return SUPERSEDE, "supersede"
+
+
+def _digest_for_event(route: Route, payload: Any, option: str) -> str:
+    """Return the digest of the key of an emission that has none: all emissions without a payload share one."""
+    if option == "supersede" or payload is not None:
+        raise DefinitionError(
+            f"{option} needs a key: give idempotency_key, or the event {route.name} a key function that returns one"
+        )
+    return EVENT_KEY

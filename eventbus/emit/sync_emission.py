@@ -34,6 +34,11 @@ class SyncEmission(Generic[R]):
         """The id of the chain of emissions that this one belongs to."""
         return self._emission.correlation_id
 
+    @property
+    def joined(self) -> bool:
+        """Whether the emission joined the job of another one. It is known once `enqueued()` has returned."""
+        return self._emission.joined
+
     def done(self) -> bool:
         """Return whether the job has an outcome. Does not block."""
         return self._emission.done()

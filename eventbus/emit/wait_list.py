@@ -76,7 +76,7 @@ class WaitList:
         the add was sent, in monotonic seconds.
         """
         self.discard(emission)
-        emission.job_id = job_id
+        emission.job_id, emission.joined = job_id, True
         emission.mark_enqueued()
         if emission.done():
             return

@@ -60,6 +60,10 @@ class EmitKeywords(TypedDict, total=False):
     reply: bool | None
     reuse_failure: bool
     supersede: bool
+    throttle: Duration | None
+    debounce: Duration | None
+    longest: Duration | None
+    keep_last: bool
 
 
 class EmitOptions(msgspec.Struct, frozen=True):
@@ -77,6 +81,10 @@ class EmitOptions(msgspec.Struct, frozen=True):
     reply: bool | None = None
     reuse_failure: bool = False
     supersede: bool = False
+    throttle: Duration | None = None
+    debounce: Duration | None = None
+    longest: Duration | None = None
+    keep_last: bool = False
 
 
 _LOWEST_PRIORITY, _HIGHEST_PRIORITY = -4000, 4000
@@ -86,6 +94,7 @@ _NO_OPTIONS, _NO_REPLY = EmitOptions(), EmitOptions(reply=False)
 
 #: The options that are checked here. The other options are checked where they are converted.
 _OPTION_KINDS: dict[str, tuple[type, ...]] = {
+    "keep_last": (bool,),
     "lifo": (bool,),
     "meta": (dict, type(None)),
     "reply": (bool, type(None)),

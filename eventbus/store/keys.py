@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from urllib.parse import quote
 
-__all__ = ["EDITION", "KINDS", "TIME_DIGITS", "Keys", "escape", "key_digest", "payload_digest"]
+__all__ = ["EDITION", "EVENT_KEY", "KINDS", "TIME_DIGITS", "Keys", "escape", "key_digest", "payload_digest"]
 
 EDITION = 2
 """The edition of the store: the shape of its keys and records. It is part of every key."""
@@ -212,6 +212,10 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
 def escape(name: str) -> str:
     """Return `name` with everything but letters, digits and `._-~@` percent-encoded (UTF-8)."""
     return quote(name, safe="@")
+
+
+EVENT_KEY = "#"
+"""The digest of the key that all emissions of an event have which merge without a key of their own. No key has it."""
 
 
 def key_digest(key: str) -> str:

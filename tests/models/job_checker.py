@@ -45,6 +45,7 @@ class JobChecker:
 
         Call it after the model has settled and before it claims.
         """
+        self.model.place_released()
         jobs = self.model.jobs
         chosen = [jobs[claim.id] for claim in answer.claims]
         for claim, job in zip(answer.claims, chosen, strict=True):
@@ -123,6 +124,7 @@ class JobChecker:
 
     def check(self, now: Snapshot, *, may_forget: bool) -> None:
         """Check the whole shard after a call; `may_forget` says whether that call applies retention."""
+        self.model.place_released()
         now.check()
         self.finals.check(now)
         self.answers.check(now)
@@ -159,6 +161,8 @@ class JobChecker:
         if job.state == "active":
             assert (now.held[job.id], record["token"]) == (worker_of(job), job.token), job
         elif job.state == "delayed":
+            after = (job.after.id, str(job.ripe)) if job.after else (None, None)
+            assert (record.get("after"), record.get("ripe")) == after, job
             assert now.zset("delayed", job.queue)[job.id] == job.due, job
         elif job.state in ENDED:
             if job.text is None:
@@ -215,7 +219,7 @@ class JobChecker:
     def _check_pointers(self, now: Snapshot) -> None:
         model = self.model
         there = {
-            name: (fields["job"], fields["print"], fields.get("state"))
+            name: (fields["job"], fields["print"], fields.get("state"), fields.get("next"))
             for name, fields in now.values["key"].items()
         }
         should = {
@@ -223,6 +227,7 @@ class JobChecker:
                 pointer.job.id,
                 pointer.print,
                 None if pointer.job.is_open else pointer.job.state,
+                pointer.following.id if pointer.following else None,
             )
             for (queue, key), pointer in model.pointers.items()
         }

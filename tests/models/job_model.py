@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from models.hands import Hands, describe_handed
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
-from models.job_places import JobPlaces, in_order, worker_of
+from models.job_places import in_order, worker_of
 from models.journals import fall_asleep
+from models.merges import Merges
 from models.snapshots import ENDED, UNIT
 from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
 from models.strategies import LEASE
@@ -28,7 +29,7 @@ _MESSAGES = 120_000 // UNIT
 _DAY = 86_400_000
 
 
-class JobModel(JobPlaces):
+class JobModel(Merges):
     """One shard."""
 
     def __init__(self, now: int, queues: Iterable[Queue], *, emitters: Iterable[str]) -> None:
@@ -57,32 +58,29 @@ class JobModel(JobPlaces):
         waiting = {name: len(self.waiting(name)) for name in self.all_queues()}
         superseded: list[Job] = []
         for index, row in enumerate(rows):
+            if row.meeting > SUPERSEDE:
+                continue
             queue = self.queues[names[row.queue - 1]]
             plan = [each for suffix in self.suffixes(queue) if (each := self._meet(row, queue, suffix))]
             new = [name for name, met in plan if met is None and not self._supersedes(row, name)]
-            is_delayed = self._due(row) > self.now
+            is_delayed = self.due_of(row) > self.now
             most = 10**9 if queue.max_waiting == "" or is_delayed else int(queue.max_waiting)
             if full := [name for name in new if waiting[name] >= most]:
                 verdicts.append(AddVerdict(index, "full", row.id, "", full[0]))
                 continue
             for name, met in plan:
                 if met is None:
-                    old = self._accept(row, name, emitter)
-                    superseded += [old] if old else []
+                    superseded += self._accept(row, name, emitter)
                     waiting[name] += not is_delayed
                     continue
                 if met.job.is_open and row.reply and "@" not in name:
                     met.job.waiters.add(emitter)
                 if "@" not in name:
                     verdicts.append(met.verdict(index, row))
+        verdicts += self.merge(emitter, names, rows, waiting)
         for job in superseded:
             self.cancel_one(job.id, "an add", None, 0)
         return verdicts
-
-    def _due(self, row: AddRow) -> int:
-        if row.delay != "":
-            return self.now + int(row.delay)
-        return int(row.due) if row.due != "" else self.now
 
     def _meet(self, row: AddRow, queue: Queue, suffix: str) -> tuple[str, Pointer | None] | None:
         """Return None for a repeat; otherwise the queue name, with the pointer to join if there is one."""
@@ -99,10 +97,10 @@ class JobModel(JobPlaces):
         pointer = self.pointers.get((name, row.key)) if row.key else None
         return row.meeting == SUPERSEDE and pointer is not None and pointer.stands(row)
 
-    def _accept(self, row: AddRow, name: str, emitter: str) -> Job | None:
-        """Add the job; return the job that it supersedes, if any."""
+    def _accept(self, row: AddRow, name: str, emitter: str) -> list[Job]:
+        """Add the job; return the jobs that it supersedes."""
         suffix = name[name.find("@") :] if "@" in name else ""
-        due = max(self._due(row), self.now)
+        due = max(self.due_of(row), self.now)
         told = emitter if row.reply and not suffix else ""
         job = Job(row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, told)
         self.jobs[job.id] = job
@@ -111,10 +109,10 @@ class JobModel(JobPlaces):
         else:
             self.place(job)
         if not row.key:
-            return None
+            return []
         old = self.pointers.get((name, row.key))
         self.pointers[name, row.key] = Pointer(job, row.print)
-        return old.job if old and row.meeting == SUPERSEDE else None
+        return [old.job, *filter(None, [old.following])] if old and row.meeting == SUPERSEDE else []
 
     def look(self, emitter: str, ids: Sequence[str], *, join: bool) -> list[tuple[str, str, str | None]]:
         answer: list[tuple[str, str, str | None]] = []
@@ -180,6 +178,7 @@ class JobModel(JobPlaces):
         retried = [job for row in rows if (job := self._settle(row))]
         due = [each for each in self.jobs.values() if each.state == "delayed" and each.due <= self.now]
         back = [job for row in rows if (job := self.jobs[row.id]).state == "waiting" and job not in retried]
+        due = self.put_off(due)
         for job in retried + sorted(due, key=lambda job: (job.due, job.id)):
             self.place(job)
         due = self.hands.take_due(self.now)
@@ -267,6 +266,7 @@ class JobModel(JobPlaces):
     def _settle(self, row: SettleRow) -> Job | None:
         """Settle one job; return it if it must be retried at once."""
         job = self.jobs[row.id]
+        job.began = job.began or row.state in ("delayed", "suspended", "parked")
         if row.attempts != "" and not job.cancelled_by:
             job.attempts = int(row.attempts)
         if job.cancelled_by or row.state in ENDED:

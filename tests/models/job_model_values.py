@@ -78,11 +78,23 @@ class Job(Stalled):
     edited: str = ""
     """The call that changed it last."""
     progress: str = ""
+    began: bool = False
+    """It was tried, slept or was parked."""
+    after: Job | None = None
+    """The open job of its key that it waits for."""
+    ripe: int = 0
+    """When it may begin, if that one has ended."""
     story: Story = field(default_factory=Story)
 
     @property
     def is_open(self) -> bool:
         return self.state not in ENDED
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether somebody has begun it: then no emission gives it another body."""
+        is_idle = self.state in ("delayed", "waiting")
+        return not is_idle or self.began or self.attempts > 0 or self.stalls > 0
 
 
 @dataclass
@@ -92,6 +104,12 @@ class Pointer:
     job: Job
     print: str
     expires: int | None = None
+    until: int = 0
+    """The end of the window of a throttle."""
+    following: Job | None = None
+    """The job that comes after it."""
+    next_print: str = ""
+    seen: list[str] = field(default_factory=list[str])
 
     def stands(self, row: AddRow) -> bool:
         """Tell whether the key still stands for the job, so that another emission is not simply a new one."""

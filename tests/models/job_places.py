@@ -26,6 +26,8 @@ class JobPlaces:
         self.messages_expire: dict[str, int] = {}
         self.controls = Controls()
         self._placed = 0
+        self._released: list[Job] = []
+        """Jobs whose predecessor has ended in the call under way; they are placed behind all others of it."""
 
     @property
     def unit(self) -> int:
@@ -42,6 +44,13 @@ class JobPlaces:
         """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
         found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
         return sorted(found, key=lambda job: (job.is_suspect, job.place))
+
+    def place_released(self) -> None:
+        """Place what the call under way has released: the last thing that it does before it claims."""
+        for job in self._released:
+            if job.state == "released":  # else the same call cancelled it
+                self.place(job)
+        self._released = []
 
     def holds(self, job: str, token: str) -> bool:
         return job in self.jobs and self.jobs[job].state == "active" and self.jobs[job].token == token
@@ -76,10 +85,21 @@ class JobPlaces:
         for emitter in {job.emitter, *job.waiters}.intersection(self.told):
             self.told[emitter].append(job)
         pointer = self.pointers.get((job.queue, job.key))
-        if pointer is not None and pointer.job is job:
-            pointer.expires = self.unit + key_ttl // UNIT
-            if key_ttl == 0:
+        if pointer is not None and pointer.job is job and not self._succeed(pointer):
+            pointer.expires = self.unit - -max(key_ttl, pointer.until - self.now) // UNIT
+            if key_ttl == 0 and pointer.until <= self.now:
                 del self.pointers[job.queue, job.key]
+
+    def _succeed(self, pointer: Pointer) -> bool:
+        """Let the next job of a key take the place of the one that ends."""
+        job, pointer.following = pointer.following, None
+        if job is None or not job.is_open:
+            return False
+        pointer.job, pointer.print, job.after = job, pointer.next_print, None
+        if job.state == "delayed" and job.ripe <= self.now:
+            job.due, job.state = self.now, "released"
+            self._released.append(job)
+        return True
 
 
 def worker_of(job: Job) -> str:

@@ -21,8 +21,8 @@ LONE = st.builds(
     id=st.just(""),
     queue=st.sampled_from([1, 1, 1, 1, 2]),
     body=_BODIES,
-    **dict.fromkeys(("key", "print", "delay", "due"), st.just("")),
-    **dict.fromkeys(("priority", "lifo", "meeting", "span"), st.just(0)),
+    **dict.fromkeys(("key", "print", "delay", "due", "span"), st.just("")),
+    **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),
     reply=st.sampled_from([1, 1, 0]),
 )
 
@@ -48,7 +48,7 @@ ROWS = st.lists(
         lifo=st.sampled_from([0, 0, 0, 1]),
         reply=st.sampled_from([1, 1, 0]),
         meeting=st.sampled_from([0, 0, 0, 1, 2]),
-        span=st.just(0),
+        span=st.just(""),
     ),
     min_size=1,
     max_size=4,

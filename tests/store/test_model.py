@@ -29,6 +29,7 @@ from models.job_checker import JobChecker, Wakes
 from models.job_model import JobModel
 from models.job_model_values import Queue, Turn
 from models.journals import JournalRules, append
+from models.merges import MergeRules
 from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
 
@@ -61,7 +62,7 @@ _SETTINGS = settings(
 )
 
 
-class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, RuleBasedStateMachine):
+class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, MergeRules, RuleBasedStateMachine):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -110,11 +111,6 @@ class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, RuleBas
         """The same emissions: their answer was lost."""
         if self.added is not None:
             self._add(*self.added)
-
-    @rule(rows=PLAIN)
-    def add_twice(self, rows: list[AddRow]) -> None:
-        self.add("em", rows)
-        self.add_again()
 
     def _add(self, emitter: str, rows: list[AddRow], is_limited: bool) -> None:
         self.added = (emitter, rows, is_limited)
@@ -394,7 +390,7 @@ class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, RuleBas
 @pytest.mark.slow
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
-    HandRules.handed = JournalRules.woken = JournalRules.appended = 0
+    HandRules.handed = JournalRules.woken = JournalRules.appended = MergeRules.merged = 0
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)
     assert HandRules.handed > 15
-    assert min(JournalRules.woken, JournalRules.appended) > 15
+    assert min(JournalRules.woken, JournalRules.appended, MergeRules.merged) > 15

@@ -185,7 +185,9 @@ class Children:
         open_ones = [child for child, end in self._ends.items() if not end.done()]
         begun = clock.monotonic()
         found = await self.find_ended(open_ones)
-        least = _SHARE * (clock.monotonic() - begun)  # a question about thousands of children is work for the server
+        least = _SHARE * (
+            clock.monotonic() - begun
+        )  # a question about thousands of children is work for the server
         for child, outcome in found.items():
             end = self._ends.get(child)
             if end is not None and not end.done():

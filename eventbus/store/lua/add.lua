@@ -54,7 +54,7 @@ rooting.read_timeouts(timeout_count)
 
 floors.hold(attendance, now)
 if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now, answer) then return answer end
---include pointer enqueue presence accept joining
+--include pointer enqueue accept joining
 
 local taken = accepting.take_all(queues, plain_count, row_count, emitter, now, answer)
 local refused = enqueue(taken.jobs, emitter, now, answer)

@@ -152,7 +152,7 @@ async def test_what_comes_once_the_job_has_begun_makes_one_next_job(shard: Shard
     shard.now += 2_000
     await shard.turn(_end("a", token), want=0)
     assert (await _claim(shard))[0] == []  # it is not due
-    assert await _pointer(shard) == {"job": "b", "print": "c", "seen": " c "}
+    assert await _pointer(shard) == {"job": "b", "print": "c", "seen": "a b c"}
     shard.now += 3_000
     assert (await _claim(shard, '{"d":"c"}'))[0] == ["b"]
 
@@ -347,3 +347,26 @@ async def test_emitters_that_race_are_one_job_each_time(shard: Shard) -> None:
     await asyncio.gather(*(shard.add(_last(f"j{n}")) for n in range(20)))
     ids, _ = await _claim(shard)
     assert len(ids) == 1
+
+
+@pytest.mark.parametrize("fate", ["waits", "runs", "has ended"])
+async def test_a_row_that_later_ones_of_its_emitter_have_overtaken_joins_what_is_there(
+    shard: Shard, fate: str
+) -> None:
+    """Calls under way that break together are repeated in any order."""
+    await shard.add(_last("0-em-00000002"))
+    if fate != "waits":
+        _, token = await _claim(shard)
+        if fate == "has ended":
+            await shard.turn(_end("0-em-00000002", token), want=0)
+    state = ("completed", "1") if fate == "has ended" else ("open", "")
+    assert await shard.add(_last("0-em-00000001")) == [AddVerdict(0, "joined", "0-em-00000002", *state)]
+    assert (await _claim(shard))[0] == (["0-em-00000002"] if fate == "waits" else [])
+
+
+async def test_what_is_kept_of_emitters_that_came_is_bounded(shard: Shard) -> None:
+    for number in range(100):
+        await shard.add(*(_last(f"0-{number:012x}-{count:08x}") for count in range(2)))
+    seen = (await _pointer(shard))["seen"]
+    assert len(seen) < 1100
+    assert seen.endswith(f"0-{99:012x}-00000001")

@@ -1,10 +1,8 @@
---needs base fields lines pointer presence
+--needs base capacity fields pointer
 --exports accepting
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
 accepting = {}
 local MOST = 200 -- jobs of one call
-local waited = {} -- queue -> how many wait there before this call
-local served = {} -- queue -> whether anybody works on it: asked once for each queue of the call that is full
 
 local function add_verdict(answer, index, word, job, state, text)
   for _, value in ipairs({ index, word, job, state, text }) do
@@ -53,8 +51,7 @@ local function decide_row(row, fresh, decide, now)
       local place = (row.due or choice.after) and key('delayed', queue) or row.priority ~= 0 and key('ready+', queue) or key('ready', queue)
       if not try((row.due or choice.after or row.priority ~= 0) and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
     elseif choice and not choice.join and not row.due and row.queues.max ~= '' then
-      waited[queue] = waited[queue] or lines.count(queue)
-      if waited[queue] + (fresh[queue] or 0) >= row.queues.max then full = queue end
+      if capacity.count_waiting(queue) + (fresh[queue] or 0) >= row.queues.max then full = queue end
     end
     choices[#choices + 1] = choice
   end
@@ -77,18 +74,12 @@ local function accept(taken, index, row, choice)
   if not (row.due or choice.after) then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end
 end
 
--- Who is told that a queue is full is told whether anybody works on it.
-local function describe_full(queue, now)
-  if served[queue] == nil then served[queue] = presence.count(queue, now, '') > 0 end
-  return served[queue] and 'served' or 'unserved'
-end
-
 -- A row is accepted whole or, when one of its queues is full or cannot be read, not at all.
 function accepting.take_row(taken, index, row, emitter, now, answer)
   local choices, full, foreign = {}, nil, row.queues.is_foreign and key('groups', row.queues.name)
   if not foreign then choices, full, foreign = decide_row(row, taken.fresh, taken.decide or decide, now) end
   if foreign then return add_verdict(answer, index, 'foreign', row.id, '', foreign) end
-  if full then return add_verdict(answer, index, 'full', row.id, describe_full(full, now), full) end
+  if full then return add_verdict(answer, index, 'full', row.id, capacity.is_served(full, now) and 'served' or 'unserved', full) end
   for _, choice in ipairs(choices) do
     if choice.join then join(taken, index, row, choice, emitter, answer) else accept(taken, index, row, choice) end
   end
@@ -107,6 +98,7 @@ function accepting.take_all(queues, plain_count, row_count, emitter, now, answer
     if jobs > MOST and jobs > width then
       add_verdict(answer, index, 'later', row.id, '', '')
     elseif row.meeting > pointers.SUPERSEDE then
+      for _, target in ipairs(row.queues.max ~= '' and row.queues.targets or {}) do capacity.count_waiting(target.queue) end
       taken.merges[#taken.merges + 1] = { index = index, row = row }
     else
       accepting.take_row(taken, index, row, emitter, now, answer)

@@ -32,7 +32,7 @@ local function end_key(id, record, state, text, ttl, now)
   local pointer = key('key', record.queue .. ':' .. record.key)
   local known = try('HMGET', pointer, 'job', 'next', 'nextprint', 'until') or {}
   if known[1] ~= id or known[2] and succession.begin(pointer, id, known[2], known[3], now) then return end
-  if known[4] and ttl > 0 then ttl = math.max(ttl, (tonumber(known[4]) or 0) - now) end
+  if known[4] then ttl = math.max(ttl, (tonumber(known[4]) or 0) - now) end
   redis.call('HSET', pointer, 'state', state)
   if #text <= outcomes.INLINE then
     redis.call('HSET', pointer, 'text', text)

@@ -1,4 +1,4 @@
---needs base accept codec delays due enqueue fields holds joining pointer succession waking
+--needs base accept codec delays due enqueue fields holds joining passed pointer succession waking
 --exports merging
 -- Fewer jobs from many emissions of one key: rows whose `meeting` is 3 to 5.
 --   throttle   the first wins: the key makes no other job while its job is open, and not before `until`
@@ -12,7 +12,8 @@
 -- - of one key at most one job has begun, and at most one has not; the latter has the body of the row that came last;
 -- - a row that gives a job another body joins it, so each emitter hears the outcome;
 -- - a body is replaced only where nobody holds the job: a claim reads it in the call that writes the hold;
--- - a repeat never puts an older body back: `seen` of the pointer names the rows that came, the last 40 of them.
+-- - a row never puts an older body back: `seen` of the pointer has the last row of each emitter, whose rows have ids that
+--   rise. So a repeat, also one that later rows of its emitter have overtaken, joins what is there.
 -- Each row is read and written before the next one, so rows of one key in one call meet each other; what this call
 -- adds by other rows is there by then. The first write is one that a full server refuses.
 -- Crash windows: `replace-not-answered` (`seen`), `replace-meets-claim` (one call is first: the body, or a next job).
@@ -20,7 +21,6 @@
 -- only in the pointer, which nobody can cancel or look at.
 merging = {}
 local THROTTLE = 3
-local LONGEST = 1000 -- bytes of `seen`
 
 local function decide_throttled(choice, now)
   local job, _, state, text = pointers.follow(choice.pointer, pointers.REUSE)
@@ -30,8 +30,8 @@ end
 
 -- Whether somebody has begun the job, or may have: its body stays then.
 local function has_begun(id, record)
-  local is_idle = record.state == 'delayed' or record.state == 'waiting' and not record.token or record.state == 'parked'
-  if not is_idle or record.is_later or (tonumber(record.attempts) or 0) > 0 or record.stalls then return true end
+  local is_idle = record.state == 'delayed' or record.state == 'waiting' and not record.token
+  if not is_idle or record.is_later or record.began or record.stalls or (tonumber(record.attempts) or 0) > 0 then return true end
   return record.state == 'waiting' and find_hold(id) ~= nil
 end
 
@@ -46,9 +46,9 @@ end
 
 local function meet(choice, row, now)
   local known = try('HMGET', choice.pointer, 'job', 'next', 'seen') or {}
-  local job, following, seen = known[1], known[2], known[3] or ' '
+  local job, following, seen = known[1], known[2], known[3] or ''
   choice.seen = seen
-  if string.find(seen, ' ' .. row.id .. ' ', 1, true) then return join_again(choice, following) end
+  if passed.has_come(seen, row.id) then return join_again(choice, following) end
   local record, last = job and fetch(job), following and fetch(following)
   if last and last.ended then last = nil end
   if last and last.state ~= 'delayed' then job, record, last = following, last, nil end -- somebody made it go on
@@ -87,14 +87,14 @@ local function change_body(choice, row, now)
   redis.call('SET', job_root .. id, codec.encode(record))
   if choice.replaced.size and not record.size then redis.call('DEL', key('body', id)) end
   if row.due and record.state == 'delayed' then change_due(id, choice.replaced, row, now) end
-  local seen = string.sub(choice.seen .. row.id .. ' ', -LONGEST)
-  redis.call('HSET', choice.pointer, choice.replaced.after and 'nextprint' or 'print', row.print, 'seen', seen)
+  local print = choice.replaced.after and 'nextprint' or 'print'
+  redis.call('HSET', choice.pointer, print, row.print, 'seen', passed.add(choice.seen, row.id))
 end
 
--- What the pointer of a new job keeps beside it.
+-- What the pointer of a new job tells the rows that come.
 local function note(choice, row, now)
   if row.meeting == THROTTLE then redis.call('HSET', choice.pointer, 'until', whole(now + row.span)) end
-  if choice.seen and choice.seen ~= ' ' then redis.call('HSET', choice.pointer, 'seen', choice.seen) end
+  if choice.seen then redis.call('HSET', choice.pointer, 'seen', passed.add(choice.seen, row.id)) end
 end
 
 -- merges: index and row of each.

@@ -17,11 +17,12 @@ end
 -- The job `id`, for which `pointer` stands, ends. Returns whether the key's next job takes its place.
 function succession.begin(pointer, id, next_id, print, now)
   local record = fetch(next_id)
-  if not record or record.state ~= 'delayed' or record.after ~= id then
+  if not record or record.ended or record.after ~= id then
     redis.call('HDEL', pointer, 'next', 'nextprint')
     return false
   end
   take_over(pointer, next_id, print)
+  if record.state ~= 'delayed' then return true end -- somebody made it go on by hand
   if (tonumber(record.ripe) or 0) > now then return true end -- it is delayed until then
   try('ZREM', key('delayed', record.queue), next_id)
   delays.forget(record.queue)

@@ -1,0 +1,17 @@
+--needs lines presence
+--exports capacity
+-- How many jobs wait in queues with a limit, and whether anybody works on them: each is asked once for a queue and call.
+capacity = {}
+local waited = {} -- queue -> how many wait there before this call
+local served = {} -- queue -> whether anybody works on it
+
+-- Asked first before the call writes anything.
+function capacity.count_waiting(queue)
+  waited[queue] = waited[queue] or lines.count(queue)
+  return waited[queue]
+end
+
+function capacity.is_served(queue, now)
+  if served[queue] == nil then served[queue] = presence.count(queue, now, '') > 0 end
+  return served[queue]
+end
