@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
     from eventbus.model.event import Event
+    from eventbus.model.later import Later
     from eventbus.model.limit import Limit
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
@@ -72,6 +73,7 @@ __all__ = [
     "JobError",
     "JobFacts",
     "Keep",
+    "Later",
     "Limit",
     "PayloadError",
     "ProcessContext",
@@ -102,6 +104,7 @@ _PLACES = (
     "errors",
     "settings.keep",
     "model.retry",
+    "model.later",
     "model.limit",
     "settings.keywords",
     "model.event",

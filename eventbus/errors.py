@@ -22,7 +22,7 @@
         ├── JobCancelled            cancelled on request
         └── StalledError            its workers died more often than `max_stalls`, and it may be the cause
 
-`Unrecoverable` is not in the tree: handlers raise it, the package never does.
+`Unrecoverable` is not in the tree, nor is `Later`: handlers raise them, the package never does.
 A class exists only where a caller would act differently on it. It carries its
 facts as attributes. No error of the Redis client leaves `eventbus.store`.
 """
@@ -90,7 +90,7 @@ class PayloadError(EventBusError):
         *,
         event: str | None = None,
         path: str | None = None,
-        role: Literal["payload", "result", "meta", "progress"] = "payload",
+        role: Literal["payload", "result", "meta", "progress", "saved value"] = "payload",
     ) -> None:
         super().__init__(message)
         self.event = event

@@ -31,6 +31,7 @@ from eventbus.settings.keywords import EmitKeywords
 
 if TYPE_CHECKING:
     from eventbus.emit.emission import Emission
+    from eventbus.engine.job import Job
     from eventbus.handlers.context import Tools
     from eventbus.model.durations import Duration
     from eventbus.provider import EventProvider
@@ -266,6 +267,14 @@ class ThreadTools:
         """Record a job's progress (JSON text) under its lease."""
         loop = self._thread.find_running("record progress")
         run_blocking(loop, self._tools.note_progress(job_id, token, progress))
+
+    def save(self, job: Job, text: str) -> None:
+        """Keep a JSON text for the next run of a job, under its lease."""
+        run_blocking(self._thread.find_running("save a value"), self._tools.save(job, text))
+
+    def read_saved(self, job: Job) -> str | None:
+        """Return the JSON text that a job saved last, None if there is none."""
+        return run_blocking(self._thread.find_running("read a saved value"), self._tools.read_saved(job))
 
 
 def _call_at_exit(close: Callable[[], None]) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from eventbus.errors import UsageError
+from eventbus.engine.job import Job
+from eventbus.errors import ProviderStopped, UsageError
+from eventbus.handlers.context import Stopping
 from eventbus.handlers.worker import EventWorker
 
 if TYPE_CHECKING:
@@ -33,6 +35,30 @@ class Toolbox:
         worker = self._find_worker()
         if worker is not None:
             await worker.note_progress(job_id, token, progress)
+
+    async def save(self, job: Job, text: str) -> None:
+        """Keep a JSON text for the next run of a job, under its lease. Raises StoreRefused, ProviderStopped."""
+        await self._worker("save a value").save(job, text)
+
+    async def read_saved(self, job: Job) -> str | None:
+        """Return the JSON text that a job saved last, None if there is none. Raises StoreError, ProviderStopped."""
+        return await self._worker("read a saved value").read_saved(job)
+
+    def stopping(self, job: Job) -> Stopping | None:
+        """Return why a job should end early, None if it should go on; called from any thread."""
+        worker = self._find_worker()
+        return "stop" if worker is None else worker.stopping(job)
+
+    @property
+    def max_saved(self) -> int:
+        """The most bytes of a saved value: `max_result`."""
+        return self.provider.settings.max_result
+
+    def _worker(self, verb: str) -> EventWorker:
+        worker = self._find_worker()
+        if worker is None:
+            raise ProviderStopped(f"cannot {verb}: the worker of this provider has stopped")
+        return worker
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the object that a lifespan of this process's worker yielded. Raises UsageError."""

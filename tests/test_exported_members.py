@@ -38,6 +38,7 @@ def test_the_front_door_offers_just_this() -> None:
         "JobError",
         "JobFacts",
         "Keep",
+        "Later",
         "Limit",
         "PayloadError",
         "ProcessContext",
@@ -192,16 +193,16 @@ _OFFERED = {
         "add_group cancel context emit emit_many flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
         "start stop subscribe sync unsubscribe use worker"
     ),
-    # `add`, `has_job_of`, `note_progress`, `remove` and `start` are called by the provider; the API reference leaves them out.
+    # `add`, `has_job_of`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
-        "add append claimed has_job_of health id is_idle note_progress queues remove request_stop start stop wait wait_drained"
+        "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop save start stop stopping wait wait_drained"
     ),
     eventbus.Handlers: "on",
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id",
     eventbus.SyncEmission: "cancel correlation_id done enqueued job_id result",
     eventbus.JobFacts: _CONTEXT,
-    eventbus.EventContext: f"{_CONTEXT} emit emit_many progress shared",
-    eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress shared",
+    eventbus.EventContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
+    eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
     eventbus.Event: "default errors key limit name payload reply result retry retry_on ttl",

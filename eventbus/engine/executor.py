@@ -201,7 +201,7 @@ class Executor:
         """
         if self.running.get(run.job.id) is not run or run.task is None:
             return
-        run.cause = run.cause or cause
+        run.cause = run.job.ending = run.cause or cause
         run.strikes += 1
         if inspect.getcoroutinestate(cast("Any", run.task.get_coro())) == inspect.CORO_CREATED:
             # The coroutine has not begun, so `_run` never gets the cancellation: decide here.
@@ -230,7 +230,7 @@ class Executor:
             run = self.running.get(job_id)
             if run is not None and run.job.token == token and run.cause != "lease":
                 _log.warning("lease lost, handler cancelled", **run.told())
-                run.cause = "lease"
+                run.cause = run.job.ending = "lease"
                 self.strike(run, "lease")
 
     def cancel(self, jobs: Iterable[str]) -> None:
@@ -250,7 +250,7 @@ class Executor:
 
     def _supersede(self, run: Running) -> None:
         """Cancel a run whose lease was lost unnoticed, because this worker claimed its job again."""
-        run.cause = "lease"
+        run.cause = run.job.ending = "lease"
         self._end(run, None)
         if run.task is not None:
             run.task.cancel()

@@ -49,6 +49,10 @@ class Job(msgspec.Struct, gc=False):
     """The signals that the job was sent before its claim, and that no entry has taken, in the order in which they came."""
     heard: int = 0
     """How many signals the job was ever sent before its claim."""
+    has_begun: bool = False
+    """Whether it has run before, and was retried, rescued, put off, parked or asleep."""
+    ending: Literal["", "timeout", "shutdown", "lease", "cancel"] = ""
+    """Why its executor cancelled it; empty while it did not. May be read in any thread."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +78,7 @@ def retry(error: str, delay_ms: int) -> Settle:
 
 
 def later(why: str, delay_ms: int) -> Settle:
-    """Run the job again after `delay_ms`, without an attempt, because it could not begin; `why` is JSON text."""
+    """Run the job again after `delay_ms`, without an attempt; `why` is JSON text for its log, or empty."""
     return Settle("delayed", why, delay_ms)
 
 

@@ -21,7 +21,7 @@ import msgspec
 from opentelemetry.trace import Tracer
 
 from eventbus.engine.consumer import Retention
-from eventbus.engine.job import Job, Settle, complete, fail, retry
+from eventbus.engine.job import Job, Settle, complete, fail, later, retry
 from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
 from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
 from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
@@ -31,6 +31,7 @@ from eventbus.handlers.process.messages import check_found
 from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.model.durations import LONGEST
+from eventbus.model.later import Later
 from eventbus.model.message import EventMessage, decode_message
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.model.retry import Retry
@@ -246,13 +247,13 @@ class HandlerConsumer:
     async def _call_async(self, job: Job, message: EventMessage, payload: Any) -> Any:
         if self._context is None:
             return await self._function(payload)
-        context = EventContext(self._tools, job.token, **self._facts(job, message))
+        context = EventContext(self._tools, job, **self._facts(job, message))
         return await self._function(payload, **{self._context: context})
 
     async def _call_thread(self, job: Job, message: EventMessage, payload: Any) -> Any:
         if self._context is None:
             return await self._threads.run(lambda: self._function(payload))
-        context = SyncContext(self._tools, self._sync, job.token, **self._facts(job, message))
+        context = SyncContext(self._tools, self._sync, job, **self._facts(job, message))
         keywords = {self._context: context}
         return await self._threads.run(lambda: self._function(payload, **keywords))
 
@@ -265,7 +266,7 @@ class HandlerConsumer:
         return await self._remote.run(payload, self._facts(job, message), message.baggage, note)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        context = EventContext(self._tools, job.token, **self._facts(job, message))
+        context = EventContext(self._tools, job, **self._facts(job, message))
         call = partial(self._call_innermost, job, message, payload)
         return await chain(self._middleware, context, call)(payload)
 
@@ -288,7 +289,9 @@ class HandlerConsumer:
         }
 
     def decide(self, job: Job, error: BaseException) -> Settle:
-        """Retry the job while attempts are left and a retry can help; otherwise fail it."""
+        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
+        if isinstance(error, Later):
+            return later("", round(error.delay * 1000))
         attempts = job.attempts + 1
         # An EmissionExpired of another job is an error of the handler, which awaited that job.
         if isinstance(error, EmissionExpired) and error.job_id == job.id:
@@ -351,9 +354,9 @@ class HandlerConsumer:
             return self._retry
 
     def _check_ttl(self, job: Job) -> None:
-        # The ttl only counts until the first run begins, so not after an attempt or a stall.
+        # The ttl only counts until the first run begins, so not after an attempt, a stall or `Later`.
         age = job.claimed_ms - job.due_ms
-        if job.attempts or job.stalls or self._ttl_ms is None or age <= self._ttl_ms:
+        if job.attempts or job.stalls or job.has_begun or self._ttl_ms is None or age <= self._ttl_ms:
             return
         raise EmissionExpired(
             f"{self._name} was not started within its ttl of {self._ttl_ms / 1000:g} s; it waited {age / 1000:g} s",

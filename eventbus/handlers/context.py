@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
 
+from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.model.codec.codec import Codec
 from eventbus.model.emits import Emits
 from eventbus.model.names import DEFAULT_GROUP
@@ -21,14 +22,29 @@ from eventbus.telemetry.spans import trace_id_of
 if TYPE_CHECKING:
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
+    from eventbus.engine.job import Job
     from eventbus.model.event import Event
 
-__all__ = ["EventContext", "JobFacts", "ProcessContext", "SyncContext", "SyncTools", "Tools", "progress_text"]
+__all__ = [
+    "EventContext",
+    "JobFacts",
+    "ProcessContext",
+    "Stopping",
+    "SyncContext",
+    "SyncTools",
+    "Tools",
+    "progress_text",
+]
 
 
 P = TypeVar("P")
 R = TypeVar("R")
 S = TypeVar("S")
+
+D = TypeVar("D")
+
+Stopping: TypeAlias = Literal["stop", "cancel", "timeout", "lease lost"]
+"""Why a job should end early: its worker stops, it was cancelled, its time is over, or another worker may have it."""
 
 _MAX_PROGRESS = 16 * 1024
 _progress = Codec(role="progress", owner="progress", max_bytes=_MAX_PROGRESS)
@@ -49,6 +65,23 @@ class Tools(Emits["Emission[Any]"], Protocol):
 
     def note_progress(self, job_id: str, token: str, progress: str) -> Coroutine[Any, Any, None]:
         """Record a job's progress, JSON text, under its lease."""
+        ...
+
+    def save(self, job: Job, text: str) -> Coroutine[Any, Any, None]:
+        """Keep a JSON text for the next run of a job, under its lease."""
+        ...
+
+    def read_saved(self, job: Job) -> Coroutine[Any, Any, str | None]:
+        """Return the JSON text that a job saved last, None if there is none."""
+        ...
+
+    def stopping(self, job: Job) -> Stopping | None:
+        """Return why a job should end early, None if it should go on."""
+        ...
+
+    @property
+    def max_saved(self) -> int:
+        """The most bytes of a saved value."""
         ...
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
@@ -125,12 +158,42 @@ class JobFacts:
 class EventContext(JobFacts):
     """The context of an async handler: the facts about its job, and what the handler can do there."""
 
-    __slots__ = ("_token", "_tools")
+    __slots__ = ("_job", "_tools")
 
-    def __init__(self, tools: Tools, token: str, **facts: Any) -> None:
+    def __init__(self, tools: Tools, job: Job, **facts: Any) -> None:
         super().__init__(**facts)
         self._tools = tools
-        self._token = token
+        self._job = job
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Why the job should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it should go on.
+
+        `"stop"` is the stop of the worker, after which the job still has the grace. The others come with a cancellation.
+        """
+        return self._tools.stopping(self._job)
+
+    async def save(self, value: Any) -> None:
+        """Keep a JSON value for the next run of this job, in place of what was saved before.
+
+        It stays over retries, `Later`, stalls and stops of the worker, and goes with the job. Returns when the server has
+        recorded it; while the server is away, the call waits. Raises PayloadError for a value that would not come back as
+        it is, or over `max_result`. If the lease is lost, nothing is saved: raises StoreRefused, and the handler is
+        cancelled. Raises ProviderStopped if the worker ends before the answer.
+        """
+        text = saved_text(value, owner=self.event, max_bytes=self._tools.max_saved)
+        await self._tools.save(self._job, text)
+
+    @overload
+    async def saved(self, kind: type[S], /) -> S | None: ...
+    @overload
+    async def saved(self, kind: type[S], /, *, default: D) -> S | D: ...
+    async def saved(self, kind: Any, /, *, default: Any = None) -> Any:
+        """Return what this job saved last, in this run or in an earlier one, as a value of the type `kind`; otherwise `default`.
+
+        Raises PayloadError if the value does not fit the type, and StoreError.
+        """
+        return read_saved(await self._tools.read_saved(self._job), kind, default, owner=self.event)
 
     async def progress(self, value: Any) -> None:
         """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
@@ -139,7 +202,7 @@ class EventContext(JobFacts):
         call waits. If the lease is lost, nothing is recorded and the handler is cancelled. Raises PayloadError for any
         other value, and StoreRefused if the server refuses the call.
         """
-        await self._tools.note_progress(self.job_id, self._token, progress_text(value))
+        await self._tools.note_progress(self.job_id, self._job.token, progress_text(value))
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> Emission[R]: ...
@@ -186,24 +249,59 @@ class SyncTools(Emits["SyncEmission[Any]"], Protocol):
         """Record a job's progress, JSON text, under its lease."""
         ...
 
+    def save(self, job: Job, text: str) -> None:
+        """Keep a JSON text for the next run of a job, under its lease."""
+        ...
+
+    def read_saved(self, job: Job) -> str | None:
+        """Return the JSON text that a job saved last, None if there is none."""
+        ...
+
 
 class SyncContext(JobFacts):
     """The context of a sync handler, which runs in a thread: as `EventContext`, with blocking calls."""
 
-    __slots__ = ("_sync", "_token", "_tools")
+    __slots__ = ("_job", "_sync", "_tools")
 
-    def __init__(self, tools: Tools, sync: SyncTools, token: str, **facts: Any) -> None:
+    def __init__(self, tools: Tools, sync: SyncTools, job: Job, **facts: Any) -> None:
         super().__init__(**facts)
         self._tools = tools
         self._sync = sync
-        self._token = token
+        self._job = job
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Why the job should end early, as `EventContext.stopping` has it; None while it should go on.
+
+        Nothing can cancel a thread, so this is how a handler hears of it. A handler that runs long asks now and then.
+        """
+        return self._tools.stopping(self._job)
+
+    def save(self, value: Any) -> None:
+        """Keep a JSON value for the next run of this job as `EventContext.save` does, and block until it is recorded.
+
+        Raises the errors of that.
+        """
+        text = saved_text(value, owner=self.event, max_bytes=self._tools.max_saved)
+        self._sync.save(self._job, text)
+
+    @overload
+    def saved(self, kind: type[S], /) -> S | None: ...
+    @overload
+    def saved(self, kind: type[S], /, *, default: D) -> S | D: ...
+    def saved(self, kind: Any, /, *, default: Any = None) -> Any:
+        """Return what this job saved last as `EventContext.saved` does, and block until the server has answered.
+
+        Raises the errors of that.
+        """
+        return read_saved(self._sync.read_saved(self._job), kind, default, owner=self.event)
 
     def progress(self, value: Any) -> None:
         """Record the job's progress as `EventContext.progress` does, and block until the server has recorded it.
 
         Raises PayloadError and StoreRefused as that does, and ProviderStopped if the provider has stopped.
         """
-        self._sync.note_progress(self.job_id, self._token, progress_text(value))
+        self._sync.note_progress(self.job_id, self._job.token, progress_text(value))
 
     @overload
     def emit(self, event: Event[P, R], payload: P, **options: Unpack[EmitKeywords]) -> SyncEmission[R]: ...

@@ -26,14 +26,15 @@ from eventbus.engine.health import Health
 from eventbus.engine.job import Job
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
-from eventbus.errors import ProviderStopped
+from eventbus.errors import ProviderStopped, StoreRefused
 from eventbus.handlers.consumer import HandlerConsumer
-from eventbus.handlers.context import SyncTools, Tools
+from eventbus.handlers.context import Stopping, SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.lifespan import Lifespan, Shared
 from eventbus.handlers.middleware import Middleware
 from eventbus.handlers.pools import PoolSpec
 from eventbus.handlers.process.handler import log_note
+from eventbus.handlers.saved import SAVED
 from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPools
 from eventbus.runtime.process_pool import ProcessPool
@@ -46,6 +47,13 @@ from eventbus.telemetry.logging import get_logger
 __all__ = ["EventWorker"]
 
 _log = get_logger("eventbus.worker")
+
+_REASONS: dict[str, Stopping] = {
+    "shutdown": "stop",
+    "cancel": "cancel",
+    "timeout": "timeout",
+    "lease": "lease lost",
+}
 
 _LAST_STEPS = 2.0
 """Seconds beyond the grace that lifespans have to be left."""
@@ -72,6 +80,7 @@ class EventWorker:
         find_waits: Callable[[], Iterable[Wait]] = tuple,
     ) -> None:
         self.shared: Shared = Shared(lifespans, tools.provider)
+        self._store = store
         self._settings = settings
         self._tools = tools
         self._sync = sync
@@ -244,6 +253,28 @@ class EventWorker:
     ) -> asyncio.Future[str]:
         """Append to the journal of a job that runs in this worker; see `AppendQueue.put`."""
         return self._worker.claimer.append(job, entries, live=live, taken=taken)
+
+    async def save(self, job: Job, text: str) -> None:
+        """Keep a JSON text for the next run of a job, under its lease.
+
+        Raises StoreRefused if the lease is lost; the handler is cancelled then. Raises ProviderStopped if the worker ends
+        before the answer.
+        """
+        if await self.append(job, (), live={SAVED: text}, taken=()) == "lost":
+            self._worker.claimer.executor.lose([(job.id, job.token)])
+            raise StoreRefused(
+                f"nothing was saved for job {job.id}: its lease is lost, and another run may have begun"
+            )
+
+    async def read_saved(self, job: Job) -> str | None:
+        """Return what a run of this job saved last, None if there is nothing. Raises StoreError."""
+        return await self._store.journals.live(job.id, SAVED, deadline=self._settings.deadline(None))
+
+    def stopping(self, job: Job) -> Stopping | None:
+        """Return why a job of this worker should end early, None if it should go on; called from any thread."""
+        if job.ending:
+            return _REASONS[job.ending]
+        return "stop" if self._worker.is_stopping() else None
 
     async def note_progress(self, job_id: str, token: str, progress: str) -> None:
         """Record a job's progress, JSON text, for its context, under the lease that `token` proves.

@@ -25,6 +25,7 @@ from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from eventbus.errors import HandlerError
+from eventbus.model.later import Later
 from eventbus.telemetry.failure import type_name
 from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
 from eventbus.telemetry.logging import get_logger
@@ -128,6 +129,7 @@ def receive_span(
 
     The caller must have called `begin_apart`, so that its context has nothing of another job.
     """
+    later: Later | None = None
     with active.start_as_current_span(
         name,
         context=_propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, get_current()),
@@ -139,7 +141,13 @@ def receive_span(
         TRACE_ID.set(trace.format_trace_id(around.trace_id))
         SPAN_ID.set(trace.format_span_id(around.span_id))
         with error_noted(span):
-            yield span
+            try:
+                yield span
+            except Later as given:  # no error
+                later = given
+                span.set_attribute("eventbus.later", given.delay)
+    if later is not None:
+        raise later
 
 
 @contextmanager

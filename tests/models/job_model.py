@@ -281,7 +281,7 @@ class JobModel(Merges):
         else:
             job.state = row.state
             job.due = self.now + row.delay if row.state == "delayed" else job.due
-            job.parked = self.now
+            job.parked, job.has_begun = self.now, True
         return None
 
     def renew(

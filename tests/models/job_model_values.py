@@ -28,6 +28,8 @@ class Stalled:
     alone: int = 0
     crowd: int = 0
     fatal: int = 0
+    has_begun: bool = False
+    """Whether it was retried, put off, parked or asleep, or has stalled."""
 
     @property
     def is_suspect(self) -> bool:

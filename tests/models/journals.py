@@ -67,7 +67,7 @@ def fall_asleep(job: Any, row: SettleRow, now: int) -> bool:
     if row.text and job.story.heard != int(row.text):
         job.state = "waiting"
         return True
-    job.story.listens = bool(row.text)
+    job.story.listens, job.has_begun = bool(row.text), True
     job.state = "waiting-children" if row.delay < 0 else "delayed"
     job.due = job.due if row.delay < 0 else now + row.delay
     return False

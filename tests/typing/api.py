@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Unpack, assert_type
+from typing import Any, Literal, Unpack, assert_type
 
 import msgspec
 
@@ -23,6 +23,7 @@ from eventbus import (
     Handlers,
     JobFacts,
     Keep,
+    Later,
     ProcessContext,
     Retry,
     SyncContext,
@@ -228,3 +229,22 @@ provider.on(counted, group="render", pool="render")(count)
 provider.on(counted, pool=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 provider.pool("render", processes="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 provider.pool("render", 4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+@provider.on("saves")
+async def saves(_: Any, ctx: EventContext) -> None:
+    assert_type(await ctx.saved(int), int | None)
+    assert_type(await ctx.saved(int, default=0), int)
+    assert_type(await ctx.saved(Order, default=None), Order | None)
+    await ctx.save(Order("1"))
+    assert_type(ctx.stopping, Literal["stop", "cancel", "timeout", "lease lost"] | None)
+    raise Later("5 minutes")
+
+
+@provider.on("saves.in.threads")
+def saves_in_threads(_: Any, ctx: SyncContext) -> None:
+    assert_type(ctx.saved(int, default=0), int)
+    ctx.save([1])
+    Later(object())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Retry(3, only=(OSError,), never=(FileNotFoundError,))
+    Retry(3, only=(1,))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -73,7 +73,7 @@ def tree_durable(
     """Return a flow with the errors of attempts that another attempt followed."""
     errors: dict[str, list[str]] = {}
     for entry in kept_entries(entries).entries:
-        if entry.kind == "try":
+        if entry.kind == "try" and entry.failure:  # otherwise it was put off
             errors.setdefault(_label(entry), []).append(error_text(entry.failure))
         elif entry.kind == "refused":
             errors.setdefault("", []).append(f"signal {entry.name!r} refused: {error_text(entry.failure)}")

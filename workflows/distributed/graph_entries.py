@@ -88,7 +88,9 @@ def entry_of(run: StepRun) -> Entry:
     elif run.state == "sleeping" and pause is not None:
         entry.kind, entry.name, entry.due_ms = pause.kind, pause.name, run.due_ms
     elif run.state in ("failed", "delayed"):
-        entry.kind, entry.error = "failed", msgspec.Raw(run.failure.encode())
+        entry.kind = "failed"
+        if run.failure:  # otherwise it is put off
+            entry.error = msgspec.Raw(run.failure.encode())
         entry.is_lost = _is_lost(run)
         if run.state == "delayed":
             entry.kind, entry.due_ms = "try", run.due_ms

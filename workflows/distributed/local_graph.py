@@ -241,7 +241,7 @@ class LocalGraph:
             run.started_ms = activation.now_ms
         run.took_ms = max(activation.now_ms - run.started_ms, 0)
         is_told = run.child and run.step.workflow is None  # by the worker that ran it
-        if run.state in ("failed", "delayed") and not is_told:
+        if run.state in ("failed", "delayed") and run.failure and not is_told:
             self._tell(run)
         if run.state in ("delayed", "sleeping") and run.delay < math.inf:
             run.due_ms = activation.now_ms + round(run.delay * 1000)

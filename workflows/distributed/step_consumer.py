@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from eventbus import StoreCorrupt
+from eventbus import Later, StoreCorrupt
 from eventbus.lowlevel import (
     FINAL_STATES,
     Job,
@@ -191,6 +191,8 @@ class StepConsumer:
         attempts = job.attempts + 1
         if isinstance(error, ServerAway):  # the step's function has not run
             return later(describe(error, attempts=job.attempts), AWAY_MS)
+        if isinstance(error, Later):
+            return later("", round(error.delay * 1000))
         candidates = self._candidates(job)
         if not candidates:
             return fail(describe(error, attempts=attempts))

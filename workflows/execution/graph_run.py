@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from eventbus import Later
 from workflows.definition.pause import Pause, late
 from workflows.definition.workflow import Workflow
 from workflows.execution.attempt import PATIENCE, Attempt, Ended
@@ -353,6 +354,9 @@ class GraphRun:
             run.end_cut(is_lost=ended.is_lost)
         elif ended.error is None:
             run.complete(ended.value)
+        elif isinstance(ended.error, Later):
+            run.put_off()
+            return ended.error.delay
         else:
             event = f"{self.workflow.name}.{run.step.name}"
             return run.fail(rule_of(self.workflow, run.step), ended.error, self.workflow, event=event)

@@ -119,6 +119,10 @@ class StepRun:
         self.state = "failed"
         return delay
 
+    def put_off(self) -> None:
+        """Note that its function asked for a later time: no attempt, and no error."""
+        self.failure = self.told = ""
+
     def fail_with(self, failure: str) -> None:
         """Fail for good with the record of the failure of what ran it elsewhere."""
         self.attempts += 1

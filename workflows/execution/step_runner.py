@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from eventbus import PayloadError, Retry
+from eventbus import Later, PayloadError, Retry
 from eventbus.lowlevel import (
     LONGEST,
     Ambient,
@@ -85,6 +85,8 @@ async def run_step(step: Step[Any, Any], ctx: StepContext[Any], call_sync: CallS
         if "data" in codecs_of(ctx).workflow.hooks:
             await _make_data(ctx, call_sync)
         return await _run_hooked(step, ctx, call_sync)
+    except Later:
+        raise
     except Exception as error:
         if await _is_final(error, ctx, call_sync):
             mark_last(error)

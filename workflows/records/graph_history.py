@@ -133,7 +133,8 @@ def _note_step(found: GraphHistory, entry: Entry) -> None:
         step.state, step.last = "active", entry
         return
     if entry.kind == "try":
-        step.errors.append(entry.failure)
+        if entry.failure:  # otherwise it was put off
+            step.errors.append(entry.failure)
     elif entry.kind not in _OPEN:
         found.order.pop(name, None)  # it was cut, and ran again
         found.order[name] = None

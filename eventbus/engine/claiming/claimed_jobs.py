@@ -24,9 +24,10 @@ def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue]) -> Iterator[Jo
             row.attempts,
             row.stalls,
             row.created,
-            row.due,
+            abs(row.due),
             answer.now,
             row.stop,
+            has_begun=row.due < 0,
         )
         if journals and (given := journals.get(row.id)) is not None:
             job.journal = given.entries

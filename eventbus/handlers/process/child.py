@@ -49,6 +49,7 @@ from eventbus.handlers.context import ProcessContext
 from eventbus.handlers.process.import_path import find
 from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
 from eventbus.model.codec.codec import Codec
+from eventbus.model.later import Later
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.process_channel import ANSWER, HEADER, NOTE, PROGRESS, REQUEST, BadFrame, pack, unpack
 from eventbus.runtime.process_pool import CHANNEL_LOST, mark_child
@@ -285,6 +286,8 @@ def _run_here(given: Request, tell: Callable[[str], None]) -> tuple[Report, Base
         payload = handler.decode(bytes(given.payload))
         keywords = {given.task.context: ProcessContext(tell, **facts)} if given.task.context else {}
         return Report(result=msgspec.Raw(handler.encode(handler.function(payload, **keywords)))), None
+    except Later as error:
+        return Report(later=error.delay), error
     except BaseException as error:  # noqa: BLE001  (whatever a handler raises, or its import)
         text = describe(error, attempts=facts["attempt"], declared=declared, event=given.task.event)
         final = is_final(error) or is_answer(error, declared, retry_on)

@@ -18,6 +18,7 @@ from eventbus.emit.route import Route
 from eventbus.handlers.middleware import encode_passed_on
 from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
 from eventbus.handlers.process.progress import ProgressRelay
+from eventbus.model.later import Later
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.telemetry.failure import Recorded, mark_recorded, revive
 from eventbus.telemetry.log_context import trace_facts
@@ -105,11 +106,13 @@ async def run_in_process(
 ) -> bytes:
     """Send a request to a process, and return the result in JSON.
 
-    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record, and
+    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record, Later, and
     ProcessDied.
     """
     async with ProgressRelay(note) as relay:
         report: Report = await processes.run(request, _decode, relay.put)
+    if report.later is not None:
+        raise Later(report.later)
     if not report.error:
         return bytes(report.result)
     error = revive("failed", report.error, event=event, job_id=job_id, declared=declared)

@@ -41,7 +41,7 @@ from eventbus.model.type_matching import is_untyped
 
 __all__ = ["MAX_DEPTH", "Codec"]
 
-Role: TypeAlias = Literal["payload", "result", "meta", "progress"]
+Role: TypeAlias = Literal["payload", "result", "meta", "progress", "saved value"]
 
 _WITH_FIELDS = (msgspec.inspect.StructType, msgspec.inspect.DataclassType)
 

@@ -79,7 +79,10 @@ class EntryRow(NamedTuple):
 
 
 class ClaimRow(NamedTuple):
-    """One claimed job; `queue` is the place of its queue in the turn, counted from 1."""
+    """One claimed job; `queue` is the place of its queue in the turn, counted from 1.
+
+    `due` is negative for a job that has run before.
+    """
 
     id: str
     queue: int

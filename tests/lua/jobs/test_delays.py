@@ -90,3 +90,19 @@ async def test_a_name_that_looks_like_a_chore_is_a_queue(shard: Shard) -> None:
     await shard.add(row("a", delay=1), queues=[add_queue(queue)])
     shard.now += 1
     assert [each.id for each in (await shard.turn(queues=[turn_queue(queue)])).claims] == ["a"]
+
+
+async def test_a_claim_tells_whether_the_job_has_begun_before(shard: Shard) -> None:
+    await shard.add(row("a"), row("b", delay=10))
+    answer = await shard.turn()
+    (claim,) = answer.claims
+    assert claim.due == START, "it has not"
+    await shard.turn(settle(claim, answer.token, "delayed", "", attempts=0, delay=10), want=0)
+    shard.now += 10
+    answer = await shard.turn()
+    found = {each.id: each for each in answer.claims}
+    assert (found["a"].due, found["a"].attempts, found["a"].stalls) == (-(START + 10), 0, 0)
+    assert found["b"].due == START + 10
+    again = await shard.turn(call=shard.calls("w"))
+    assert again.claims == answer.claims, "a repeat of the call says the same"
+    assert await shard.command("EXISTS", shard.shard_key("log:a")) == 0, "nothing is in its log"

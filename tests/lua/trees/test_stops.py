@@ -67,6 +67,15 @@ async def test_an_active_member_finishes_this_attempt_and_has_no_further_one(
     assert await driver.claim() == []
 
 
+async def test_an_active_member_that_is_put_off_is_cancelled_for_it_did_not_fail(driver: TreeDriver) -> None:
+    await _plant(driver, {"slow": ""})
+    await driver.claim()
+    await driver.stop("cancelled")
+    await driver.end_bad("cancelled")
+    await driver.end("delayed", "f/slow", text="", attempts=0, delay=5)
+    assert (await driver.outcome("f/slow"))[0] == "cancelled"
+
+
 @pytest.mark.parametrize("cause", _CAUSES)
 async def test_handlers_hear_of_a_cancel_and_a_timeout_but_not_of_a_failure(
     driver: TreeDriver, cause: str

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from drivers.runners import Runner
 
-from eventbus import HandlerError, Retry
+from eventbus import HandlerError, Later, Retry
 from workflows.definition.context import StepContext
 from workflows.definition.workflow import Workflow
-from workflows.errors import FlowTimeout, StepError
+from workflows.errors import FlowCancelled, FlowTimeout, StepError
 
 _ONCE = Retry(attempts=1)
 Log = list[Any]
@@ -222,3 +222,57 @@ async def test_a_value_that_comes_after_the_flows_time_is_recorded_and_undone(ru
     assert log == ["ignored", "undo late"]
     step = (await handle.report()).steps["stubborn"]
     assert (step.state, step.result) == ("completed", "late")
+
+
+async def test_a_step_that_asks_for_later_runs_again_without_an_attempt_or_an_error(runner: Runner) -> None:
+    attempts: list[tuple[str, int]] = []
+    asked: list[BaseException] = []
+    waiting = Workflow("waiting", retry=Retry(attempts=1))
+
+    @waiting.on_error
+    async def note(_: StepContext[Any], error: BaseException) -> None:
+        asked.append(error)
+
+    @waiting.step
+    async def poll(ctx: StepContext[Any]) -> int:
+        attempts.append((ctx.step, ctx.attempt))
+        if attempts.count((ctx.step, 1)) < 3:
+            raise Later("10ms")
+        return 7
+
+    @waiting.step
+    def look(ctx: StepContext[Any]) -> None:
+        attempts.append((ctx.step, ctx.attempt))
+        if attempts.count((ctx.step, 1)) < 2:
+            raise Later(0)
+
+    handle = await runner.start(waiting, None)
+    await handle.result()
+    assert attempts == [("poll", 1)] * 3 + [("look", 1)] * 2
+    assert asked == []
+    report = await handle.report()
+    assert {name: (step.state, step.error) for name, step in report.steps.items()} == {
+        "poll": ("completed", ""),
+        "look": ("completed", ""),
+    }
+
+
+async def test_a_flow_is_cancelled_while_its_step_is_put_off(runner: Runner) -> None:
+    ran = asyncio.Event()
+    waiting = Workflow("put-off")
+
+    @waiting.step
+    async def poll(_: StepContext[Any]) -> None:
+        ran.set()
+        raise Later("1 hour")
+
+    @waiting.step
+    async def after(_: StepContext[Any]) -> None: ...
+
+    handle = await runner.start(waiting, None)
+    await ran.wait()
+    assert await handle.cancel("enough")
+    with pytest.raises(FlowCancelled):
+        await handle.result()
+    states = {name: step.state for name, step in (await handle.report()).steps.items()}
+    assert states == {"poll": "cancelled", "after": "cancelled"}

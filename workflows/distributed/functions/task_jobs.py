@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus import StoreCorrupt
+from eventbus import Later, StoreCorrupt
 from eventbus.lowlevel import (
     Job,
     Retention,
@@ -135,6 +135,8 @@ class TaskConsumer:
         attempts = job.attempts + 1
         if isinstance(error, ServerAway):
             return later(describe(error, attempts=job.attempts), AWAY_MS)
+        if isinstance(error, Later):
+            return later("", round(error.delay * 1000))
         durable = self._runtime.registry.durable(self._name, self._version(job))
         task = self._task(job)
         if durable is None or task is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 
-from eventbus import DefinitionError, Retry
+from eventbus import DefinitionError, Later, Retry
 from eventbus.lowlevel import Codec, describe, get_logger, log_failure
 from workflows.execution.attempt import Attempt, Ended
 from workflows.execution.step_runner import judge
@@ -121,23 +121,30 @@ class StepCall(TimedCall[R]):
                 return self._entry(
                     "step", result=msgspec.Raw(result), traceparent=traceparent, undo=self.undo
                 )
-            self._attempts += 1
-            delay, error = self.judge(self._attempts, ended.error)
-            failure = self.describe(error)
-            self._tell(failure, delay, is_answer=self.is_answer(error))
+            delay, failure = self._follow(ended.error)
             if delay is None:
-                return self._entry("failed", error=msgspec.Raw(failure.encode()))
+                return self._entry("failed", **failure)
             if delay > HELD_SECONDS:
                 due = self.run.now_ms + round(delay * 1000)
                 return self._entry(
                     "try",
-                    error=msgspec.Raw(failure.encode()),
                     due_ms=due,
                     is_lost=self.is_doubtful,
                     undo=self.undo,
+                    **failure,
                 )
             await self._wait(delay)
         return self._entry("cut", is_lost=self.is_doubtful, undo=self.undo)
+
+    def _follow(self, error: BaseException) -> tuple[float | None, dict[str, msgspec.Raw]]:
+        """Decide what follows from the error of an attempt: the seconds until the next one, and its record in an entry."""
+        if isinstance(error, Later):
+            return error.delay, {}
+        self._attempts += 1
+        delay, error = self.judge(self._attempts, error)
+        failure = self.describe(error)
+        self._tell(failure, delay, is_answer=self.is_answer(error))
+        return delay, {"error": msgspec.Raw(failure.encode())}
 
     def in_doubt(self) -> Entry:
         """Return the entry that counts if the worker dies before the end of the step is recorded."""

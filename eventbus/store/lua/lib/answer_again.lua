@@ -26,7 +26,7 @@ function answer_again(queues, held, token, now, last)
     local records = claimed[queue.name] or {}
     table.sort(records, Hold.is_older)
     for _, each in ipairs(records) do
-      add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop)
+      add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop, each.began)
       unusual.tell_journal(told, each.id, each)
       if lines.is_suspect(each) then
         local n = #watched

@@ -5,11 +5,12 @@
 local WIDTH = 8 -- fields of a claim
 local apart = {} -- flat list: the place of a claim among all, the key of its body
 
--- What a worker is told of a job. Absent: nothing counted, due when it was made.
-function add_claim(rows, id, index, body, created, attempts, stalls, due, stop)
+-- What a worker is told of a job. Absent: nothing counted, due when it was made. One that has begun before has a negative due.
+function add_claim(rows, id, index, body, created, attempts, stalls, due, stop, began)
   local n = #rows
+  due = (tonumber(due) or created) * (began and -1 or 1)
   rows[n + 1], rows[n + 2], rows[n + 3], rows[n + 4] = id, index, body, attempts
-  rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = tonumber(stalls) or 0, created, tonumber(due) or created, stop or ''
+  rows[n + 5], rows[n + 6], rows[n + 7], rows[n + 8] = tonumber(stalls) or 0, created, due, stop or ''
 end
 
 -- Reads the candidate at place `i` of its line into `plan`; returns its size in bytes, or nil where it is not plain.

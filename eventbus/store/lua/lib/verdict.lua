@@ -39,12 +39,12 @@ function decide_in_tree(row, record, now)
     return ON_HOLD[state] and state or 'cancelled'
   elseif record.root and not record.tree and mark_of(record.root) ~= '' then
     if state == 'completed' then return state end
-    if state == 'delayed' then return 'failed' end -- this attempt was its last
+    if state == 'delayed' and row.text ~= '' then return 'failed' end -- this attempt was its last
     if state == 'waiting' then
       row.text = '{"type":"StalledError","message":"given back unfinished while its tree stopped","stalls":1}'
       return 'failed'
     end
-    if state ~= 'parked' and state ~= 'suspended' then return state end
+    if not ON_HOLD[state] then return state end
     row.text = '{"type":"JobCancelled","message":"its tree stopped"}'
     return 'cancelled'
   end

@@ -1,0 +1,36 @@
+"""What a handler saves for its next run: a JSON value that stays with its job.
+
+It is a live text of the job (`lua/lib/journal.lua`), so it is written under the lease, kept over retries, `Later`, stalls and
+stops, and gone with the job.
+
+Not here: who writes it (`handlers.worker`), and how it travels (`engine.claiming.append_queue`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from eventbus.model.codec.codec import Codec
+
+__all__ = ["SAVED", "read_saved", "saved_text"]
+
+SAVED = "saved"
+"""The name of the live text."""
+
+_JSON = (type(None), bool, int, float, str, list, tuple, dict)
+
+
+def saved_text(value: Any, *, owner: str, max_bytes: int) -> str:
+    """Return a value as JSON text; `owner` stands in errors.
+
+    Raises PayloadError for a value that would not come back as it is, or that has more than `max_bytes`.
+    """
+    kind = cast("Any", Any if type(value) in _JSON else type(value))
+    return Codec(kind, role="saved value", owner=owner, max_bytes=max_bytes).encode(value).decode()
+
+
+def read_saved(text: str | None, kind: Any, default: Any, *, owner: str) -> Any:
+    """Return the saved value as `kind`, or `default` if `text` is None. Raises PayloadError if it does not fit."""
+    if text is None:
+        return default
+    return Codec(kind, role="saved value", owner=owner, max_bytes=len(text)).decode(text.encode())
