@@ -93,10 +93,10 @@ class Job(Stalled):
         return self.state not in ENDED
 
     @property
-    def has_begun(self) -> bool:
+    def keeps_body(self) -> bool:
         """Return whether somebody has begun it: then no emission gives it another body."""
         is_idle = self.state in ("delayed", "waiting")
-        return not is_idle or self.began or self.attempts > 0 or self.stalls > 0
+        return not is_idle or self.has_begun or self.began or self.attempts > 0 or self.stalls > 0
 
 
 @dataclass

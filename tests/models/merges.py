@@ -86,7 +86,7 @@ class Merges(JobPlaces):
         job = following or pointer.job  # somebody made the next one go on by hand
         if not job.is_open:
             return None, None
-        return (None, job) if job.has_begun else (job, None)
+        return (None, job) if job.keeps_body else (job, None)
 
     def _replace(self, row: AddRow, pointer: Pointer, job: Job) -> None:
         if row.meeting == THROTTLE or row.id in pointer.seen:
