@@ -291,7 +291,7 @@ class HandlerConsumer:
     def decide(self, job: Job, error: BaseException) -> Settle:
         """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
         if isinstance(error, Later):
-            return later("", round(error.delay * 1000))
+            return later("", max(1, round(error.delay * 1000)))  # a delay marks it as begun, for its ttl
         attempts = job.attempts + 1
         # An EmissionExpired of another job is an error of the handler, which awaited that job.
         if isinstance(error, EmissionExpired) and error.job_id == job.id:

@@ -281,7 +281,10 @@ class JobModel(Merges):
         else:
             job.state = row.state
             job.due = self.now + row.delay if row.state == "delayed" else job.due
-            job.parked, job.has_begun = self.now, True
+            job.parked = self.now
+            job.has_begun = (
+                job.has_begun or row.state != "waiting"
+            )  # what is given back is as if never claimed
         return None
 
     def renew(

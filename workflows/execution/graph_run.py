@@ -355,8 +355,7 @@ class GraphRun:
         elif ended.error is None:
             run.complete(ended.value)
         elif isinstance(ended.error, Later):
-            run.put_off()
-            return ended.error.delay
+            return run.put_off(ended.error)
         else:
             event = f"{self.workflow.name}.{run.step.name}"
             return run.fail(rule_of(self.workflow, run.step), ended.error, self.workflow, event=event)

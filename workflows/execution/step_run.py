@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from eventbus import Retry
+from eventbus import Later, Retry
 from eventbus.lowlevel import describe
 from workflows.definition.codecs import Codecs
 from workflows.definition.step import Step
@@ -119,9 +119,10 @@ class StepRun:
         self.state = "failed"
         return delay
 
-    def put_off(self) -> None:
-        """Note that its function asked for a later time: no attempt, and no error."""
+    def put_off(self, later: Later) -> float:
+        """Note that its function asked for a later time, without an attempt or an error; return the seconds until then."""
         self.failure = self.told = ""
+        return later.delay
 
     def fail_with(self, failure: str) -> None:
         """Fail for good with the record of the failure of what ran it elsewhere."""

@@ -202,7 +202,7 @@ async def test_a_job_that_a_signal_woke_was_due_then(shard: Shard) -> None:
     shard.now += 10
     await shard.signal("a")
     claim, _ = await _claim(shard)
-    assert claim.due == -shard.now  # it has begun before
+    assert -claim.due == shard.now
 
 
 async def test_a_sleep_forgets_attempts_and_stalls(shard: Shard) -> None:
