@@ -198,8 +198,8 @@ _OFFERED = {
         "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop save start stop stopping wait wait_drained"
     ),
     eventbus.Handlers: "on",
-    eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id",
-    eventbus.SyncEmission: "cancel correlation_id done enqueued job_id result",
+    eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id joined",
+    eventbus.SyncEmission: "cancel correlation_id done enqueued job_id joined result",
     eventbus.JobFacts: _CONTEXT,
     eventbus.EventContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
