@@ -99,9 +99,13 @@ class EventProvider(HandlerRegistry):
         aware datetime), `priority` (-4000..4000, lower first), `lifo` (before others of its priority),
         `idempotency_key` (emissions with one key are one job), `reuse_failure` (if that job failed, answer
         with its failure instead of running it again), `supersede` (cancel the key's open job and take its
-        place, also the place of a completed job), `correlation_id` (1 to 512 printable characters; by
+        place, also the place of a completed job), `throttle` (one job of the key in this time; the first
+        emission wins), `debounce` with `longest` (the last emission wins, this time after it, at most
+        `longest` after the first), `keep_last` (while a job of the key runs, the last emission alone makes
+        the next one), `correlation_id` (1 to 512 printable characters; by
         default that of the surrounding handler or `context`, otherwise the job's own id), `meta` (a dict of
-        JSON values that handlers see), `retry` (the rule for this job), `reply=False` (fire and forget).
+        JSON values that handlers see), `retry` (the rule for this job), `timeout` (for an attempt of it,
+        over that of the handler; 0: none), `ttl` (over that of the event), `reply=False` (fire and forget).
 
         Raises PayloadError, DefinitionError for a bad option, ProviderStopped, and EmitError when too many
         emissions are unsent. Later errors are raised where the emission is awaited.

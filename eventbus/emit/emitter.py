@@ -28,7 +28,7 @@ from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import EventMessage, encode_bare, encode_message
-from eventbus.model.names import check_key
+from eventbus.model.names import check_key, shown
 from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.merging import read_merging
 from eventbus.settings.settings import Settings
@@ -287,7 +287,10 @@ class Emitter:
             route.name, job_id, ambient, correlation_id, self._settings.name
         )
         baggage = baggage_around()
-        if not (chain or ambient.meta or traceparent or key or options.meta or options.retry or baggage):
+        is_bare = options.timeout is None and options.ttl is None
+        if is_bare and not (
+            chain or ambient.meta or traceparent or key or options.meta or options.retry or baggage
+        ):
             return encode_bare(data), job_id  # the payload alone, which is faster and shorter
         message = EventMessage(
             payload=msgspec.Raw(data),
@@ -299,6 +302,8 @@ class Emitter:
             key=key,
             retry=None if options.retry is None else options.retry.to_wire(),
             baggage=baggage,
+            timeout=None if options.timeout is None else milliseconds(options.timeout, setting="timeout"),
+            ttl=None if options.ttl is None else _ttl(options.ttl),
         )
         return encode_message(message), correlation_id
 
@@ -373,6 +378,14 @@ def _meeting(options: EmitOptions) -> tuple[int, str]:
     if options.reuse_failure:
         raise DefinitionError("expected either supersede or reuse_failure, got both")
     return SUPERSEDE, "supersede"
+
+
+def _ttl(ttl: Duration) -> int:
+    """Return the ttl of an emission in ms. Raises DefinitionError for 0, too: nobody could start the job in time."""
+    ttl_ms = milliseconds(ttl, setting="ttl")
+    if ttl_ms == 0:
+        raise DefinitionError(f"expected ttl to be more than 0 s, got: {shown(ttl)}")
+    return ttl_ms
 
 
 def _digest_for_event(route: Route, payload: Any, option: str) -> str:

@@ -126,6 +126,20 @@ class Executor:
         run.timeout = timeout
         run.bucket = self.deadlines.add(run, timeout)
 
+    def set_clock(self, job: Job, timeout: float | None) -> None:
+        """Let this timeout of a running job, in seconds, count from now on, in the place of the one that counts; None: no limit.
+
+        Does nothing for a job that is being cancelled.
+        """
+        run = self.running.get(job.id)
+        if run is None or run.job is not job or run.strikes:
+            return
+        if run.timeout is not None:
+            self.deadlines.discard(run, run.bucket)
+        run.timeout = timeout
+        if timeout is not None:
+            run.bucket = self.deadlines.add(run, timeout)
+
     def forget(self, queue: str) -> None:
         """Forget a queue whose last job has ended; its next consumer opens a context of its own."""
         self._contexts.pop(queue, None)

@@ -88,11 +88,11 @@ class HandlerConsumer:
         threads: ThreadPool,
         processes: ProcessPool,
         pools: WorkerPools,
-        start_clock: Callable[[Job, float | None], None],
+        set_clock: Callable[[Job, float | None], None],
         middleware: Sequence[Middleware] = (),
         worker: str = "",
     ) -> None:
-        """`worker` is the id that spans show. `start_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
+        """`worker` is the id that spans show. `set_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
         route, handler = subscription.route, subscription.handler
         self.queue: str = subscription.queue
         self.base: str = route.queue
@@ -117,7 +117,7 @@ class HandlerConsumer:
         self._tools = tools
         self._sync = sync
         self._threads = threads if self._pool is None or self._pool.threads is None else self._pool.threads
-        self._start_clock = start_clock
+        self._set_clock = set_clock
         self._middleware = middleware
         self._attributes = message_attributes(
             "process",
@@ -180,7 +180,7 @@ class HandlerConsumer:
             GROUP.set(self.group)
 
     def timeout_of(self, job: Job) -> float | None:
-        """Return the handler's timeout, which is the same for each job; with a named pool it counts from the place on."""
+        """Return the handler's timeout; with a named pool it counts from the place on. That of an emission follows (`run`)."""
         del job
         return self._timeout if self._pool is None else None
 
@@ -191,8 +191,11 @@ class HandlerConsumer:
         EmissionExpired for one that waited longer than its `ttl`.
         """
         message = _read(job)
-        if self._ttl_ms is not None:
-            self._check_ttl(job)
+        ttl_ms = self._ttl_ms if message.ttl is None else message.ttl
+        if ttl_ms is not None:
+            self._check_ttl(job, ttl_ms)
+        if message.timeout is not None and self._pool is None:
+            self._set_clock(job, message.timeout / 1000 or None)
         correlation_id = message.correlation_id or self._chain_of(job)
         enter(Ambient(message.meta, correlation_id, job.id, message.traceparent, message.tracestate))
         JOB_ID.set(job.id)
@@ -238,7 +241,7 @@ class HandlerConsumer:
             await pool.places.wait()
         self._held += 1
         try:
-            self._start_clock(job, self._timeout)
+            self._set_clock(job, self._timeout if message.timeout is None else message.timeout / 1000 or None)
             return await self._call_placed(job, message, payload)
         finally:
             self._held -= 1
@@ -353,13 +356,13 @@ class HandlerConsumer:
         except (msgspec.MsgspecError, UnicodeError, DefinitionError):
             return self._retry
 
-    def _check_ttl(self, job: Job) -> None:
+    def _check_ttl(self, job: Job, ttl_ms: int) -> None:
         # The ttl only counts until the first run begins, so not after an attempt, a stall or `Later`.
         age = job.claimed_ms - job.due_ms
-        if job.attempts or job.stalls or job.has_begun or self._ttl_ms is None or age <= self._ttl_ms:
+        if job.attempts or job.stalls or job.has_begun or age <= ttl_ms:
             return
         raise EmissionExpired(
-            f"{self._name} was not started within its ttl of {self._ttl_ms / 1000:g} s; it waited {age / 1000:g} s",
+            f"{self._name} was not started within its ttl of {ttl_ms / 1000:g} s; it waited {age / 1000:g} s",
             event=self._name,
             job_id=job.id,
         )

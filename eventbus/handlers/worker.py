@@ -358,7 +358,7 @@ class EventWorker:
             threads=self._threads,
             processes=self._processes,
             pools=self._pools,
-            start_clock=self._worker.claimer.executor.start_clock,
+            set_clock=self._worker.claimer.executor.set_clock,
             middleware=self._middleware,
             worker=self.id,
         )

@@ -28,13 +28,16 @@ class EventMessage(
         "key": "k",
         "retry": "r",
         "baggage": "g",
+        "timeout": "o",
+        "ttl": "l",
     },
 ):
     """The message of one emission.
 
     `correlation_id` is empty for the first emission of a chain: its job id is the chain's correlation id.
     `causation_id` is the id of the job whose handler emitted this message. `key` is the idempotency key as
-    the user gave it, `baggage` the text of a W3C header.
+    the user gave it, `baggage` the text of a W3C header. `timeout` and `ttl` are those of this emission, in ms; a timeout
+    of 0 means no limit.
     """
 
     payload: msgspec.Raw
@@ -46,6 +49,8 @@ class EventMessage(
     key: str = ""
     retry: dict[str, Any] | None = None
     baggage: str = ""
+    timeout: int | None = None
+    ttl: int | None = None
 
 
 _encode = msgspec.json.Encoder().encode

@@ -64,6 +64,8 @@ class EmitKeywords(TypedDict, total=False):
     debounce: Duration | None
     longest: Duration | None
     keep_last: bool
+    timeout: Duration | None
+    ttl: Duration | None
 
 
 class EmitOptions(msgspec.Struct, frozen=True):
@@ -85,6 +87,8 @@ class EmitOptions(msgspec.Struct, frozen=True):
     debounce: Duration | None = None
     longest: Duration | None = None
     keep_last: bool = False
+    timeout: Duration | None = None
+    ttl: Duration | None = None
 
 
 _LOWEST_PRIORITY, _HIGHEST_PRIORITY = -4000, 4000

@@ -266,7 +266,6 @@ class JobModel(Merges):
     def _settle(self, row: SettleRow) -> Job | None:
         """Settle one job; return it if it must be retried at once."""
         job = self.jobs[row.id]
-        job.began = job.began or row.state in ("delayed", "suspended", "parked")
         if row.attempts != "" and not job.cancelled_by:
             job.attempts = int(row.attempts)
         if job.cancelled_by or row.state in ENDED:

@@ -80,8 +80,6 @@ class Job(Stalled):
     edited: str = ""
     """The call that changed it last."""
     progress: str = ""
-    began: bool = False
-    """It was tried, slept or was parked."""
     after: Job | None = None
     """The open job of its key that it waits for."""
     ripe: int = 0
@@ -91,12 +89,6 @@ class Job(Stalled):
     @property
     def is_open(self) -> bool:
         return self.state not in ENDED
-
-    @property
-    def keeps_body(self) -> bool:
-        """Return whether somebody has begun it: then no emission gives it another body."""
-        is_idle = self.state in ("delayed", "waiting")
-        return not is_idle or self.has_begun or self.began or self.attempts > 0 or self.stalls > 0
 
 
 @dataclass

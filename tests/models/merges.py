@@ -86,7 +86,7 @@ class Merges(JobPlaces):
         job = following or pointer.job  # somebody made the next one go on by hand
         if not job.is_open:
             return None, None
-        return (None, job) if job.keeps_body else (job, None)
+        return (None, job) if _may_have_begun(job) else (job, None)
 
     def _replace(self, row: AddRow, pointer: Pointer, job: Job) -> None:
         if row.meeting == THROTTLE or row.id in pointer.seen:
@@ -140,6 +140,12 @@ class Merges(JobPlaces):
             if pointer and pointer.following is job:
                 pointer.job, pointer.print, pointer.following = job, pointer.next_print, None
         return late
+
+
+def _may_have_begun(job: Job) -> bool:
+    """Return whether somebody may have begun a job: then no emission gives it another body."""
+    is_idle = job.state in ("delayed", "waiting")
+    return not is_idle or job.has_begun or job.attempts > 0 or job.stalls > 0
 
 
 _MERGING = st.builds(
