@@ -195,11 +195,7 @@ _OFFERED = {
     ),
     # `add`, `has_job_of`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
-<<<<<<< HEAD
-        "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop save start stop stopping wait wait_drained"
-=======
-        "add append claimed health id is_idle note_progress queues request_stop running start stop wait wait_drained"
->>>>>>> 99cc2a9 (A running flow hears a signal at once)
+        "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
     ),
     eventbus.Handlers: "on",
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id",
