@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Tree, spawn_calls
 from eventbus.engine.job import Job
+from eventbus.engine.listening import listen
 from eventbus.errors import SignalRefused, StoreCorrupt, UnknownJob, UsageError
 from eventbus.handlers.extension import Extension
 from eventbus.lifecycle import Lifecycle
@@ -22,6 +22,7 @@ from eventbus.model import clock
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.model.recorded_texts import check_append, check_text
+from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
 from eventbus.store.journal_store import Signal
 from eventbus.store.keys import key_digest, payload_digest
@@ -47,7 +48,7 @@ class JobClient:
 
     def __init__(self, life: Lifecycle, settings: Settings) -> None:
         self._life = life
-        self._reading: dict[str, _Turnstile] = {}
+        self._reading = Turnstiles()
         self.settings = settings
 
     def attach(self, extension: Extension) -> None:
@@ -174,7 +175,7 @@ class JobClient:
         if worker is None:
             raise UsageError(f"job {job.id} does not run here, so this process cannot append to its journal")
         if job.unread or self._reading:
-            async with self._in_order(job):
+            async with self._reading.pass_through(f"{job.token} {job.id}", is_needed=bool(job.unread)):
                 await self.read_journal(job)
                 appended = worker.append(job, entries, live=live, taken=taken)
         else:
@@ -185,24 +186,6 @@ class JobClient:
                 f"the journal of job {job.id} has other entries than this worker has appended; nothing was recorded"
             )
         return word
-
-    @asynccontextmanager
-    async def _in_order(self, job: Job) -> AsyncGenerator[None]:
-        """Let the appends of a job through in the order of their calls, also while its journal is read."""
-        name = f"{job.token} {job.id}"
-        lock = self._reading.get(name)
-        if lock is None and not job.unread:
-            yield
-            return
-        lock = lock or self._reading.setdefault(name, _Turnstile())
-        lock.count += 1
-        try:
-            async with lock.lock:
-                yield
-        finally:
-            lock.count -= 1
-            if not lock.count:
-                self._reading.pop(name, None)
 
     async def read_journal(self, job: Job) -> list[str]:
         """Return the whole journal of a claimed job; reads what its claim did not bring."""
@@ -220,6 +203,19 @@ class JobClient:
         journals = self._life.running("look for signals").store.journals
         job.heard, job.signals = await journals.inbox(job.id, deadline=_deadline())
         return job.signals
+
+    async def listen(self, job: Job, *, within: float) -> None:
+        """Wait until a running job is sent a signal that it does not know of (`job.heard`), at most `within` seconds.
+
+        A signal ends the wait at once, and a lost message costs the whole time: so look for signals afterwards (`hear`).
+        Signals of one job are waited for by one call at a time. Raises StoreError.
+        """
+        journals, worker = self._life.running("listen to signals").store.journals, self._life.worker
+        run = None if worker is None else worker.running(job)
+        if run is None:
+            await asyncio.sleep(within)
+        else:
+            await listen(run, journals, within=within, deadline=_deadline())
 
     async def journal(
         self, job_id: str, *, first: int = 0, limit: int = 200, deadline: float | None = None
@@ -381,14 +377,6 @@ class JobClient:
     def payload_digest(payload: bytes) -> str:
         """Return the digest that a `Tree` holds as the `print` of its payload."""
         return payload_digest(payload)
-
-
-class _Turnstile:
-    """The lock of a job whose journal is read, and how many appends use it."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.count = 0
 
 
 def _saves(saved: Mapping[str, str] | None) -> list[SaveRow]:

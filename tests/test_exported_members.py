@@ -195,7 +195,7 @@ _OFFERED = {
     ),
     # `add`, `has_job_of`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
-        "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop save start stop stopping wait wait_drained"
+        "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
     ),
     eventbus.Handlers: "on",
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id joined",

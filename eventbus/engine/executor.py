@@ -54,7 +54,7 @@ _ENDS = ("failed", "cancelled")
 class Running:
     """One job that runs, with its task and the cause of its cancellation, if there is one."""
 
-    __slots__ = ("bucket", "cause", "consumer", "executor", "job", "strikes", "task", "timeout")
+    __slots__ = ("bucket", "cause", "consumer", "executor", "job", "signalled", "strikes", "task", "timeout")
 
     def __init__(self, executor: Executor, job: Job, consumer: Consumer) -> None:
         self.executor: Executor = executor
@@ -65,6 +65,8 @@ class Running:
         self.timeout: float | None = None
         self.bucket: int = 0
         self.strikes: int = 0
+        self.signalled: asyncio.Event | None = None
+        """Set by each signal that the job is sent; None as long as it does not listen."""
 
     def on_deadline(self) -> None:
         """Cancel the job, because its timeout or the patience after an earlier cancellation is over."""
@@ -257,6 +259,12 @@ class Executor:
             if run is not None and run.cause is None and not run.job.stop:
                 _log.info("job cancelled while it ran", **run.told())
                 self.strike(run, "cancel")
+
+    def tell(self, job_id: str) -> None:
+        """Tell a job that listens that it was sent a signal."""
+        run = self.running.get(job_id)
+        if run is not None and run.signalled is not None:
+            run.signalled.set()
 
     def abort(self) -> None:
         """Cancel every running job without a settle, because its lease is no longer renewed."""

@@ -28,6 +28,7 @@ _log = get_logger("eventbus.worker")
 
 _CANCEL = "cancel:"
 _JOB = "job:"
+_SIGNAL = "signal:"
 _PAUSE = 0.25  # seconds between two polls for messages while a stopping worker's handlers finish
 
 LONGEST = 4.0
@@ -35,7 +36,7 @@ LONGEST = 4.0
 
 
 class WakeListener:
-    """Passes wakes to the claimer, and cancel requests to its executor."""
+    """Passes wakes to the claimer, and to its executor cancel requests and the news of signals."""
 
     def __init__(self, store: Store, claimer: Claimer, *, worker: str) -> None:
         self._store = store
@@ -115,6 +116,8 @@ class WakeListener:
             self._claimer.notice(message)
         elif message.startswith(_CANCEL):
             self._claimer.executor.cancel([message.removeprefix(_CANCEL)])
+        elif message.startswith(_SIGNAL):
+            self._claimer.executor.tell(message.removeprefix(_SIGNAL))
         elif message.startswith(_JOB):
             self._take(reader, message.removeprefix(_JOB))
         elif message == ECHO:

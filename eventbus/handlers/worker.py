@@ -22,6 +22,7 @@ from types import MappingProxyType
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Wait
+from eventbus.engine.executor import Running
 from eventbus.engine.health import Health
 from eventbus.engine.job import Job
 from eventbus.engine.progress import ProgressWriter
@@ -275,6 +276,11 @@ class EventWorker:
         if job.ending:
             return _REASONS[job.ending]
         return "stop" if self._worker.is_stopping() else None
+
+    def running(self, job: Job) -> Running | None:
+        """Return what runs this very job in this worker; None if it has ended, or its lease was lost."""
+        run = self._worker.claimer.executor.running.get(job.id)
+        return run if run is not None and run.job.token == job.token else None
 
     async def note_progress(self, job_id: str, token: str, progress: str) -> None:
         """Record a job's progress, JSON text, for its context, under the lease that `token` proves.

@@ -42,6 +42,13 @@ class JournalStore:
         """
         return await self._adder.script("signal", [now, job, signal, name, payload], deadline=deadline)
 
+    async def listen(self, job: str, token: str, *, deadline: float | None = None) -> int:
+        """Have the worker told of each signal that a job, which it runs under this token, is sent from now on.
+
+        Return how many signals the job was ever sent; -1 if the lease is lost.
+        """
+        return await self._caller.script("listen", [job, token], deadline=deadline)
+
     async def entries(
         self, job: str, *, first: int, limit: int, deadline: float | None = None
     ) -> Sequence[str]:

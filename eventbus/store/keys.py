@@ -87,7 +87,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, settle_one, announce, add, leave",
         "1 min after its last worker",
     ),
-    "control": ("zset", "messages to one worker, and jobs handed to it", "post, cancel, add", "2 min"),
+    "control": (
+        "zset",
+        "messages to one worker, and jobs handed to it",
+        "post, cancel, signal, add",
+        "2 min",
+    ),
     "serving": (
         "zset",
         "worker -> its last announcement, ms, of one pool",

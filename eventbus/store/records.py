@@ -98,6 +98,7 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "inbox": ("1: it was sent signals", "signal"),
     "listens": ("1: it sleeps or waits, and a signal wakes it", "mixed_waits settle_rows"),
+    "hears": ("while it runs: the token of who runs it and is told of its signals", "listen"),
     "wakes": ("when the wait for children ends, whether they have ended or not, ms", "mixed_waits"),
     "gathers": ("of a job that says in several calls what it awaits: the name of this wait", "mixed_waits"),
     "waited": ("the token by which it began to wait for children, until it is claimed again", "checkpoint"),

@@ -16,6 +16,7 @@ from typer.testing import Result
 
 from eventbus import EventProvider
 from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, task
+from workflows.client.histories import recorded_flows
 from workflows.client.open_waits import open_waits
 from workflows.testing import replay
 
@@ -88,6 +89,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     sys.modules.pop("paper_app", None)
 
 
+async def _until_waits(provider: EventProvider, count: int) -> None:
+    jobs = provider.jobs
+    while sum([len(await open_waits(jobs, flow)) async for flow in recorded_flows(jobs)]) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
 @pytest.mark.parametrize("spread", [False, True])
 def test_a_graph_that_waits_is_listed_and_gets_a_signal_from_a_terminal(
     invoke: Invoke, environment: dict[str, str], *, spread: bool
@@ -107,8 +114,7 @@ def test_a_graph_that_waits_is_listed_and_gets_a_signal_from_a_terminal(
             if flow_id:
                 return await flows.handle(flow_id, graph).result(10)
             flow = await flows.execute(graph, None)
-            while [line async for line in open_waits(provider.jobs)] == []:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await _until_waits(provider, 1)
             return flow.id
 
     flow_id = asyncio.run(serve())
@@ -271,11 +277,13 @@ def test_a_flow_with_children_is_shown_listed_checked_exported_and_replayed(
         assert ("double@0.0", "completed") in found, shown
         assert ("approval@1", "waiting") in found, shown
         same = invoke("flows", "check", "parent_app:provider")
-        assert (same.exit_code, same.stdout) == (0, "1 flows can be replayed\n")
+        assert (same.exit_code, same.stdout) == (0, "2 flows can be replayed\n")
         folder = tmp_path / "histories"
         assert invoke("flows", "export", str(folder), "--redact").exit_code == 0
         (text,) = [path.read_text() for path in folder.rglob("*.json") if path.name == f"{flow_id}.json"]
         asyncio.run(replay(app.parent, text))
+        inner = child_id.replace("/", "+")
+        asyncio.run(replay(app.child, (folder / f"{inner}.json").read_text()))
         assert invoke("flows", "signal", child_id, "approval", '"yes"').exit_code == 0
         assert asyncio.run(serve(app.parent, app.child, flow_id)) == "yes"
         app = load(", local=True")

@@ -93,6 +93,10 @@ class RecordedFlow:
         """Let the clock show that time."""
         self.now_ms = max(self.now_ms, time_ms)
 
+    async def listen(self) -> None:
+        """Return soon."""
+        await asyncio.sleep(0.01)
+
     async def refresh(self) -> None:
         """See what is in the inbox, as always."""
 

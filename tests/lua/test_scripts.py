@@ -101,7 +101,7 @@ class _Recorder:
 @pytest.fixture
 def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     recorder = _Recorder()
-    for part in (store, store.presence, store.groups):
+    for part in (store, store.presence, store.groups, store.journals):
         monkeypatch.setattr(part, "_caller", recorder)
     monkeypatch.setattr(store.journals, "_adder", recorder)
     return recorder
@@ -197,6 +197,8 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
         "id", signal="signal", name="name", payload="payload", deadline=0.0, now="now"
     )
     assert recorder.arguments == _expected("signal")
+    await store.journals.listen("id", "token")
+    assert recorder.arguments == _expected("listen")
     await store.rearm("name", ["message"])
     assert recorder.arguments == ["wake", "name", 1, "message"]
     await store.poke("name", "message")

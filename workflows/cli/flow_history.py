@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,12 +16,15 @@ from eventbus import DefinitionError, EventProvider, PayloadError
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console
 from workflows import Durable, WorkflowProvider
 from workflows.cli.asking import ask_flows
-from workflows.client.histories import histories_of
+from workflows.client.histories import FlowRecord, histories_of
 from workflows.functions.history_check import FlowHistory, check_history, redacted
 from workflows.functions.lint import lint
+from workflows.records.ids import workflow_of
 from workflows.registry import StepRegistry
 
 __all__ = ["check_flows", "export_flows", "registry_of"]
+
+_FILE_NAME = 200  # characters of an id in the name of its file
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -41,7 +45,7 @@ def check_flows(
 ) -> int:
     """Run the durable functions of a program against what their flows have recorded, without effects.
 
-    These are the open flows, and the newest ended ones. Ends with 1 if a function does something else. Doubtful calls in the
+    These are the open flows and the newest ended ones, with those that are nested in others. Ends with 1 if a function does something else. Doubtful calls in the
     code are told as warnings.
     """
     registry = registry_of(load_provider(place), place)
@@ -51,12 +55,13 @@ def check_flows(
 
     async def check(provider: EventProvider) -> tuple[int, list[Found]]:
         found, count = list[Found](), 0
-        for name in dict.fromkeys(durable.name for durable in registry.durables):
-            async for history in histories_of(provider.jobs, name, ended=True):
-                known = registry.durable(name, history.version)
-                if known is not None:
-                    count += 1
-                    found += await _check(known, history)
+        names = {durable.name for durable in registry.durables}
+        async for history in histories_of(provider.jobs, names, ended=True):
+            if isinstance(history, FlowRecord):
+                _warn_of(history)
+            elif (known := registry.durable(workflow_of(history.flow_id), history.version)) is not None:
+                count += 1
+                found += await _check(known, history)
         return count, found
 
     count, found = ask_server(url, check)
@@ -79,18 +84,38 @@ def export_flows(
     redact: Annotated[bool, typer.Option("--redact", help="Replace all texts in the values by ***.")] = False,
     url: UrlOption = None,
 ) -> int:
-    """Write what flows of durable functions have recorded, a file each, for `workflows.testing.replay`."""
+    """Write what flows of durable functions have recorded, a file each, for `workflows.testing.replay`.
 
-    async def read(flows: WorkflowProvider) -> list[FlowHistory]:
-        return [one async for one in histories_of(flows.provider.jobs, workflow, ended=True)]
-
-    histories = ask_flows(url, read)
+    The name of a file is the id of its flow; `+` stands for the `/` in the id of a flow that is nested in another.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for history in histories:
-        written = redacted(history) if redact else history
-        (folder / f"{history.flow_id}.json").write_bytes(msgspec.json.encode(written))
-    print(f"{len(histories)} flows are written to {folder}")
+
+    async def write(flows: WorkflowProvider) -> int:
+        count, names = 0, [workflow] if workflow else []
+        async for history in histories_of(flows.provider.jobs, names, ended=True):
+            if isinstance(history, FlowRecord):
+                _warn_of(history)
+                continue
+            written = redacted(history) if redact else history
+            (folder / _file_of(history.flow_id)).write_bytes(msgspec.json.encode(written))
+            count += 1
+        return count
+
+    count = ask_flows(url, write)
+    print(f"{count} flows are written to {folder}")
     return 0
+
+
+def _warn_of(flow: FlowRecord) -> None:
+    print(f"warning: flow {flow.flow_id} is left out: {flow.damage}", file=sys.stderr)
+
+
+def _file_of(flow_id: str) -> str:
+    """Return the name of a flow's file; the id of a nested flow has slashes, and may be longer than a file's name."""
+    name = flow_id.replace("/", "+")
+    if len(name) > _FILE_NAME:
+        name = f"{name[:_FILE_NAME]}+{hashlib.sha256(flow_id.encode()).hexdigest()[:16]}"
+    return f"{name}.json"
 
 
 async def _check(durable: Durable[Any, Any], history: FlowHistory) -> list[Found]:

@@ -12,27 +12,27 @@ from rich.text import Text
 
 from eventbus import DefinitionError, PayloadError
 from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, moment, open_console, shown
+from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
+from workflows.client.histories import FlowRecord, recorded_flows
 from workflows.client.open_waits import open_waits
 from workflows.records.ids import workflow_of
+from workflows.records.status import number_in
 
 __all__ = ["list_waiting", "send_signal"]
-
-
-_MOST_PARKED = 1000
-"""The parked flows that are listed, the newest ones."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
     """One line: a flow, the position of the call or the name of the step, and what it waits for.
 
-    Times are Unix times in ms, 0 for none. A parked flow has a line of its own, without a call: it waits for a worker
+    `root_id` is the flow that a program started: the same one, or the one that this flow is nested in. Times are Unix times in ms, 0 for none. A parked flow has a line of its own, without a call: it waits for a worker
     that can run it, and `parked` says why.
     """
 
     flow_id: str
+    root_id: str
     position: str
     waits_for: str
     since_ms: int
@@ -90,24 +90,14 @@ def list_waiting(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     url: UrlOption = None,
 ) -> int:
-    """List what the open flows wait for: signals, times, and workers; with --json an object on a line."""
+    """List what the open flows wait for: signals, times, and workers; with --json an object on a line.
+
+    Flows that are nested in others are among them.
+    """
 
     async def read(flows: WorkflowProvider) -> list[Waiting]:
-        parked = [
-            Waiting(each.flow_id, "", "", each.created_ms, 0, each.error)
-            for each in await flows.flows(workflow, state="waiting", limit=_MOST_PARKED)
-            if each.is_parked
-        ]
-        return parked + [
-            Waiting(
-                flow_id,
-                entry.place,
-                entry.name if entry.kind == "wait" else "",
-                entry.started_ms,
-                entry.due_ms,
-            )
-            async for flow_id, entry in open_waits(flows.provider.jobs, workflow)
-        ]
+        jobs, names = flows.provider.jobs, [workflow] if workflow else []
+        return [line async for flow in recorded_flows(jobs, names) for line in await _lines_of(jobs, flow)]
 
     found = ask_flows(url, read)
     if as_json:
@@ -119,6 +109,21 @@ def list_waiting(
     return 0
 
 
+async def _lines_of(jobs: JobClient, flow: FlowRecord) -> list[Waiting]:
+    if flow.damage:
+        print(f"warning: {flow.damage}", file=sys.stderr)
+        return []
+    found: list[Waiting] = []
+    if flow.fields.get("state") == "parked":
+        created, why = number_in(flow.fields, "created"), flow.fields.get("why", "")
+        found.append(Waiting(flow.flow_id, flow.root_id, "", "", created, 0, why))
+    for entry in await open_waits(jobs, flow):
+        signal = entry.name if entry.kind == "wait" else ""
+        line = Waiting(flow.flow_id, flow.root_id, entry.place, signal, entry.started_ms, entry.due_ms)
+        found.append(line)
+    return found
+
+
 def _told(line: Waiting) -> str:
     if line.parked:
         return f"another worker: {' '.join(line.parked.split())}"
@@ -126,15 +131,13 @@ def _told(line: Waiting) -> str:
 
 
 def _table(found: list[Waiting]) -> Table:
+    has_nested = any(line.root_id != line.flow_id for line in found)
     table = Table(box=None, pad_edge=False)
-    for name in ("flow", "call", "waits for", "since", "until"):
+    for name in ("flow", "call", "waits for", "since", "until", *(["part of"] if has_nested else [])):
         table.add_column(name, no_wrap=True)
     for line in found:
-        table.add_row(
-            Text(line.flow_id),
-            Text(line.position),
-            Text(_told(line)),
-            Text(moment(line.since_ms)),
-            Text(moment(line.until_ms) if line.until_ms else ""),
-        )
+        until = moment(line.until_ms) if line.until_ms else ""
+        root = line.root_id if line.root_id != line.flow_id else ""
+        texts = (line.flow_id, line.position, _told(line), moment(line.since_ms), until)
+        table.add_row(*map(Text, texts), *([Text(root)] if has_nested else []))
     return table

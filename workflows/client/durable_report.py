@@ -20,7 +20,7 @@ from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import FlowReport, FlowStatus, FlowTree, RollbackReport, StepReport, StepState
 from workflows.records.status import number_in
 
-__all__ = ["children_of", "count_completed", "report_durable", "tree_durable", "waits_of"]
+__all__ = ["children_of", "count_completed", "open_children_of", "report_durable", "tree_durable", "waits_of"]
 
 _STATES: dict[str, StepState] = {
     "step": "completed",
@@ -91,6 +91,13 @@ def children_of(flow_id: str, entries: Sequence[Entry]) -> dict[str, str]:
         for entry in kept_entries(entries).entries
         if entry.kind == "child" and is_nested(entry.child, flow_id)
     }
+
+
+def open_children_of(flow_id: str, entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the flows that the code has started and whose ends are not recorded, by the label of the call."""
+    states = _steps(kept_entries(entries), has_ended=False)
+    started = children_of(flow_id, entries)
+    return {label: child for label, child in started.items() if states[label].state == "active"}
 
 
 def count_completed(entries: Sequence[Entry]) -> int:

@@ -5,9 +5,9 @@
 The root runs again like that of a bare flow: it runs or adds the steps itself, in a worker that has the flow's
 version, so the caller of the retry needs no definition.
 
-What must always hold: a resumed flow does not run a step again that completed and was not undone, and the
-record of that step stays where it is (`FlowMessage.kept`), and so does that of an item of a step; if several callers retry at the same time, only
-one begins the run, because the server checks the number of the last run.
+What must always hold: a resumed flow does not run a step again that completed, or whose failure was ignored, and that was
+not undone. The record of that step stays where it is (`FlowMessage.kept`), and so does that of an item of a step. If several
+callers retry at the same time, only one begins the run, because the server checks the number of the last run.
 
 Crash windows: `asker-dies` (before the call: nothing happened; after it: the flow runs), `not-answered` (the
 same call is sent again, and gets the same answer), `worker-dies-adding-steps` (the root runs again; adding a
@@ -79,11 +79,7 @@ def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:
     """Return the steps of a local flow whose entries still count, as `_find_kept` does, and the items and lists of others."""
     paths = [path.partition("/")[0] for path, failure in history.undone.items() if not failure]
     undone = {*paths, *(split_item(path)[0] for path in paths)}
-    done = [
-        name
-        for name in history.order
-        if history.steps[name].state in ("completed", "skipped") and name not in undone
-    ]
+    done = [name for name in history.order if history.steps[name].last.kind == "step" and name not in undone]
     kept = {name: last.run_of(name) for name in done}
     for step in {split_item(name)[0] for name in done}.intersection(history.lists):
         kept[list_name(step)] = last.run_of(list_name(step))

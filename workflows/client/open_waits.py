@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 
 from eventbus.lowlevel import FINAL_STATES, JobClient
 from workflows.client.durable_report import waits_of
-from workflows.client.histories import open_flows
-from workflows.distributed.activation import read_journal
+from workflows.client.histories import FlowRecord
 from workflows.records.entries import Entry, entries_of_run
 from workflows.records.graph_history import read_graph
 from workflows.records.ids import member_id
-from workflows.records.records import FlowMessage, read_message_of
 
 __all__ = ["open_waits"]
 
 
-async def open_waits(jobs: JobClient, name: str | None = None) -> AsyncIterator[tuple[str, Entry]]:
-    """Yield the id of each open flow of one workflow, or of all, with the entry of each wait and sleep that is open.
+async def open_waits(jobs: JobClient, flow: FlowRecord) -> Sequence[Entry]:
+    """Return the entry of each wait and sleep of a flow that is open; of one that is being stopped none count.
 
     Of a flow whose steps are jobs these are the waits for signals alone. Raises StoreCorrupt, StoreError.
     """
-    async for flow_id in open_flows(jobs, name):
-        root = (await jobs.look(flow_id, limit=0)).root
-        if not root:
-            continue
-        message = read_message_of(flow_id, root.get("body", ""))
-        entries = await read_journal(jobs, flow_id, root)
-        found = waits_of(entries) if message.durable else await _waits_in(jobs, flow_id, message, entries)
-        for entry in found:
-            yield flow_id, entry
-
-
-async def _waits_in(jobs: JobClient, flow_id: str, message: FlowMessage, entries: list[Entry]) -> list[Entry]:
-    history = read_graph(entries, message)
+    if flow.has_ended or flow.fields.get("stop"):
+        return ()
+    if flow.message.durable:
+        return waits_of(flow.entries)
+    history = read_graph(flow.entries, flow.message)
     if history.is_local:
         return [step.last for step in history.steps.values() if step.state == "sleeping"]
-    own = [entry for run, entry in entries_of_run(entries, message.run) if run == message.run]
+    run = flow.message.run
+    own = [entry for number, entry in entries_of_run(flow.entries, run) if number == run]
     given = {entry.place for entry in own if entry.kind == "signal"}
     waits = {entry.place: entry for entry in own if entry.kind == "wait" and entry.place not in given}
-    members = {member_id(flow_id, message.run, step): step for step in waits}
+    members = {member_id(flow.flow_id, run, step): step for step in waits}
     outcomes = await jobs.outcomes(list(members)) if members else []
     return [waits[members[each.job]] for each in outcomes if each.state not in FINAL_STATES]

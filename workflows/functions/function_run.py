@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["FunctionRun"]
 
 _HELD_MS = 1000  # a worker waits here for what is due within this time, if no signal is waited for
-_LOOK_SECONDS = 1.0  # how often it looks for signals while steps run
 
 
 class FunctionRun(CodeRun):
@@ -78,6 +77,9 @@ class FunctionRun(CodeRun):
         self._ended_children: list[str] = []
         self._cancelled: set[str] = set()
         self._something = asyncio.Event()
+        self._ear: asyncio.Task[None] | None = None
+        """Waits for a signal while a step runs."""
+        self._has_heard = False
         self._broken: Exception | None = None
 
     @property
@@ -173,13 +175,23 @@ class FunctionRun(CodeRun):
         dues = [call.due_ms for call in self.pending.values() if call.due_ms is not None]
         left = None if not dues else max(0, min(dues) - self.now_ms) / 1000
         listens = any(call.family == "wait" for call in self.pending.values())
-        if listens:
-            left = min(_LOOK_SECONDS, left) if left is not None else _LOOK_SECONDS
-        if not self.ended and not self._ended_children:
+        if listens and self._ear is None:
+            self._ear = begin_task(self._listen())
+        if not (self.ended or self._ended_children or self._has_heard or self._broken):
             self._something.clear()
             await self._happens(left)
-        if listens:
-            await self.recorder.refresh()
+        if self._has_heard:
+            self._has_heard, self._ear = False, None
+            if listens:
+                await self.recorder.refresh()
+
+    async def _listen(self) -> None:
+        try:
+            await self.recorder.listen()
+        except Exception as error:  # noqa: BLE001  (of the server, or of this package)
+            self._broken = error
+        self._has_heard = True
+        self._something.set()
 
     async def _happens(self, seconds: float | None) -> None:
         if seconds is None:
@@ -298,6 +310,8 @@ class FunctionRun(CodeRun):
 
     async def _end(self) -> None:
         """Cut the steps that run, record what they returned, and end the code."""
+        if self._ear is not None:
+            self._ear.cancel()
         for call in self._working.values():
             call.cut()
         while self._working:

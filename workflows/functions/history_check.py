@@ -166,6 +166,9 @@ class _Nowhere:
     async def wait_until(self, time_ms: int) -> None:
         """Do nothing."""
 
+    async def listen(self) -> None:
+        """Do nothing."""
+
     async def refresh(self) -> None:
         """Do nothing."""
 

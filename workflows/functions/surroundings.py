@@ -53,6 +53,10 @@ class Recorder(Protocol):
         """Wait until the clock shows a time, which is near."""
         ...
 
+    async def listen(self) -> None:
+        """Return when a signal may have come, within a second; `refresh` looks for it. A call that is cancelled loses none."""
+        ...
+
     async def refresh(self) -> None:
         """Look for signals that came since."""
         ...

@@ -69,5 +69,9 @@ class MemoryRecorder:
             await self.sleep(left / 1000)
         self.move_to(time_ms)
 
+    async def listen(self) -> None:
+        """Wait for a second."""
+        await asyncio.sleep(1)
+
     async def refresh(self) -> None:
         """Do nothing: signals come from the caller of the flow."""

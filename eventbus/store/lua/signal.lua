@@ -1,5 +1,5 @@
 -- Sends a signal to a job: its inbox keeps it until an entry of the job's journal takes it. A job that sleeps and
--- listens wakes up.
+-- listens wakes up; of one that runs and listens the holder is told, once, for each signal (`listen.lua`).
 -- Repeat-safe: the sender makes the signal's id, and one that is there already changes nothing. One that was taken before
 -- its repeat came stands there again: the id in the journal tells.
 -- The first write is one that a full server refuses.
@@ -8,7 +8,7 @@
 -- head: now id signal name payload
 -- answer: sent | unknown (no record) | ended | stopping (its tree stops, and it does not know yet) | full (too many signals are not taken yet) |
 --   foreign (somebody else's value stands in the place of its inbox)
---include base book guard delays fields format journal marks putting_off ready record waking
+--include base book guard delays fields format holds journal marks putting_off ready record waking
 
 local MOST, BYTES = 1000, 1048576 -- of an inbox
 local SLEEPS = { delayed = true, ['waiting-children'] = true }
@@ -44,5 +44,7 @@ if record.listens and SLEEPS[record.state] then
   record.id = id
   line_up(ready, queue, record)
   place_ready(ready, now, put_off)
+elseif record.hears and read_hold(id, record.hears) then
+  tell_holder(record.hears, 'signal:' .. id, now)
 end
 return 'sent'

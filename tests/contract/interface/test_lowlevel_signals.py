@@ -226,3 +226,26 @@ async def test_the_end_of_a_tree_is_told_by_the_next_append(provider: EventProvi
         assert await mine.jobs.cancel("t", "enough")
         with pytest.raises(RuntimeError, match="undone"):
             await emission
+
+
+async def test_a_job_that_runs_is_told_of_a_signal(provider: EventProvider) -> None:
+    mine = Mine(provider)
+    listens = asyncio.Event()
+
+    async def hears(job: Job) -> Settle:
+        found: list[str] = []
+        while len(found) < 2:
+            listens.set()
+            await mine.jobs.listen(job, within=3600)
+            found = [each.payload for each in await mine.jobs.hear(job)]
+        return complete("+".join(found))
+
+    mine.answers["t"] = hears
+    async with provider, provider.worker(), asyncio.timeout(20):
+        emission = mine.jobs.add(Tree("t", "mine", "x"), Reading())
+        await listens.wait()
+        await mine.jobs.signal("t", "n", "1")
+        await mine.jobs.signal("t", "n", "2")
+        assert await emission == "1+2"
+        ended = Job("t", "w:1", "mine", "", 0, 0, 0, 0, 0)
+        await mine.jobs.listen(ended, within=0.01)  # it does not run here, so nobody is told

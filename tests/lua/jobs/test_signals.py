@@ -248,3 +248,51 @@ async def test_a_woken_job_has_its_priority(shard: Shard, priority: int) -> None
     await shard.signal("a")
     order = [each.id for each in (await shard.turn()).claims]
     assert order == ["b", "a"]
+
+
+async def _told(shard: Shard, worker: str) -> list[str]:
+    return await shard.command("ZRANGE", shard.key("control", worker), 0, -1)
+
+
+async def test_the_holder_of_a_job_that_runs_and_listens_is_told_of_each_signal(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.signal("a")
+    _, token = await _claim(shard)
+    assert await shard.store.journals.listen("a", token) == 1, "the signals of before are counted"
+    assert await _told(shard, "w") == []
+    assert await shard.signal("a", signal="s1") == "sent"
+    assert await _told(shard, "w") == ["signal:a"]
+    await shard.command("DEL", shard.key("control", "w"))
+    assert await shard.signal("a", signal="s1") == "sent"
+    assert await _told(shard, "w") == [], "a signal that is sent again is told once"
+    assert await shard.store.journals.listen("a", token) == 2
+    await shard.signal("a", signal="s2")
+    assert await _told(shard, "w") == ["signal:a"]
+
+
+async def test_nobody_is_told_of_signals_to_a_job_that_does_not_listen(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    await shard.signal("a", signal="s1")
+    assert await _told(shard, "w") == []
+    assert await shard.store.journals.listen("a", "another:1") == -1
+    await shard.signal("a", signal="s2")
+    assert await _told(shard, "w") == [], "another one does not hold it"
+    await shard.store.journals.listen("a", token)
+    await shard.turn(settle(claim, token, "waiting"), want=0)
+    await shard.signal("a", signal="s3")
+    assert await _told(shard, "w") == [], "nobody holds it"
+    await _claim(shard)
+    await shard.signal("a", signal="s4")
+    assert await _told(shard, "w") == [], "its next holder has not asked for it"
+
+
+async def test_what_a_job_that_slept_said_while_it_ran_is_forgotten(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    await shard.store.journals.listen("a", token)
+    await shard.turn(settle(claim, token, "suspended", "0"), want=0)
+    assert await shard.command("HGET", shard.key("more", "a"), "hears") is None
+    await shard.signal("a")
+    assert await _told(shard, "w") == []
+    await _claim(shard)

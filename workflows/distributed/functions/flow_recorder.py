@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from eventbus import StoreUnavailable
 from eventbus.lowlevel import Signal
 from workflows.distributed.activation import Activation, FlowStops
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.records.entries import Entry
 
 __all__ = ["FlowRecorder"]
+
+_LOOK_SECONDS = 1.0  # while steps run it looks for signals at least so often
 
 
 class FlowRecorder:
@@ -52,6 +55,13 @@ class FlowRecorder:
     async def wait_until(self, time_ms: int) -> None:
         """Wait until the clock shows a time, which is near."""
         await asyncio.sleep(max(0, time_ms - self.now_ms) / 1000)
+
+    async def listen(self) -> None:
+        """Return when the server tells of a signal, or in a second."""
+        try:
+            await self._runtime.jobs.listen(self._activation.job, within=_LOOK_SECONDS)
+        except StoreUnavailable:
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def refresh(self) -> None:
         """Look for signals that came since."""

@@ -19,7 +19,7 @@ from workflows.records.entries import Entry
 
 __all__ = ["LocalInbox", "refusal_of"]
 
-_LOOK_SECONDS = 1.0  # how often it looks for signals while steps run
+_LOOK_SECONDS = 1.0  # while steps run it looks for signals at least so often
 _ALMOST_OVER = 0.02
 
 _log = get_logger("workflows")
@@ -44,12 +44,12 @@ class LocalInbox:
         return delay <= _ALMOST_OVER
 
     async def listen(self) -> None:
-        """Look for signals in a second. A server that is away is asked again."""
-        await asyncio.sleep(_LOOK_SECONDS)
+        """Look for signals when the server tells of one, or in a second. A server that is away is asked again."""
         try:
+            await self._flow.runtime.jobs.listen(self._activation.job, within=_LOOK_SECONDS)
             await self.refresh()
         except StoreUnavailable:
-            return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def refresh(self) -> None:
         """Look for signals."""

@@ -1,5 +1,5 @@
 --needs base hold
---exports register unregister read_hold find_hold load_holds list_held ask_holder
+--exports register unregister read_hold find_hold load_holds list_held ask_holder tell_holder
 -- Holds: who runs a job. A claimed job leaves its queue and stands in `held:<worker>`, a hash of job -> hold, until it
 -- is settled (`hold.lua` has the bytes). Its record does not change by that, except that members and full roots of trees name
 -- their holder (`token`).
@@ -76,13 +76,18 @@ function list_held(worker)
   return list
 end
 
--- Asks who holds a job to cancel it: by a message, which an idle worker reads at once and a busy one within a quarter
--- second, and by a mark in the hold, which the next renewal finds.
+-- Sends who holds a job a message, which an idle worker reads at once and a busy one within a quarter second.
+function tell_holder(token, message, now)
+  local control = key('control', Hold.worker_of(token))
+  try('ZADD', control, now, message)
+  redis.call('PEXPIRE', control, 120000)
+end
+
+-- Asks who holds a job to cancel it: by a message, and by a mark in the hold, which the next renewal finds.
 function ask_holder(id, token, now)
   local worker = Hold.worker_of(token)
   if not worker then return end
   local hold = read_hold(id, token)
   if hold then redis.call('HSET', key('held', worker), id, string.sub(hold, 1, 6) .. 'c' .. string.sub(hold, 8)) end
-  try('ZADD', key('control', worker), now, 'cancel:' .. id)
-  redis.call('PEXPIRE', key('control', worker), 120000)
+  tell_holder(token, 'cancel:' .. id, now)
 end

@@ -35,7 +35,7 @@ end
 -- signals it knows of, or '' if it listens to none; one that came since wakes it at once.
 local function suspend(row, record, now, lists)
   local listens, wakes = row.text ~= '' and 1 or nil, row.delay >= 0
-  clear(row.id, 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts')
+  clear(row.id, 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts', 'hears')
   record.stalls, record.spared = nil, nil
   if listens and journals.count_signals(row.id) ~= tonumber(row.text) then -- a failover may have lost some
     change(row.id, 'token', false, 'attempts', 0)
