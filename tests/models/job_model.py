@@ -280,10 +280,7 @@ class JobModel(Merges):
         else:
             job.state = row.state
             job.due = self.now + row.delay if row.state == "delayed" else job.due
-            job.parked = self.now
-            job.has_begun = (
-                job.has_begun or row.state != "waiting"
-            )  # what is given back is as if never claimed
+            job.parked, job.has_begun = self.now, job.has_begun or row.state != "waiting"
         return None
 
     def renew(
