@@ -393,10 +393,3 @@ async def test_the_lease_thread_gives_the_script_again_too(store: Store) -> None
     row = script_rows.LeaseRow("none", "w:1")
     assert leases.renew([row], worker="w", calls=(0, 0), lease_ms=1000, lag_ms=0) == (["none"], [], [])
     leases.close()
-
-
-async def test_each_add_call_takes_the_rows_of_several_queues(shard: Shard) -> None:
-    queues = [add_queue("event.a"), add_queue("event.b")]
-    await shard.add(row("a", queue=1), row("b", queue=2), row("c", queue=1), queues=queues)
-    assert await shard.members("ready", "event.a") == ["a", "c"]
-    assert await shard.members("ready", "event.b") == ["b"]

@@ -251,3 +251,10 @@ async def test_a_wake_that_nobody_takes_goes_by_itself(shard: Shard) -> None:
     await shard.add(row("a"))
     assert 0 < await shard.ttl("wake", "pool") <= 120_000
     assert 0 < await shard.ttl("pools", QUEUE) <= 120_000
+
+
+async def test_each_add_call_takes_the_rows_of_several_queues(shard: Shard) -> None:
+    queues = [add_queue("event.a"), add_queue("event.b")]
+    await shard.add(row("a", queue=1), row("b", queue=2), row("c", queue=1), queues=queues)
+    assert await shard.members("ready", "event.a") == ["a", "c"]
+    assert await shard.members("ready", "event.b") == ["b"]
