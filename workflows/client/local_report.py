@@ -49,6 +49,12 @@ def _report(
     if known.state == "active":  # its items are recorded
         shown = _shown_items(name, history, root, state)
     result, error = None, error_text(entry.failure) if entry.failure else ""
+    if (
+        shown == "failed"
+        and (item := history.failed) is not None
+        and split_item(item.step)[0] == name != item.step
+    ):
+        error = f"{item.step}: {error_text(item.last.failure)}"
     if shown == "completed":
         shown, result, error = typed_result(name, entry.result, codecs)
     is_open = shown in ("active", "delayed", "sleeping") or known.state == "sleeping"

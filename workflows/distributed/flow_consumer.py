@@ -41,6 +41,7 @@ from eventbus.lowlevel import (
 )
 from workflows.definition.job_tree import last_members, members_of
 from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.graph_entries import misfit
 from workflows.distributed.local_graph import LocalGraph
 from workflows.distributed.pauses.signal_router import SignalRouter
 from workflows.distributed.step_consumer import facts_of, read_message, step_queues
@@ -136,8 +137,8 @@ class FlowConsumer:
         flow = self._find(job, message, message.version or history.version)
         if isinstance(flow, Settle):
             return flow
-        if history.names and (other := set(history.names).symmetric_difference(flow.workflow.steps)):
-            return park(f"not known here: version {history.version} with or without step {min(other)}")
+        if other := misfit(history, flow.workflow):
+            return park(f"not known here: {other}")
         if not job.stop:
             local = LocalGraph(flow, activation, history)
             try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from workflows.definition.workflow import Workflow
 from workflows.distributed.worker_runtime import Flow
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.items import begin_items
@@ -19,7 +20,7 @@ from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, StepHistory, record_of
 from workflows.records.records import error_text, stalls_in
 
-__all__ = ["entry_of", "restore_graph"]
+__all__ = ["entry_of", "misfit", "restore_graph"]
 
 _PATIENCE = 0.7
 """Of cancelled functions, in seconds: twice this and the record of their end fit into the executor's own patience."""
@@ -43,6 +44,32 @@ def restore_graph(
 
 
 _ENDED = ("completed", "skipped", "failed")
+
+
+def misfit(history: GraphHistory, workflow: Workflow[Any, Any]) -> str:
+    """Return how what is recorded differs from the steps of a workflow, so that it cannot be read with them; empty if it fits.
+
+    It tells of a step that is missing in one of both, of an each step that is a plain one in the other, and of an each step
+    whose items were recorded under another `on_failure`.
+    """
+    if history.names and (other := set(history.names).symmetric_difference(workflow.steps)):
+        return f"version {history.version} with or without step {min(other)}"
+    for name, begun in history.lists.items():
+        step = workflow.steps.get(name)
+        if step is not None and not step.is_each:
+            return f"the each step {name}"
+        if step is not None and begun.keeps_failures != step.keeps_failures:
+            return f"another on_failure of step {name}"
+    for name, step in workflow.steps.items():
+        if step.is_each and name not in history.lists and _is_plain(name, history):
+            return f"the plain step {name}"
+    return ""
+
+
+def _is_plain(name: str, history: GraphHistory) -> bool:
+    """Tell whether a step without a list of items has recorded what an each step never does."""
+    known = history.steps.get(name)
+    return name in history.children or (known is not None and known.state == "completed")
 
 
 def _restore(run: StepRun, known: StepHistory, now_ms: int) -> None:
