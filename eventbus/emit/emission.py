@@ -205,7 +205,8 @@ class PendingEmission(Emission[R]):
         causation_id: str = "",
     ) -> None:
         """`causation_id` is the job whose handler emitted this, or `""`. `reply_timeout` is in seconds."""
-        self.job_id, self.joined = job_id, False
+        self.job_id: str = job_id
+        self.joined: bool = False
         self.correlation_id = correlation_id
         self.reply: bool = reply
         self.reply_timeout: float | None = reply_timeout
