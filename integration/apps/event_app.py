@@ -17,7 +17,7 @@ import msgspec
 from harness.conditions import until
 from harness.journal import Journal
 
-from eventbus import EmitError, Event, EventContext, EventProvider, Later, Retry
+from eventbus import EmitError, Event, EventContext, EventProvider, Retry
 
 
 class Order(msgspec.Struct):
@@ -146,17 +146,3 @@ async def seize(payload: Any, ctx: EventContext) -> Any:
 
 async def _passed(gate: str) -> None:
     await until(f"{gate} is open", (_folder / gate).exists, within=3600)
-
-
-@provider.on("walk", concurrency=100)
-async def walk(payload: Any, ctx: EventContext) -> int:
-    """Do the parts one by one, save how many are done, and put the job off now and then."""
-    done = await ctx.saved(int, default=0)
-    while done < payload["parts"]:
-        _journal.write("part", ctx.job_id, ctx.attempt, done)
-        await asyncio.sleep(0.03)  # the effect of a part takes a moment
-        done += 1
-        await ctx.save(done)
-        if done % 10 == 0:
-            raise Later("20ms")
-    return done

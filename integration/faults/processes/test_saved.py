@@ -19,22 +19,28 @@ from eventbus import EventProvider
 
 Run = Callable[..., Program]
 
-_JOBS, _PARTS, _KILLS = 30, 200, 4
+_JOBS, _PARTS, _KILLS = 20, 600, 4
 
 
 @pytest.mark.timeout(120)
 async def test_a_job_goes_on_behind_what_it_saved_whenever_its_worker_is_killed(
-    server: Backend, start_worker: Run, journal: Journal
+    server: Backend, run: Run, journal: Journal
 ) -> None:
     rng = random.Random(11)
-    workers = [start_worker(server, lease="500ms", max_stalls=20) for _ in range(2)]
-    async with EventProvider(server.url, reply_timeout=60) as provider:
+
+    def start() -> Program:
+        worker = run("worker", "apps.saved_app:provider", url=server.url, lease="500ms", max_stalls=20)
+        worker.wait_logged("worker ready")
+        return worker
+
+    workers = [start() for _ in range(2)]
+    async with EventProvider(server.url, reply_timeout=100) as provider:
         emissions = provider.emit_many("walk", [{"parts": _PARTS}] * _JOBS)
         for _ in range(_KILLS):
             before = len(journal.read("part"))
             await until("they go on", lambda before=before: len(journal.read("part")) > before + 100)
             workers.pop(rng.randrange(2)).kill()
-            workers.append(start_worker(server, lease="500ms", max_stalls=20))
+            workers.append(start())
         assert await asyncio.gather(*emissions) == [_PARTS] * _JOBS, "each ends once, with all parts"
     done: defaultdict[str, list[int]] = defaultdict(list)
     for entry in journal.read("part"):
