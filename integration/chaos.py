@@ -4,8 +4,9 @@
 
 One worker is killed each second with `kill -9`. Every few seconds another fault comes: connections
 are cut or go silent, scripts are flushed, clients are killed or paused, the server is stopped or
-killed and started again, or a worker is paused for longer than its lease. The seed decides the faults
-and the jobs; which job a fault hits depends on the machine.
+killed and started again, or a worker is paused for longer than its lease. Between them an operator pauses
+queues, changes a limit, and edits jobs that wait. One emission in four is of an event with a limit, or joins
+others of its key. The seed decides the faults and the jobs; which job a fault hits depends on the machine.
 
 Ends with status 1 unless the reconciliation is clean.
 """
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from harness.journal import Journal
 from harness.load import Answer
 from harness.proxy import Proxy
 
-from eventbus import EventProvider
+from eventbus import EventProvider, Limit, StoreUnavailable, UnknownJob
 
 __all__ = ["Chaos"]
 
@@ -41,6 +43,11 @@ LEASE = 2.0
 TIMEOUT = 90.0
 _LATE = 3.0
 """Seconds that an emission may report its timeout late on a busy machine."""
+_MERGES: tuple[dict[str, Any], ...] = (
+    {"throttle": "100ms"},
+    {"debounce": "50ms", "longest": "500ms"},
+    {"keep_last": True},
+)
 _DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -53,11 +60,17 @@ class Chaos:
         self.jobs, self.seed = jobs, seed
         self.answers: list[Answer] = []
         self.faults: Counter[str] = Counter()
+        self.orders = 0
+        """Orders of an operator that the server took."""
+        self.joined = 0
+        """Emissions that joined the job of another one."""
         self.seconds = 0.0
         self._late: list[str] = []
         self._is_over = False
         self._rng = random.Random(seed)
         self._next = 0
+        self._open: dict[str, tuple[str, dict[str, Any]]] = {}
+        """The jobs without an outcome, but those of keys -> event and payload."""
         self._loops = loops
         self._deliveries = Deliveries()
         self._journal = Journal(folder / "journal")
@@ -71,6 +84,7 @@ class Chaos:
             self._proxy.url,
             folder,
             size=workers,
+            app="apps.chaos_app:provider",
             lease=f"{LEASE:g}s",
             max_stalls=20,
             keep_completed=keep,
@@ -81,7 +95,10 @@ class Chaos:
         """Emit all jobs while faults happen; compare when the last emission has ended."""
         began = time.monotonic()
         async with EventProvider(self._proxy.url, lease=LEASE, reply_timeout=TIMEOUT) as provider:
-            harm = [asyncio.create_task(each) for each in (self._kill_each_second(), self._do_faults())]
+            harm = [
+                asyncio.create_task(each)
+                for each in (self._kill_each_second(), self._do_faults(), self._operate(provider))
+            ]
             await asyncio.gather(*(self._emit_in_turn(provider) for _ in range(self._loops)))
             self._is_over = True
             await asyncio.gather(*harm)  # let the last fault end
@@ -104,6 +121,8 @@ class Chaos:
             *reconciliation.lines(),
             f"{'kills':<26} {self.fleet.kills}, left out for want of a second worker: {self.fleet.spared}",
             f"{'other faults':<26} {', '.join(f'{name}: {n}' for name, n in sorted(self.faults.items()))}",
+            f"{'orders of an operator':<26} {self.orders}",
+            f"{'joined another emission':<26} {self.joined}",
             f"{'errors in workers logs':<26} {len(complaints)}",
             *complaints[:5],
             f"{'duration':<26} {self.seconds:.1f} s",
@@ -120,7 +139,15 @@ class Chaos:
         ms = rng.uniform(5, 30) if rng.random() < 0.75 else rng.uniform(100, 600)
         good = rng.choices([1, 2, 9], [93, 5, 2])[0]
         began = time.monotonic()
-        emission = provider.emit("toil", {"n": n, "ms": ms, "good": good})
+        payload: dict[str, Any] = {"n": n, "ms": ms, "good": good}
+        match rng.choices(["toil", "bounded", "merged"], [75, 15, 10])[0]:
+            case "merged":
+                key = rng.randrange(6)
+                options = _MERGES[key % len(_MERGES)]
+                emission = provider.emit("merged", payload, idempotency_key=f"key-{key}", **options)
+            case event:
+                emission = provider.emit(event, payload)
+                self._open[emission.job_id] = event, payload
         was_enqueued, result, error = False, None, None
         try:
             await emission.enqueued()
@@ -128,9 +155,52 @@ class Chaos:
             result = await emission
         except Exception as caught:  # noqa: BLE001  (the reconciliation checks it)
             error = caught
+        self._open.pop(emission.job_id, None)
+        self.joined += emission.joined
         if time.monotonic() - began > TIMEOUT + _LATE:
             self._late.append(emission.job_id)
         self.answers.append(Answer(emission.job_id, n, was_enqueued, result, error))
+
+    async def _operate(self, provider: EventProvider) -> None:
+        """Give orders, each of them until the server has taken it."""
+        order = random.Random(f"{self.seed}-orders")
+        while not self._is_over:
+            await last(order.uniform(0.2, 1))
+            match order.choice(["pause", "limit", "edit", "edit"]):
+                case "pause":
+                    event = order.choice(["toil", "bounded", "merged"])
+                    await self._order(partial(provider.pause, event, reason="chaos"))
+                    await last(order.uniform(0.1, 1))
+                    await self._order(partial(provider.resume, event))
+                case "limit":
+                    limit = order.choice([None, Limit(at_once=order.randint(1, 20)), Limit(rate="100/1s")])
+                    await self._order(partial(provider.set_limit, "bounded", limit))
+                case _:
+                    await self._edit(provider, order)
+
+    async def _edit(self, provider: EventProvider, order: random.Random) -> None:
+        """Edit some open jobs; those that run or have ended stay as they are."""
+        inspector = provider.inspector
+        for job, (event, payload) in order.sample(list(self._open.items()), min(5, len(self._open))):
+            edits: list[Callable[[], Awaitable[Any]]] = [
+                partial(inspector.promote, job),
+                partial(inspector.delay, job, "100ms"),
+                partial(inspector.prioritize, job, order.randint(-9, 9)),
+                partial(inspector.replace_payload, event, job, payload),
+            ]
+            await self._order(order.choice(edits))
+
+    async def _order(self, call: Callable[[], Awaitable[Any]]) -> None:
+        while True:
+            try:
+                await call()
+                self.orders += 1
+            except UnknownJob:  # its emission is not enqueued yet
+                return
+            except StoreUnavailable:
+                await last(0.1)
+            else:
+                return
 
     async def _kill_each_second(self) -> None:
         began = time.monotonic()
