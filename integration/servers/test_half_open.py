@@ -30,6 +30,7 @@ def relay(server: Backend) -> Iterator[Relay]:
     relay.close()
 
 
+@pytest.mark.long
 async def test_an_idle_worker_behind_dead_connections_serves_again(
     server: Backend, relay: Relay, run: Run, journal: Journal
 ) -> None:

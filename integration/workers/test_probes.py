@@ -39,6 +39,7 @@ def wait_for(port: int, path: str, code: int, worker: Program) -> dict[str, Any]
     return ask(port, path)[1]
 
 
+@pytest.mark.long
 def test_a_worker_whose_server_is_gone_is_unready_alive_and_ready_again(
     server: Backend, start_worker: Run
 ) -> None:

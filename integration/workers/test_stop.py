@@ -102,7 +102,7 @@ def test_emit_told_to_end_prints_what_it_heard_and_says_what_is_left(
     assert Audit(server).problems == []
 
 
-@pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.long), "paused"])
 async def test_a_worker_whose_server_is_gone_ends_within_its_grace_and_11_seconds(
     how: str, make_server: Callable[..., Backend], start_worker: Run, gates: Gates, journal: Journal
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from apps import flow_app
@@ -31,8 +32,19 @@ SAGA = [
     Point("after", "entry undo convert[1]"),
 ]
 
+QUICK = ("in convert[2]", "after entry step convert[3]", "after entry undo convert[1]")
 
-@pytest.mark.parametrize("point", FORWARD, ids=str)
+
+def params(points: list[Point]) -> list[Any]:
+    return [
+        pytest.param(
+            each, id=str(each), marks=() if f"{each.when} {each.where}" in QUICK else pytest.mark.long
+        )
+        for each in points
+    ]
+
+
+@pytest.mark.parametrize("point", params(FORWARD))
 async def test_no_recorded_item_runs_again_when_a_worker_dies(
     point: Point, server: Backend, site: Site, journal: Journal
 ) -> None:
@@ -60,7 +72,7 @@ async def test_no_recorded_item_runs_again_when_a_worker_dies(
     assert len(again) <= 2
 
 
-@pytest.mark.parametrize("point", SAGA, ids=str)
+@pytest.mark.parametrize("point", params(SAGA))
 async def test_each_recorded_item_is_undone_once_when_a_worker_dies(
     point: Point, server: Backend, site: Site, journal: Journal
 ) -> None:

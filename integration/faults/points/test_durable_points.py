@@ -49,6 +49,19 @@ class Point(NamedTuple):
         return self.recorded > WAIT and not self.where.startswith(("suspended", f"append {WAIT}"))
 
 
+QUICK = (
+    "in collect",
+    "before append 0",
+    "after append 1",
+    "after suspended report",
+    "before append 3",
+    "in print",
+    "after append 4",
+    "before completed report",
+)
+"""`tox -e faults` has the other points too."""
+
+
 def points() -> list[Point]:
     found: list[Point] = []
     steps = iter(STEPS)
@@ -84,7 +97,15 @@ async def wait_asleep(server: Backend, flow: FlowHandle[Any], worker: Program) -
     )
 
 
-@pytest.mark.parametrize("point", [pytest.param(each, id=str(each)) for each in points()])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(
+            each, id=str(each), marks=() if f"{each.when} {each.where}" in QUICK else pytest.mark.long
+        )
+        for each in points()
+    ],
+)
 async def test_a_flow_goes_on_behind_its_last_record_whose_worker_dies_at_any_point(
     point: Point, server: Backend, proxy: Proxy, run: Run, journal: Journal, tmp_path: Path
 ) -> None:
@@ -217,16 +238,27 @@ async def test_the_loser_of_a_race_stays_in_doubt_if_its_worker_died_and_its_nex
 
 CHILDREN = ["child", "step", "child", "step", "child", "step"]
 """The entries of `whole`: the beginning and the end of a flow and of two jobs."""
+CHILD_POINTS = [
+    *(("before", f"append {place}") for place in range(len(CHILDREN))),
+    *(("after", f"append {place}") for place in range(len(CHILDREN))),
+    *(("in", step) for step in ("inner", "left", "right")),
+    ("before", "completed whole"),
+    ("after", "completed whole"),
+]
+QUICK_CHILDREN = (
+    "after append 0",
+    "before append 1",
+    "before append 3",
+    "in right",
+    "before completed whole",
+)
 
 
 @pytest.mark.parametrize(
     ("when", "where"),
     [
-        *(("before", f"append {place}") for place in range(len(CHILDREN))),
-        *(("after", f"append {place}") for place in range(len(CHILDREN))),
-        *(("in", step) for step in ("inner", "left", "right")),
-        ("before", "completed whole"),
-        ("after", "completed whole"),
+        pytest.param(when, where, marks=() if f"{when} {where}" in QUICK_CHILDREN else pytest.mark.long)
+        for when, where in CHILD_POINTS
     ],
 )
 async def test_children_are_started_once_whenever_the_worker_dies(

@@ -37,6 +37,7 @@ async def test_the_neighbours_of_a_poison_complete(server: Backend, run: Run) ->
         assert Audit(server).jobs[poison.job_id].state == "failed"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_a_poison_among_long_jobs_fails_and_they_run_on(
     server: Backend, run: Run, gates: Gates, journal: Journal

@@ -19,7 +19,7 @@ from eventbus import EventProvider
 
 Run = Callable[..., Program]
 
-_JOBS, _PARTS, _KILLS = 20, 600, 4
+_JOBS, _PARTS, _KILLS = 10, 300, 3
 
 
 @pytest.mark.timeout(120)

@@ -23,6 +23,7 @@ _EVERY = 100
 COUNT, EVERY_MS = 5, 500  # of `apps/schedule_app.py`
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_each_slot_makes_one_job_while_workers_are_killed_again_and_again(
     server: Backend, start_worker: Run, journal: Journal
