@@ -32,7 +32,10 @@ def _edit(model: Any, edit: Edit) -> str:
     if edit.priority != "":
         job.priority = int(edit.priority)
     job.body = edit.body or job.body
-    if edit.due != "" and (edit.due != 0 or job.state == "delayed"):
+    if job.after and edit.due != "":
+        job.ripe = model.now + int(edit.due)
+        job.due = job.ripe if edit.due else job.due
+    elif edit.due != "" and (edit.due != 0 or job.state == "delayed"):
         job.due = model.now + int(edit.due)
         if edit.due:
             job.state = "delayed"

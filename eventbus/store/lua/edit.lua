@@ -2,6 +2,8 @@
 -- Not one that somebody runs, or that has ended; not a member of a tree, which follows its root; not a root that has begun.
 -- The record and the place change in this one call: so whoever claims, cancels or promotes the job finds it as it was
 -- before, or as it is then. An entry that cannot be cut is a tombstone (`entry.lua`).
+-- The next job of a key begins with the end of the job before it, whatever is asked: a change of its due time is one of
+-- when it is ripe (`succession.lua`).
 -- Repeat-safe: the record names the call that changed it last, and that call is answered the same.
 -- The first write is one that a full server refuses.
 -- flags: none
@@ -27,7 +29,8 @@ if record.root then return 'member' end
 if bit.band(record.flags, FLAG.JOURNAL) ~= 0 or record.waited or record.wakes or record.listens or record.pending then return 'begun' end
 if print ~= '' and redis.sha1hex(record.size and try('GET', key('body', id)) or record.body or '') ~= print then return 'other' end
 
-local moves = state == 'waiting' and (priority ~= '' or due ~= '' and due > 0) or state == 'delayed' and due ~= ''
+local moves = state == 'waiting' and (priority ~= '' or due ~= '' and due > 0)
+  or state == 'delayed' and due ~= '' and (due > 0 or not record.after)
 redis.call('HSET', key('more', id), 'edited', call) -- a full server refuses it
 if moves and state == 'delayed' then
   try('ZREM', key('delayed', queue), id)
@@ -48,6 +51,7 @@ if body ~= '' then
   redis.call('SET', job_root .. id, codec.encode(head))
 end
 
+if record.after and due ~= '' then change(id, 'ripe', whole(now + due)) end
 if moves and due ~= '' and due > 0 then
   local earliest = next_due()
   change(id, 'state', 'delayed', 'due', whole(now + due))

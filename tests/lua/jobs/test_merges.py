@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from drivers.shards import QUEUE, Shard, add_queue, row
 
+from eventbus.store.control_store import Edit
 from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
 from eventbus.store.scripting.turn_rows import SettleRow
 
@@ -223,6 +224,23 @@ async def test_what_was_given_back_keeps_its_body_where_a_next_job_is_there(shar
     await shard.turn(_end("a", token, "waiting"), want=0)
     assert await shard.add(_last("c")) == [_joined("b")]
     assert (await _claim(shard, '{"d":"a"}'))[0] == ["a"]
+
+
+@pytest.mark.parametrize(("due", "is_next"), [(0, True), (5_000, False)])
+async def test_an_edit_says_when_the_next_job_may_begin_and_it_never_begins_before_the_end_of_the_other(
+    shard: Shard, due: int, is_next: bool
+) -> None:
+    await shard.add(_debounced("a"))
+    shard.now += 5_000
+    _, token = await _claim(shard)
+    await shard.add(_debounced("b"))
+    edit = Edit("b", "call", ("waiting", "delayed"), due=due)
+    assert await shard.store.controls.edit(edit, now=shard.now) == "changed"
+    assert (await _claim(shard))[0] == []
+    await shard.turn(_end("a", token), want=0)
+    assert (await _claim(shard))[0] == (["b"] if is_next else [])
+    shard.now += 5_000
+    assert (await _claim(shard))[0] == ([] if is_next else ["b"])
 
 
 async def test_a_worker_that_dies_leaves_the_job_and_the_next_one_in_their_order(shard: Shard) -> None:
