@@ -10,7 +10,8 @@
     │   ├── StoreRefused            reachable, and it said no (password, rights, read-only, memory)
     │   └── StoreCorrupt            a record in the server is not one that this package wrote
     ├── EmitError                   an emission was not accepted, or it is not known whether it was
-    │   └── QueueFull               the queue is at its `max_waiting`
+    │   ├── QueueFull               the queue is at its `max_waiting`
+    │   └── NoWorker                no worker serves it, and the emission requires one
     ├── UnknownJob                  the server has no record of the job (any more), or the id is not a job's
     ├── ResponseTimeout             no outcome within `reply_timeout`; the job goes on
     ├── SignalRefused               a job did not take a signal
@@ -40,6 +41,7 @@ __all__ = [
     "HandlerError",
     "JobCancelled",
     "JobError",
+    "NoWorker",
     "PayloadError",
     "ProcessDied",
     "ProviderStopped",
@@ -160,6 +162,17 @@ class QueueFull(EmitError):
     """A queue already holds `max_waiting` jobs; the emission was enqueued for no group.
 
     `queue` is the full queue: that of the event, or of one of its groups, `event.<name>@<group>`.
+    """
+
+    def __init__(self, message: str, *, event: str, job_id: str, queue: str) -> None:
+        super().__init__(message, event=event, job_id=job_id, enqueued=False)
+        self.queue = queue
+
+
+class NoWorker(EmitError):
+    """No worker serves the event, or one of its groups, and the emission has `require_worker`; it was enqueued for no group.
+
+    `queue` is the queue that nobody serves: that of the event, or of one of its groups, `event.<name>@<group>`.
     """
 
     def __init__(self, message: str, *, event: str, job_id: str, queue: str) -> None:

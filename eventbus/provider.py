@@ -105,7 +105,8 @@ class EventProvider(HandlerRegistry):
         the next one), `correlation_id` (1 to 512 printable characters; by
         default that of the surrounding handler or `context`, otherwise the job's own id), `meta` (a dict of
         JSON values that handlers see), `retry` (the rule for this job), `timeout` (for an attempt of it,
-        over that of the handler; 0: none), `ttl` (over that of the event), `reply=False` (fire and forget).
+        over that of the handler; 0: none), `ttl` (over that of the event), `require_worker` (over that of the
+        event: refused with NoWorker while nobody serves it), `reply=False` (fire and forget).
 
         Raises PayloadError, DefinitionError for a bad option, ProviderStopped, and EmitError when too many
         emissions are unsent. Later errors are raised where the emission is awaited.

@@ -40,6 +40,7 @@ def test_the_front_door_offers_just_this() -> None:
         "Keep",
         "Later",
         "Limit",
+        "NoWorker",
         "PayloadError",
         "ProcessContext",
         "ProcessDied",
@@ -205,7 +206,7 @@ _OFFERED = {
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
-    eventbus.Event: "default errors key limit name payload reply result retry retry_on ttl",
+    eventbus.Event: "default errors key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume",
     workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
     workflows.AttemptContext: (

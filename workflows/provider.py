@@ -31,7 +31,7 @@ from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
 from workflows.client.inspection import FlowInspector
 from workflows.client.pauses import FlowPauses
 from workflows.client.scheduling import FlowSchedules
-from workflows.client.starting import meeting_of, not_started
+from workflows.client.starting import check_flag, meeting_of, not_started
 from workflows.definition.codecs import Codecs
 from workflows.definition.job_tree import tree_of
 from workflows.definition.middleware import FlowMiddleware
@@ -116,16 +116,18 @@ class WorkflowProvider(FlowPauses):
         correlation_id: str | None = None,
         reuse_failure: bool = False,
         supersede: bool = False,
+        require_worker: bool = False,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[O]:
         """Start a flow of a workflow or of a durable function; return its handle once the server has recorded the whole flow.
 
         If the `idempotency_key` belongs to an open or completed flow, the handle refers to that flow. A
-        failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. `timeout`
+        failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. With `require_worker`,
+        NoWorker is raised while no worker serves the workflow; those of its steps are not asked for. `timeout`
         overrides the workflow's timeout (0: none). The server keeps it with the lease time added, and counts
         it from the moment when the flow is due. `delay`, `priority` (-4000..4000, lower first), `meta` and
-        `correlation_id` apply to every step. A `correlation_id` has 1 to 512 printable characters; by default
-        it is that of the caller's job or context, and without one the flow's id.
+        `correlation_id` apply to every step. A `correlation_id` has 1 to 512 printable characters, by default that
+        of the caller's job or context, and without one the flow's id.
 
         Raises, before anything runs: DefinitionError for a workflow that is not registered here and for wrong
         options, PayloadError for an input that does not fit the workflow's type, EmitError, ProviderStopped.
@@ -141,6 +143,8 @@ class WorkflowProvider(FlowPauses):
         message = self._message(known, flow_id, given, meta, chain, idempotency_key, effective)
         wait = 0.0 if delay is None else seconds(delay, setting="delay")
         message.priority = check_priority(priority)
+        if check_flag(require_worker, "require_worker"):
+            message.bare = True  # the worker adds the steps
         is_keyed = idempotency_key is not None
         tree = tree_of(
             None if isinstance(known, Durable) else known,
@@ -151,6 +155,7 @@ class WorkflowProvider(FlowPauses):
             # The fingerprint lets the server notice a key that is used again with another input.
             print=self._jobs.payload_digest(given) if is_keyed else "",
             meeting=meeting_of(idempotency_key, reuse_failure=reuse_failure, supersede=supersede),
+            require_worker=require_worker,
         )
         reading = self._reading(known.name)
         emission = self._jobs.add(

@@ -15,14 +15,26 @@ from typing import Any
 
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
-from eventbus.errors import EmitError, StoreError
+from eventbus.errors import EmitError, NoWorker, QueueFull, StoreError
+from eventbus.model.names import split_group
 from eventbus.store.scripting.script_rows import AddVerdict
 from eventbus.store.tree_store import TreeVerdict
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["describe_lost", "end_calls", "join", "may_have_arrived", "note_unexpected"]
+__all__ = [
+    "REFUSALS",
+    "describe_lost",
+    "end_calls",
+    "join",
+    "may_have_arrived",
+    "note_unexpected",
+    "refusal_of",
+]
 
 _log = get_logger("eventbus.emission")
+
+REFUSALS = frozenset({"full", "unserved", "foreign"})
+"""The words of a verdict on an emission that the server did not take."""
 
 
 def join(
@@ -45,6 +57,48 @@ def join(
             job_id=verdict.job,
         )
     tracker.join(emission, verdict.job, verdict.state, verdict.text, since=since)
+
+
+def refusal_of(emission: PendingEmission[Any], verdict: AddVerdict, max_waiting: int | str) -> EmitError:
+    """Return the error of an emission that the server did not take. `max_waiting` is that of its queue."""
+    event, job_id, text = emission.event, emission.job_id, verdict.text
+    if verdict.word == "full":
+        message = _describe_full(event, max_waiting, verdict)
+        return QueueFull(message, event=event, job_id=job_id, queue=text)
+    if verdict.word == "unserved":
+        return NoWorker(_describe_unserved(event, text), event=event, job_id=job_id, queue=text)
+    return EmitError(
+        f"{event} was not enqueued: another program's value stands in the key {text!r} of the server; look at it, and "
+        "delete or rename it",
+        event=event,
+        job_id=job_id,
+    )
+
+
+def _describe_full(event: str, limit: int | str, verdict: AddVerdict) -> str:
+    """Say which queue is full, whether a worker serves it, and what the caller can do."""
+    _, group = split_group(verdict.text)
+    what = f"queue {verdict.text!r} holds its max_waiting of {limit} jobs"
+    if verdict.state == "served":
+        way_out = "emit again later, or start more workers"
+        return f"{what}; {way_out}{f' for group {group!r}' if group else ''}"
+    if not group:
+        return f"{what}, and no worker serves it; start one"
+    return (
+        f"{what}, and no worker serves group {group!r}; start one, or remove the group: "
+        f"provider.remove_group({event!r}, {group!r})"
+    )
+
+
+def _describe_unserved(event: str, queue: str) -> str:
+    """Say which group of an event has no worker, and what the caller can do."""
+    _, group = split_group(queue)
+    if not group:
+        return f"no worker serves {event}, and require_worker is set; start one, or leave require_worker out"
+    return (
+        f"no worker serves group {group!r} of {event}, and require_worker is set; start one, leave require_worker out, "
+        f"or remove the group: provider.remove_group({event!r}, {group!r})"
+    )
 
 
 def may_have_arrived(error: BaseException) -> bool:

@@ -28,10 +28,11 @@ from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import EventMessage, encode_bare, encode_message
-from eventbus.model.names import check_key, shown
+from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.merging import read_merging
 from eventbus.settings.settings import Settings
+from eventbus.settings.terms import read_due, read_ttl
 from eventbus.store.keys import EVENT_KEY, key_digest, payload_digest
 from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, KEEP_LAST, REUSE, SUPERSEDE, THROTTLE, AddRow
 from eventbus.store.store import Store
@@ -69,7 +70,7 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     keyed_by: str
     """The option that needs a key, or `''`."""
     is_plain: bool
-    """Whether the options ask for nothing but a reply."""
+    """Whether the options ask for nothing but a reply, and not for another queue row than the event's own."""
 
 
 class Emitter:
@@ -184,12 +185,12 @@ class Emitter:
         if row is None:
             self._buffer.put_plain(emission, route, body, reply=int(reply), deadline=deadline)
         else:
-            self._buffer.put(emission, route, row, deadline=deadline)
+            self._buffer.put(emission, route, row, options.require_worker, deadline=deadline)
         return emission
 
     def _plan_for(self, options: EmitOptions) -> _Plan:
         """Return the plan for options. It is kept, because the next emission mostly has the same options."""
-        delay, due, wait = _due(options)
+        delay, due, wait = read_due(options)
         timeout = self._reply_timeout(options)
         priority, merging = check_priority(options.priority), read_merging(options)
         meeting, keyed_by = (
@@ -208,7 +209,8 @@ class Emitter:
             meeting=meeting,
             span=merging.span if merging is not None and merging.span else "",
             keyed_by=keyed_by,
-            is_plain=(delay, due, priority, options.lifo, meeting) == ("", "", 0, False, JOIN),
+            is_plain=options.require_worker is None
+            and (delay, due, priority, options.lifo, meeting) == ("", "", 0, False, JOIN),
         )
         if options.at is None:  # with `at`, the wait is shorter at each emission
             self._planned, self._plan = options, plan
@@ -303,7 +305,7 @@ class Emitter:
             retry=None if options.retry is None else options.retry.to_wire(),
             baggage=baggage,
             timeout=None if options.timeout is None else milliseconds(options.timeout, setting="timeout"),
-            ttl=None if options.ttl is None else _ttl(options.ttl),
+            ttl=None if options.ttl is None else read_ttl(options.ttl),
         )
         return encode_message(message), correlation_id
 
@@ -355,22 +357,6 @@ def _row(job: str, body: str, digest: str, data: bytes, plan: _Plan, *, reply: b
     )
 
 
-def _due(options: EmitOptions) -> tuple[int | str, int | str, float]:
-    """Return the delay in ms, the absolute due time in Unix ms, and the seconds until the job is due.
-
-    At most one of the first two is given; `''` stands for the other.
-    """
-    if options.delay is not None:
-        if options.at is not None:
-            raise DefinitionError("expected either delay or at, got both")
-        delay = milliseconds(options.delay, setting="delay")
-        return (delay or "", "", delay / 1000)
-    if options.at is not None:
-        due = clock.to_unix_ms(options.at)
-        return ("", due, max(0.0, due / 1000 - clock.now()))
-    return ("", "", 0.0)
-
-
 def _meeting(options: EmitOptions) -> tuple[int, str]:
     """Return what happens if a job has the key already, and the option that needs a key, or `""`."""
     if not options.supersede:
@@ -378,14 +364,6 @@ def _meeting(options: EmitOptions) -> tuple[int, str]:
     if options.reuse_failure:
         raise DefinitionError("expected either supersede or reuse_failure, got both")
     return SUPERSEDE, "supersede"
-
-
-def _ttl(ttl: Duration) -> int:
-    """Return the ttl of an emission in ms. Raises DefinitionError for 0, too: nobody could start the job in time."""
-    ttl_ms = milliseconds(ttl, setting="ttl")
-    if ttl_ms == 0:
-        raise DefinitionError(f"expected ttl to be more than 0 s, got: {shown(ttl)}")
-    return ttl_ms
 
 
 def _digest_for_event(route: Route, payload: Any, option: str) -> str:

@@ -59,6 +59,7 @@ class Tree(msgspec.Struct, frozen=True):
     `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `timeout` is in
     seconds from when the root is due, 0 for none; the server keeps it. `key` is the digest of an idempotency
     key, and `print` the digest of the payload. `meeting` has the same meaning as for emissions (`AddRow`).
+    With `require_worker` a lone root (`is_lone`) is refused while no worker serves its queue.
     """
 
     id: str
@@ -73,9 +74,14 @@ class Tree(msgspec.Struct, frozen=True):
     key: str = ""
     print: str = ""
     meeting: int = JOIN
+    require_worker: bool = False
 
     def __post_init__(self) -> None:
         _check(self.id, self.queue)
+        if self.require_worker and not self.is_lone:
+            raise DefinitionError(
+                "require_worker is for a root that adds its members itself, got a tree with members, needs or a policy"
+            )
 
     @property
     def is_lone(self) -> bool:

@@ -10,7 +10,7 @@ from eventbus.model.codec.codec import Codec
 from eventbus.model.event import Event
 from eventbus.model.names import queue_name, shown
 from eventbus.settings.settings import Settings
-from eventbus.store.scripting.script_rows import AddQueue
+from eventbus.store.scripting.script_rows import NEEDS_WORKER, AddQueue
 from eventbus.telemetry.failure import revive
 
 __all__ = ["Route", "Routes"]
@@ -35,7 +35,10 @@ class Route:
         self.name: str = event.name
         self.queue: str = queue_name(event.name)
         self.row: AddQueue = AddQueue(
-            self.queue, int(event.default), "" if settings.max_waiting is None else settings.max_waiting
+            self.queue,
+            int(event.default),
+            "" if settings.max_waiting is None else settings.max_waiting,
+            NEEDS_WORKER if event.require_worker else 0,
         )
         self.payload: Codec = Codec(
             event.payload, role="payload", owner=event.name, max_bytes=settings.max_payload
@@ -45,6 +48,12 @@ class Route:
         )
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
         self.key: Callable[[Any], str] | None = event.key
+
+    def row_for(self, require_worker: bool | None) -> AddQueue:
+        """Return the queue of an emission that says so itself; None: as the event says."""
+        if require_worker is None or require_worker == self.event.require_worker:
+            return self.row
+        return self.row._replace(traits=NEEDS_WORKER if require_worker else 0)
 
     def decode_result(self, text: str) -> Any:
         """Return the result that a JSON text stands for."""

@@ -6,7 +6,7 @@ The emissions of one tick of the event loop leave together, in the loop's next s
 under way, the next batch fills. A single emission still costs one round trip. A few calls may be under
 way at once, because the server answers the calls of one connection in order.
 
-    queued -> sent -> answered (new | joined | full)
+    queued -> sent -> answered (new | joined | refused)
                    -> later (groups made the call too large for it): sent again, in its order
                    -> pending (a tree, whose key stands for one that is not whole yet): goes to the tree sender
                    -> given up at its deadline: EmitError(enqueued=False, or None if a try
@@ -35,18 +35,25 @@ from typing import Any
 
 import anyio
 
-from eventbus.emit.batches import describe_lost, end_calls, join, may_have_arrived, note_unexpected
+from eventbus.emit.batches import (
+    REFUSALS,
+    describe_lost,
+    end_calls,
+    join,
+    may_have_arrived,
+    note_unexpected,
+    refusal_of,
+)
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import PendingEmission
 from eventbus.emit.job_tree import Tree, chunks_of, row_of
 from eventbus.emit.route import Route
 from eventbus.emit.tree_sender import TreeSender
-from eventbus.errors import EmitError, ProviderStopped, QueueFull, StoreError, StoreRefused
+from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
-from eventbus.model.names import split_group
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
-from eventbus.store.scripting.script_rows import AddAnswer, AddQueue, AddRow, AddVerdict
+from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
 
 __all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]
@@ -93,7 +100,7 @@ class _Batch:
         """How many of the emissions, from the first on, are part of the call under way."""
 
     def place(self, name: str | AddQueue, queue: AddQueue) -> int:
-        """Return the place of a queue in this batch; its `name` here is the queue itself if it is one of roots."""
+        """Return the place of a queue in this batch; its `name` here is the queue itself, unless it is as its event says."""
         try:
             return self.places[name]
         except KeyError:
@@ -153,10 +160,19 @@ class SendBuffer:
         batch.rows.put_plain(emission.job_id, batch.place(route.queue, route.row), body, reply)
         self._take(batch, emission, len(body), deadline)
 
-    def put(self, emission: PendingEmission[Any], route: Route, row: AddRow, *, deadline: float) -> None:
+    def put(
+        self,
+        emission: PendingEmission[Any],
+        route: Route,
+        row: AddRow,
+        require_worker: bool | None,
+        *,
+        deadline: float,
+    ) -> None:
         """Take an emission with any options. `row` as if its queue were the only one of the call."""
-        batch = self._filling
-        batch.rows.put(row._replace(queue=batch.place(route.queue, route.row)))
+        batch, queue = self._filling, route.row_for(require_worker)
+        name = route.queue if queue is route.row else queue
+        batch.rows.put(row._replace(queue=batch.place(name, queue)))
         if row.key:
             batch.keys[emission.job_id] = row.key
         self._take(batch, emission, len(row.body), deadline)
@@ -164,7 +180,7 @@ class SendBuffer:
     def put_root(self, emission: PendingEmission[Any], tree: Tree, *, deadline: float) -> None:
         """Take a tree that is a lone root (`Tree.is_lone`), to be given up at `deadline`."""
         batch = self._filling
-        queue = AddQueue(tree.queue, 1, "", 1)
+        queue = AddQueue(tree.queue, 1, "", ROOTS + (NEEDS_WORKER if tree.require_worker else 0))
         batch.rows.put_root(row_of(tree)._replace(queue=batch.place(queue, queue)), tree.timeout_ms)
         batch.roots[emission.job_id] = tree
         if tree.key:
@@ -337,20 +353,9 @@ class SendBuffer:
         if verdict.word == "pending":
             self._pass_on(emission, batch.roots[emission.job_id], batch.deadlines[place])
             return
-        if verdict.word == "full":
-            limit = batch.queues[batch.rows.queue(place) - 1].max_waiting
-            message = _describe_full(emission.event, limit, verdict)
-            error = QueueFull(message, event=emission.event, job_id=emission.job_id, queue=verdict.text)
-            self._fail(emission, error)
-            return
-        if verdict.word == "foreign":
-            message = (
-                f"{emission.event} was not enqueued: another program's value stands in the key {verdict.text!r} of the "
-                "server; look at it, and delete or rename it"
-            )
-            self._fail(
-                emission, EmitError(message, event=emission.event, job_id=emission.job_id, enqueued=False)
-            )
+        if verdict.word in REFUSALS:
+            queue = batch.queues[batch.rows.queue(place) - 1]
+            self._fail(emission, refusal_of(emission, verdict, queue.max_waiting))
             return
         join(self._tracker, emission, verdict, since=batch.since, key=batch.keys.get(emission.job_id, ""))
 
@@ -363,21 +368,6 @@ class SendBuffer:
 
     def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
         self._tracker.forget(emission, error)
-
-
-def _describe_full(event: str, limit: int | str, verdict: AddVerdict) -> str:
-    """Say which queue is full, whether a worker serves it, and what the caller can do."""
-    _, group = split_group(verdict.text)
-    what = f"queue {verdict.text!r} holds its max_waiting of {limit} jobs"
-    if verdict.state == "served":
-        way_out = "emit again later, or start more workers"
-        return f"{what}; {way_out}{f' for group {group!r}' if group else ''}"
-    if not group:
-        return f"{what}, and no worker serves it; start one"
-    return (
-        f"{what}, and no worker serves group {group!r}; start one, or remove the group: "
-        f"provider.remove_group({event!r}, {group!r})"
-    )
 
 
 def _given_up(

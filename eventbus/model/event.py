@@ -45,6 +45,7 @@ class Event(Generic[P, R]):
     retry_on: tuple[type[Exception], ...]
     retry: Retry | None
     limit: Limit | None
+    require_worker: bool
     reply: bool
     default: bool
 
@@ -63,6 +64,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -79,6 +81,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -95,6 +98,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -111,6 +115,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -127,6 +132,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -143,6 +149,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -159,6 +166,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = ...,
         retry: Retry | None = ...,
         limit: Limit | None = ...,
+        require_worker: bool = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -175,6 +183,7 @@ class Event(Generic[P, R]):
         retry_on: Sequence[type[Exception]] = (),
         retry: Retry | None = None,
         limit: Limit | None = None,
+        require_worker: bool = False,
         reply: bool = True,
         default: bool = True,
     ) -> None:
@@ -191,6 +200,7 @@ class Event(Generic[P, R]):
         - `retry`: the rule for failed jobs, over that of the provider.
         - `limit`: how many of its jobs may run at once in the whole fleet, and how many may start within a time.
           Workers declare it; those of the newest release win.
+        - `require_worker=True` refuses an emission, with NoWorker, while no worker serves the event or one of its groups.
         - `reply=False` makes emissions fire-and-forget.
         - `default=False` makes no job for the default group, only for the other groups that exist.
 
@@ -209,6 +219,7 @@ class Event(Generic[P, R]):
             retry_on=_check_declared(_check_errors(retry_on, "retry_on", name), declared, name),
             retry=_check_retry(retry, name),
             limit=_check_limit(limit, name),
+            require_worker=_check_flag(require_worker, "require_worker", name),
             reply=reply and default,
             default=default,
         )
@@ -248,6 +259,12 @@ def _check_limit(limit: Any, name: str) -> Limit | None:
             f"expected limit of event {name!r} to be a Limit, such as Limit(at_once=20), got: {shown(limit)}"
         )
     return limit
+
+
+def _check_flag(flag: Any, option: str, name: str) -> bool:
+    if not isinstance(flag, bool):
+        raise DefinitionError(f"expected {option} of event {name!r} to be True or False, got: {shown(flag)}")
+    return flag
 
 
 def _check_errors(errors: Any, option: str, name: str) -> tuple[type[Exception], ...]:

@@ -66,6 +66,7 @@ class EmitKeywords(TypedDict, total=False):
     keep_last: bool
     timeout: Duration | None
     ttl: Duration | None
+    require_worker: bool | None
 
 
 class EmitOptions(msgspec.Struct, frozen=True):
@@ -89,6 +90,7 @@ class EmitOptions(msgspec.Struct, frozen=True):
     keep_last: bool = False
     timeout: Duration | None = None
     ttl: Duration | None = None
+    require_worker: bool | None = None
 
 
 _LOWEST_PRIORITY, _HIGHEST_PRIORITY = -4000, 4000
@@ -102,6 +104,7 @@ _OPTION_KINDS: dict[str, tuple[type, ...]] = {
     "lifo": (bool,),
     "meta": (dict, type(None)),
     "reply": (bool, type(None)),
+    "require_worker": (bool, type(None)),
     "retry": (Retry, type(None)),
     "reuse_failure": (bool,),
     "supersede": (bool,),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from eventbus import DefinitionError, EmitError
-from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE
+from eventbus import DefinitionError, EmitError, NoWorker
+from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE, shown
 
-__all__ = ["meeting_of", "not_started"]
+__all__ = ["check_flag", "meeting_of", "not_started"]
 
 
 def not_started(error: EmitError, flow_id: str, *, is_keyed: bool) -> EmitError:
     """Return `error` with the remedy for a caller of flows: how to find out whether the flow was started."""
+    if isinstance(error, NoWorker):
+        return error  # which says what to do
     again = "execute it again: with its idempotency_key that gives the one flow there is"
     if error.enqueued is False:
         remedy = "execute it again"
@@ -18,6 +20,13 @@ def not_started(error: EmitError, flow_id: str, *, is_keyed: bool) -> EmitError:
     else:
         remedy = f"`await flows.handle({flow_id!r}).status()` tells, and raises UnknownJob if it was not"
     return EmitError(f"{error}; {remedy}", event=error.event, job_id=error.job_id, enqueued=error.enqueued)
+
+
+def check_flag(flag: object, option: str) -> bool:
+    """Return `flag` if it is True or False. Raises DefinitionError otherwise."""
+    if not isinstance(flag, bool):
+        raise DefinitionError(f"expected {option} to be True or False, got: {shown(flag)}")
+    return flag
 
 
 def meeting_of(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:

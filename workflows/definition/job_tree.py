@@ -29,10 +29,11 @@ def tree_of(
     key: str = "",
     print: str = "",  # noqa: A002  (as `Tree` calls it)
     meeting: int = JOIN,
+    require_worker: bool = False,
 ) -> Tree:
     """Return a new flow: a root alone if there is no `workflow` or it is `bare`, else with all its steps.
 
-    `delay` in seconds; `key`, `print` and `meeting` as `Tree` has them.
+    `delay` in seconds; `key`, `print`, `meeting` and `require_worker` as `Tree` has them.
     """
     return Tree(
         flow_id,
@@ -46,6 +47,7 @@ def tree_of(
         key=key,
         print=print,
         meeting=meeting,
+        require_worker=require_worker,
     )
 
 

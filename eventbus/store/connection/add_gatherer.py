@@ -257,7 +257,7 @@ def _ignore() -> None: ...
 
 
 def _name(queue: AddQueue) -> tuple[str, int]:
-    return queue.queue, queue.roots
+    return queue.queue, queue.traits
 
 
 def _gather(parts: Iterable[AddPart]) -> list[_GatheredCall]:

@@ -6,9 +6,9 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now emitter attendance queues timeouts plain rows
 --   attendance: see `attend.lua`; '' where the emitter said it lately
--- queues: queue has_default max_waiting roots
---   roots: 1 if what is added there are roots of trees that deal with their stop themselves, and have no members yet; they
---     have no groups
+-- queues: queue has_default max_waiting traits
+--   traits: the sum of 1 if what is added there are roots of trees that deal with their stop themselves, and have no members
+--     yet; they have no groups | 2 if it is added only where a worker serves the queue, and each group that takes it
 -- timeouts: row timeout
 --   row: the number of a root among all rows, from 0 | timeout: from when it is due, ms
 -- plain: id queue body reply
@@ -20,6 +20,7 @@
 -- answer: now, for each queue how many jobs an emission makes there, then for each row that is not simply new:
 --   index word job state text
 --   word: joined | other (joined, with another payload) | full (text: the queue, state: served | unserved) |
+--     unserved (it needs a worker, and the queue `text` has none) |
 --     foreign (somebody else's value stands in the place of a key of the queue, text: the key; nothing was added) |
 --     later (not looked at, for the rows before it make as many jobs as a call may) |
 --     pending (of a root: its key stands for a tree that is not whole yet; nothing was added)
@@ -31,12 +32,12 @@ local now = read_now(take())
 local emitter, attendance, queue_count, timeout_count, plain_count, row_count = take(), take(), take(), take(), take(), take()
 local answer = { now }
 
-local queues, names, are_simple = {}, {}, true -- simple: for the default group alone, and without a limit
+local queues, names, are_simple = {}, {}, true -- simple: for the default group alone, and without a limit or a condition
 for i = 1, queue_count do
-  local name, has_default, max, are_roots = take(), take() == 1, take(), take() == 1
-  queues[i] = { name = name, targets = has_default and { { queue = name, suffix = '' } } or {}, max = max, are_roots = are_roots }
+  local name, has_default, max, traits = take(), take() == 1, take(), take()
+  queues[i] = { name = name, targets = has_default and { { queue = name, suffix = '' } } or {}, max = max, are_roots = traits % 2 == 1, needs_worker = traits > 1 }
   names[i] = name
-  are_simple = are_simple and has_default and max == ''
+  are_simple = are_simple and has_default and max == '' and traits < 2
 end
 for i, has_groups in ipairs(redis.call('SMISMEMBER', root .. ':grouped', unpack(names))) do
   if has_groups == 1 and not queues[i].are_roots then

@@ -12,7 +12,9 @@ __all__ = [
     "DEBOUNCE",
     "JOIN",
     "KEEP_LAST",
+    "NEEDS_WORKER",
     "REUSE",
+    "ROOTS",
     "SUPERSEDE",
     "THROTTLE",
     "AddAnswer",
@@ -50,18 +52,22 @@ THROTTLE = 3
 DEBOUNCE = 4
 KEEP_LAST = 5
 
+ROOTS = 1
+NEEDS_WORKER = 2
+
 
 class AddQueue(NamedTuple):
     """A queue that rows of one add refer to by its place, counted from 1.
 
-    `roots` is 1 if its rows are roots of trees without members, which deal with their stop themselves. Their queue has no
-    groups and no limit in this call.
+    `traits` is the sum of `ROOTS` if its rows are roots of trees without members, which deal with their stop themselves
+    (their queue has no groups and no limit in this call), and of `NEEDS_WORKER` if they are refused where no worker serves
+    the queue or one of its groups.
     """
 
     queue: str
     has_default: int
     max_waiting: int | str
-    roots: int = 0
+    traits: int = 0
 
 
 class TimeoutRow(NamedTuple):
@@ -111,7 +117,7 @@ class AddVerdict(NamedTuple):
     `pending` (of a root: the key stands for a tree that is not whole yet, and nothing was added). For a joined job, `state` is `open`, `unlisted` (open, but so many
     wait for it that its end will not be told) or its final state, and `text` is its outcome.
     For `full`, `text` is the queue that is full, and `state` says whether a worker serves that queue:
-    `served` or `unserved`.
+    `served` or `unserved`. The word `unserved` refuses a row that needs a worker: `text` is the queue that none serves.
     """
 
     place: int

@@ -74,11 +74,14 @@ local function accept(taken, index, row, choice)
   if not (row.due or choice.after) then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end
 end
 
--- A row is accepted whole or, when one of its queues is full or cannot be read, not at all.
+-- A row is accepted whole or, when one of its queues is full, lacks the worker that the row needs, or cannot be read, not at
+-- all.
 function accepting.take_row(taken, index, row, emitter, now, answer)
   local choices, full, foreign = {}, nil, row.queues.is_foreign and key('groups', row.queues.name)
   if not foreign then choices, full, foreign = decide_row(row, taken.fresh, taken.decide or decide, now) end
   if foreign then return add_verdict(answer, index, 'foreign', row.id, '', foreign) end
+  local unserved = row.queues.needs_worker and capacity.find_unserved(row.queues, choices, now)
+  if unserved then return add_verdict(answer, index, 'unserved', row.id, '', unserved) end
   if full then return add_verdict(answer, index, 'full', row.id, capacity.is_served(full, now) and 'served' or 'unserved', full) end
   for _, choice in ipairs(choices) do
     if choice.join then join(taken, index, row, choice, emitter, answer) else accept(taken, index, row, choice) end
