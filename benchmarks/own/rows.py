@@ -10,6 +10,7 @@ from benchmarks.own.payloads import Payloads
 from benchmarks.own.process import Idle, ServerCpu, WorkerCpu
 from benchmarks.own.row import Row
 from benchmarks.own.scale import Cancels, Emitters, Types, Waiting
+from benchmarks.own.schedules import Firing
 from benchmarks.own.waits import Signals, Sleepers
 
 ROWS: tuple[Row, ...] = (
@@ -30,4 +31,5 @@ ROWS: tuple[Row, ...] = (
     Breadth(),
     Sleepers(),
     Signals(),
+    Firing(),
 )
