@@ -238,7 +238,7 @@ class ResponseTimeout(EventBusError):
 
 
 _TIMEOUT_HINTS = {
-    "waiting": " (no worker took it yet: is one running for this event?)",
+    "waiting": " (no worker took it yet: is one running for this event, and is the event paused or limited?)",
     "active": " (a handler is running it)",
     "delayed": " (backing off before a retry)",
 }

@@ -45,11 +45,13 @@ from eventbus.store.schedule_store import Word
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import REUSE, AddQueue, AddRow, ScheduleRow, TimeoutRow
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Schedule", "ScheduleClient"]
 
 P = TypeVar("P")
 
+_log = get_logger("eventbus.schedules")
 _CHUNK = 100
 
 
@@ -211,10 +213,19 @@ class ScheduleClient:
     async def declare_all(self) -> None:
         """Make the declared schedules what they are in this program; a worker that starts calls this.
 
-        One that this program declared before and does not any more is removed, if `version` is newer.
+        One that this program declared before and does not any more is removed, if `version` is newer. Raises UsageError if
+        there is a version, but the provider has no name.
         """
+        if self.version and not self._settings.is_named:
+            raise UsageError(
+                f"schedules.version is {self.version}, but the provider has no name, so that no release knows what an earlier "
+                'one declared; give it one: EventProvider(name="billing"), or EVENTBUS_NAME'
+            )
         for schedule, (plan, immediately) in self._declared.items():
-            await self._put(schedule, plan, owner=self._settings.name, immediately=immediately)
+            if not await self._put(schedule, plan, owner=self._settings.name, immediately=immediately):
+                _log.warning(
+                    "schedule left as a newer release declares it", schedule=schedule, version=self.version
+                )
         if not self._declared and not self.version:
             return
         async for row in self._rows():
@@ -354,7 +365,8 @@ class ScheduleClient:
             has_default=route.event.default,
         )
 
-    async def _put(self, schedule: str, given: Plan, *, owner: str = "", immediately: bool = False) -> None:
+    async def _put(self, schedule: str, given: Plan, *, owner: str = "", immediately: bool = False) -> bool:
+        """Make a schedule what is given. Return whether it is; False if a newer release of `owner` has declared it."""
         while True:
             page = await self._store.schedules.look(schedule, deadline=self._settings.deadline())
             row = page.rows[0] if page.rows else None
@@ -375,4 +387,4 @@ class ScheduleClient:
                 deadline=self._settings.deadline(),
             )
             if answer != "stale":
-                return
+                return answer != "older"

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from eventbus.emit.sync_emission import SyncEmission
 from eventbus.errors import ProviderStopped, UsageError
 from eventbus.model.event import Event
+from eventbus.model.limit import Limit
 from eventbus.runtime.blocking_call import forget_parents_loop, run_blocking, running_loop
 from eventbus.runtime.loop_ownership import LoopOwnership
 from eventbus.settings.keywords import EmitKeywords
@@ -244,6 +245,18 @@ class SyncProvider:
         """Let workers claim jobs of a paused event again, as `EventProvider.resume`."""
         loop = self._thread.find()
         run_blocking(loop, self._provider.resume(event, group=group, call_timeout=call_timeout))
+
+    def set_limit(
+        self,
+        event: Event[Any, Any] | str,
+        limit: Limit | None,
+        *,
+        group: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Set the limit of an event for one group, or take it back with None, as `EventProvider.set_limit`."""
+        loop = self._thread.find()
+        run_blocking(loop, self._provider.set_limit(event, limit, group=group, call_timeout=call_timeout))
 
     def close(self) -> None:
         """Stop a provider that the first call here started. Idempotent; called at exit.

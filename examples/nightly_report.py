@@ -14,7 +14,7 @@ from eventbus import EventProvider
 from workflows import FlowContext, WorkflowProvider, durable, task
 
 BERLIN = ZoneInfo("Europe/Berlin")
-provider = EventProvider()
+provider = EventProvider(name="reports")
 flows = WorkflowProvider(provider)
 
 

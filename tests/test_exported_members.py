@@ -207,7 +207,7 @@ _OFFERED = {
     eventbus.ProcessContext: f"{_CONTEXT} progress",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
     eventbus.Event: "default errors key limit name payload reply require_worker result retry retry_on ttl",
-    SyncProvider: "cancel close emit emit_many pause result resume",
+    SyncProvider: "cancel close emit emit_many pause result resume set_limit",
     workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"

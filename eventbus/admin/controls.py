@@ -31,12 +31,13 @@ _QUEUE_LENGTH = 255
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.
 
-    `waiting` is how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave. `limit` is the one
+    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave. `limit` is the one
     that holds: one that was set at run time (`is_set`), else the one that a program declares. `running` counts the jobs
     that it bounds.
     """
 
     queue: str
+    workers: int = 0
     waiting: int = 0
     running: int = 0
     paused_ms: int = 0
@@ -105,14 +106,17 @@ class Controls:
             queues = sorted(await store.controls.limited(deadline=deadline))
         else:
             queues = [queue_of(event_or_queue)]
-        return [_report(each) for each in await store.controls.look(queues, deadline=deadline)]
+        orders = await store.controls.look(queues, deadline=deadline)
+        looks = await store.presence.survey(queues, deadline=deadline)
+        return [_report(each, look.workers) for each, look in zip(orders, looks, strict=True)]
 
 
-def _report(orders: Orders) -> QueueControls:
+def _report(orders: Orders, workers: int) -> QueueControls:
     fields = orders.fields
     wire = fields.get("ordered") or fields.get("declared")
     return QueueControls(
         queue=orders.queue,
+        workers=workers,
         waiting=orders.waiting,
         running=orders.running,
         paused_ms=int(fields.get("paused", 0)),

@@ -176,6 +176,11 @@ def check_answers(
                 "retried; add it to retry_on, or take it out of only"
             )
     for kind in retry_on:
+        if rule.only and not issubclass(kind, rule.only):
+            raise DefinitionError(
+                f"the retry of {where} has an only without {shown(kind)}, but retry_on has it; add it to only, or take it out "
+                "of retry_on"
+            )
         if issubclass(kind, rule.never):
             raise DefinitionError(
                 f"the retry of {where} has {shown(kind)} in never, but retry_on has it too; take it out of one of them"

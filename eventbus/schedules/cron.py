@@ -39,6 +39,14 @@ _NAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+_RANGES = {
+    "second": "0 to 59",
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day-of-month": "1 to 31, or L for the last one, and a day that its month has",
+    "month": "1 to 12, or jan to dec",
+    "day-of-week": "0 to 7, or sun to sat",
+}
 _MINUTE = 60_000
 _FIRST_DAY = datetime(2000, 1, 1)  # noqa: DTZ001  (wall time without a zone)
 _LONGEST = 200
@@ -60,7 +68,7 @@ class Cron:
         try:
             first = next(CronSim(self._minutes, _FIRST_DAY), None)
         except (CronSimError, ValueError, OverflowError) as error:
-            raise _unreadable(text, str(error).removeprefix("Bad ")) from None
+            raise _misread(text, str(error).removeprefix("Bad ")) from None
         if first is None:
             raise DefinitionError(
                 f"expected cron to be an expression that fires, got one without a time in 50 years: {shown(text)}"
@@ -141,7 +149,7 @@ def _split(text: str) -> list[str]:
         raise _unreadable(text, f"the names are {', '.join(_NAMES)}")
     fields = _NAMES.get(name, text).split()
     if len(fields) not in (5, 6):
-        raise _unreadable(text, f"{len(fields)} fields")
+        raise _unreadable(text, f"{len(fields)} field{'s' * (len(fields) != 1)}")
     return fields
 
 
@@ -149,7 +157,7 @@ def _read_seconds(text: str, field: str) -> list[int]:
     try:
         seconds = CronSim(f"{field} * * * * *", _FIRST_DAY).seconds
     except (CronSimError, ValueError):
-        raise _unreadable(text, "second") from None
+        raise _misread(text, "second") from None
     return sorted(seconds)
 
 
@@ -158,6 +166,12 @@ def _unreadable(text: object, reason: str) -> DefinitionError:
         "expected cron to have 5 fields (minute hour day-of-month month day-of-week), 6 with seconds in front, or a "
         f"name such as @daily, got: {shown(text)} ({reason})"
     )
+
+
+def _misread(text: str, field: str) -> DefinitionError:
+    if field not in _RANGES:
+        return _unreadable(text, field)
+    return DefinitionError(f"expected the {field} of cron to be {_RANGES[field]}, got: {shown(text)}")
 
 
 def _behind_gap(wall: datetime, zone: ZoneInfo) -> datetime:

@@ -167,6 +167,11 @@ class Settings:
         """Return the deadline of a call that begins now, by the monotonic clock. Raises as `call_timeout`."""
         return clock.monotonic() + self.call_timeout(call_timeout)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the program chose the name, so that its next process has it too."""
+        return self.name != _default_name()
+
     def __repr__(self) -> str:
         shown_values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         shown_values["url"] = redact(self.url)

@@ -61,3 +61,16 @@ def test_a_limit_that_says_nothing_is_refused(invoke: Invoke) -> None:
         result = invoke("queues", "limit", "order.placed", *words)
         assert result.exit_code == 2, words
         assert "expected" in result.stderr
+
+
+def test_an_order_for_what_nobody_serves_is_given_and_doubted(invoke: Invoke) -> None:
+    told = invoke("queues", "pause", "order.plcaed")
+    assert told.stdout == "order.plcaed is paused\n"
+    assert "note: no worker serves event.order.plcaed of " in told.stderr
+    assert told.stderr.endswith("and no job waits there; is the name right, and the server?\n")
+    assert "note: no worker serves" in invoke("queues", "limit", "order.plcaed", "--at-once", "3").stderr
+    assert invoke("queues", "limit", "order.plcaed", "--remove").stderr == ""
+
+
+def test_without_a_command_the_queues_are_listed(invoke: Invoke) -> None:
+    assert invoke("queues").stdout == "no queue is paused or limited\n"

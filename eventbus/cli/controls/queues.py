@@ -15,18 +15,27 @@ import typer
 from rich.table import Table
 
 from eventbus.admin.controls import QueueControls
+from eventbus.admin.queue_name import queue_of
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
 from eventbus.model.limit import Limit, read_rates
+from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
 __all__ = ["app"]
 
-app: typer.Typer = typer.Typer(help="Pause queues, resume, limit and list them.")
+app: typer.Typer = typer.Typer(help="Pause queues, resume, limit and list them.", invoke_without_command=True)
 
 _Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue such as workflow.checkout.")
 ]
 _Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
+
+
+@app.callback()
+def list_unless_asked(context: typer.Context, *, url: UrlOption = None) -> None:
+    """Without a command: list."""
+    if context.invoked_subcommand is None:
+        list_all(as_json=False, url=url)
 
 
 @app.command("list")
@@ -54,8 +63,15 @@ def pause(
     url: UrlOption = None,
 ) -> None:
     """Let no worker claim its jobs until it is resumed. What runs ends, and emissions are taken."""
-    ask_server(url, lambda provider: provider.pause(name, group=group, reason=reason, by=_user()))
+    by = _user()
+
+    async def order(provider: EventProvider) -> str:
+        await provider.pause(name, group=group, reason=reason, by=by)
+        return await _doubt(provider, name, group)
+
+    doubt = ask_server(url, order)
     print(f"{_label(name, group)} is paused")
+    _tell(doubt)
 
 
 @app.command("resume")
@@ -78,12 +94,37 @@ def limit(
     """Limit its jobs in the whole fleet, over what programs declare, until it is removed."""
     if remove == bool(at_once is not None or rate):
         raise CommandError("expected --at-once, --rate or both; or --remove alone")
-    order = None if remove else Limit(at_once=at_once, rate=rate or ())
-    ask_server(url, lambda provider: provider.set_limit(name, order, group=group))
+    limit = None if remove else Limit(at_once=at_once, rate=rate or ())
+
+    async def order(provider: EventProvider) -> str:
+        await provider.set_limit(name, limit, group=group)
+        return "" if remove else await _doubt(provider, name, group)
+
+    doubt = ask_server(url, order)
     print(
         f"{_label(name, group)} "
-        + ("has no limit of its own now" if remove else f"is limited: {_show(order)}")
+        + ("has no limit of its own now" if remove else f"is limited: {_show(limit)}")
     )
+    _tell(doubt)
+
+
+async def _doubt(provider: EventProvider, name: str, group: str | None) -> str:
+    """Return why an order may be of no use: nobody serves that queue, and nothing waits there."""
+    queue = queue_of(name, group)
+    (found,) = await provider.inspector.controls(queue)
+    if found.workers or found.waiting:
+        return ""
+    doubt = f"no worker serves {queue} of {redact(provider.settings.url)} now, and no job waits there"
+    if group is None and not name.startswith("workflow."):
+        flows = f"workflow.{name}"
+        if (await provider.inspector.controls(flows))[0].workers:
+            return f"{doubt}; the workflow of this name is the queue {flows}"
+    return f"{doubt}; is the name right, and the server?"
+
+
+def _tell(doubt: str) -> None:
+    if doubt:
+        print(f"note: {doubt}", file=sys.stderr)
 
 
 def _show(order: Limit | None) -> str:

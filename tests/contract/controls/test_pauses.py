@@ -33,6 +33,7 @@ async def test_a_paused_group_waits_while_the_others_go_on(make_provider: MakePr
         assert found.is_paused
         assert found == QueueControls(
             queue="event.placed@billing",
+            workers=1,
             waiting=3,
             paused_ms=found.paused_ms,
             paused_by="office",

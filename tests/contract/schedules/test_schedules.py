@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from eventbus import Event, EventContext, EventProvider
 from eventbus.errors import DefinitionError, PayloadError, UsageError
@@ -241,7 +242,7 @@ async def test_two_who_trigger_at_once_make_two_jobs(make_provider: MakeProvider
 async def test_a_declared_schedule_is_changed_by_hand_until_its_program_starts_again(
     make_provider: MakeProvider,
 ) -> None:
-    provider = make_provider()
+    provider = make_provider(name="app")
     _collect(provider)
     provider.schedules.every("1 hour", _TICK, id="s", payload=1)
     provider.schedules.version = 3
@@ -252,6 +253,34 @@ async def test_a_declared_schedule_is_changed_by_hand_until_its_program_starts_a
             assert (report.every_ms, report.owner) == (7_200_000, provider.settings.name)
         async with provider.worker():
             assert (await schedule.report()).every_ms == 3_600_000
+
+
+async def test_a_version_of_schedules_needs_a_provider_with_a_name(provider: EventProvider) -> None:
+    _collect(provider)
+    provider.schedules.version = 3
+    async with provider:
+        with pytest.raises(UsageError, match=r"schedules.version is 3, but the provider has no name"):
+            async with provider.worker():
+                pass
+
+
+async def test_a_worker_of_an_older_release_says_that_a_newer_one_decides(
+    make_provider: MakeProvider,
+) -> None:
+    older, newer = make_provider(name="app"), make_provider(name="app")
+    for version, each in enumerate((older, newer), start=1):
+        _collect(each)
+        each.schedules.every(f"{version} hours", _TICK, id="s", payload=1)
+        each.schedules.version = version
+    async with older, newer:
+        async with newer.worker():
+            pass
+        with structlog.testing.capture_logs() as logs:
+            async with older.worker():
+                assert [each.every_ms for each in await older.schedules.list()] == [7_200_000]
+    assert ("schedule left as a newer release declares it", "s") in [
+        (each["event"], each.get("schedule")) for each in logs
+    ]
 
 
 async def test_a_worker_does_other_things_while_it_calculates_what_was_missed(
