@@ -1,10 +1,12 @@
 """Random flows, run by workers that are killed; then each flow is compared with what really happened.
 
+Two of three flows are graphs of steps, local, spread and mixed; the others are durable functions.
+
     python integration/flows_chaos.py --flows 1000 --seed 7      (or: tox -e chaos-flows -- --flows 1000)
 
 One worker is killed each second with `kill -9`, and started again. The seed decides the shapes, the
-course of each flow and which worker is killed; what a kill hits depends on the machine. `ledger` says
-what must hold for each flow. Ends with status 1 unless that holds for all of them.
+course of each flow and which worker is killed; what a kill hits depends on the machine. `ledger` and
+`function_ledger` say what must hold for each flow. Ends with status 1 unless that holds for all of them.
 """
 
 from __future__ import annotations
@@ -17,24 +19,29 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
-from apps.shapes import Course, make_course, make_shapes
+from apps.drawn.functions import TASKS, Function, go, make_functions, maybe
+from apps.drawn.graphs import Course, acts_of, make_course, make_parts, make_shapes
+from checks.account import Account, read_account
 from checks.audit import Audit
-from checks.ledger import Account, Ledger, read_account
+from checks.function_ledger import FunctionAccount, FunctionLedger, read_function_account
+from checks.ledger import Ledger
 from harness.backends import KINDS, Backend
 from harness.conditions import last
 from harness.fleet import Fleet
 from harness.journal import Journal
 
-from eventbus import EventProvider
-from workflows import FlowCancelled, FlowHandle, Workflow, WorkflowProvider
+from eventbus import EventProvider, SignalRefused
+from workflows import Durable, FlowCancelled, FlowHandle, Workflow, WorkflowProvider
 
 __all__ = ["FlowsChaos"]
 
+Shape: TypeAlias = Workflow[Course, Any] | Function
+
 LEASE = "1s"
-_AT_ONCE = 60
+_AT_ONCE = 30
 _PATIENCE = 120.0
 """Seconds in which each flow must have ended, however often its workers die."""
 
@@ -46,15 +53,20 @@ class FlowsChaos:
         self, folder: Path, *, kind: str, flows: int, seed: int, workers: int = 3, at_once: int = _AT_ONCE
     ) -> None:
         self.flows, self.seed = flows, seed
-        self.shapes = make_shapes(seed, max(8, flows // 10))
+        self.parts = make_parts(seed)
+        self.shapes: list[Shape] = [*make_shapes(seed, max(8, flows // 15), self.parts)]
+        graphs, functions = len(self.shapes), max(2, flows // 30)
+        self.shapes += make_functions(seed, functions, self.parts)
         self.flaws: list[str] = []
+        self.stories: list[str] = []
+        """What is recorded of the flows with flaws, and what they did."""
         self.counts: Counter[str] = Counter()
         self.seconds = 0.0
         self._rng = random.Random(seed)
         self._next = 0
         self._at_once = at_once
         self._is_over = False
-        self._heard: dict[str, tuple[Workflow[Course, Any], Any]] = {}
+        self._heard: dict[str, tuple[Shape, Course, Any]] = {}
         self.server = Backend(kind)
         self.server.start()
         self.journal = Journal(folder / "journal")
@@ -62,12 +74,12 @@ class FlowsChaos:
             self.server.url,
             folder,
             size=workers,
-            app="apps.shaped:provider",
+            app="apps.drawn.app:provider",
             lease=LEASE,
             max_stalls=50,
             keep_completed=f"{flows + 1000},1 day",
             keep_failed=f"{flows + 1000},1 day",
-            test_shapes=f"{seed}-{len(self.shapes)}",
+            test_shapes=f"{seed}-{graphs}-{functions}",
         )
 
     async def run(self) -> None:
@@ -75,8 +87,8 @@ class FlowsChaos:
         began = time.monotonic()
         async with EventProvider(self.server.url, lease=LEASE) as provider:
             flows = WorkflowProvider(provider)
-            for shape in self.shapes:
-                flows.register(shape)
+            for shape in (*self.parts, *self.shapes):
+                flows.register(_definition_of(shape))
             killing = asyncio.create_task(self._kill_each_second())
             await asyncio.gather(*(self._execute_in_turn(flows) for _ in range(self._at_once)))
             self._is_over = True
@@ -102,7 +114,8 @@ class FlowsChaos:
             ("flaws", len(self.flaws)),
             ("duration", f"{self.seconds:.1f} s"),
         ]
-        return [*(f"{name:<38} {value}" for name, value in rows), *complaints[:5], *self.flaws[:20]]
+        told = [*complaints[:5], *self.flaws[:20], *self.stories[:3]]
+        return [*(f"{name:<38} {value}" for name, value in rows), *told]
 
     async def _execute_in_turn(self, flows: WorkflowProvider) -> None:
         while self._next < self.flows:
@@ -111,9 +124,13 @@ class FlowsChaos:
 
     async def _execute(self, flows: WorkflowProvider, number: int) -> None:
         shape = self.shapes[number % len(self.shapes)]
-        course, end = make_course(self.seed, number, shape)
-        handle = await flows.execute(shape, course, timeout=end.timeout or None)
+        names = shape.acts() if isinstance(shape, Function) else acts_of(shape)
+        course, end = make_course(self.seed, number, names)
+        handle: FlowHandle[Any] = await flows.execute(
+            _definition_of(shape), course, timeout=end.timeout or None
+        )
         cancelling = asyncio.create_task(_cancel_after(handle, end.cancel)) if end.cancel else None
+        sending = asyncio.create_task(self._send_signals(handle, shape, number))
         try:
             async with asyncio.timeout(_PATIENCE):
                 heard: Any = await handle.result()
@@ -126,7 +143,26 @@ class FlowsChaos:
             self.flaws.append(
                 f"{handle.id}: its cancel said {cancelling.result()}, and its caller heard {heard!r}"
             )
-        self._heard[handle.id] = (shape, heard)
+        await sending
+        self._heard[handle.id] = (shape, course, heard)
+
+    async def _send_signals(self, handle: FlowHandle[Any], shape: Shape, number: int) -> None:
+        """Send one signal for each wait of a function, and perhaps one for those with a limit."""
+        if not isinstance(shape, Function):
+            return
+        rng = random.Random(f"{self.seed}-signals-{number}")
+        sent = [(go, each) for each in range(shape.body.count("wait"))]
+        if shape.body.count("limited") and rng.random() < 0.7:
+            sent.insert(rng.randint(0, len(sent)), (maybe, 0))
+        try:
+            for signal, each in sent:
+                await last(rng.uniform(0, 0.3))
+                await handle.signal(signal, each)
+                self.counts["signals"] += 1
+        except SignalRefused as error:
+            self.counts["signals refused"] += 1
+            if error.reason not in ("ended", "stopping"):
+                self.flaws.append(f"{handle.id}: {error}")
 
     async def _kill_each_second(self) -> None:
         began = time.monotonic()
@@ -137,13 +173,24 @@ class FlowsChaos:
 
     async def _judge(self, flows: WorkflowProvider) -> None:
         ledger = Ledger(self.journal, self.fleet.killed)
+        functions, seen = FunctionLedger(ledger), ledger.flows
         known: set[str] = set()
-        for flow_id, (shape, heard) in self._heard.items():
-            account = await read_account(flows, ledger, shape, flow_id, heard)
-            self.flaws += ledger.flaws(account)
+        for flow_id, (shape, course, heard) in self._heard.items():
+            account: Account | FunctionAccount
+            if isinstance(shape, Function):
+                account = await read_function_account(flows, seen, shape, course, flow_id, heard)
+                flaws = functions.flaws(account)
+                self._count_function(account)
+            else:
+                account = await read_account(flows, seen, shape, flow_id, heard)
+                flaws = ledger.flaws(account)
+                self._count_graph(account)
             self._count(account)
-            known |= _ids_of(account)
-        self.flaws += [f"{each}: happened, and nobody executed it" for each in ledger.flows - known]
+            if flaws:
+                self.flaws += flaws
+                self.stories += [await _tell(flows, ledger, each) for each in account.ids()]
+            known |= set(account.ids())
+        self.flaws += [f"{each}: happened, and nobody executed it" for each in seen - known]
         audit = await asyncio.to_thread(Audit, self.server)
         self.flaws += audit.problems
         for job, record in audit.jobs.items():
@@ -154,19 +201,40 @@ class FlowsChaos:
         self.counts["lost"] += self.flows - len(self._heard)
         self.counts["rescued steps and roots"] = sum(record.stalls > 0 for record in audit.jobs.values())
 
-    def _count(self, account: Account) -> None:
+    def _count(self, account: Account | FunctionAccount) -> None:
         report, heard = account.report, account.heard
         self.counts[f"ended {report.state}"] += 1
-        self.counts["local flows"] += not account.workflow.spreads
         if report.state != "completed":
             self.counts[f"heard {type(heard).__name__}"] += 1
             self.counts[f"rollback {report.rollback}"] += 1
-        self.counts["sub-workflows"] += len(account.inner)
-        self.counts["steps"] += len(report.steps)
-        for step in report.steps.values():
-            self.counts[f"steps {step.state}"] += 1
         self.counts["rollbacks"] += len(report.rollbacks)
         self.counts["rollbacks that failed"] += sum(bool(each.error) for each in report.rollbacks)
+
+    def _count_graph(self, account: Account) -> None:
+        self.counts["spread graphs" if account.workflow.spreads else "local graphs"] += 1
+        self.counts["sub-workflows"] += len(account.inner)
+        for name, step in account.report.steps.items():
+            is_item = name not in account.workflow.steps
+            self.counts["items of each steps" if is_item else "steps"] += 1
+            self.counts[f"steps {step.state}"] += 1
+            self.counts["each steps"] += not is_item and account.workflow.steps[name].is_each
+            self.counts["spread steps of local graphs"] += not is_item and (
+                account.workflow.steps[name].spread and not account.workflow.spreads
+            )
+
+    def _count_function(self, account: FunctionAccount) -> None:
+        self.counts["durable functions"] += 1
+        self.counts["flows of functions"] += len(account.inner)
+        lines: list[str] = account.heard if isinstance(account.heard, list) else []
+        for kind in ("won", "go", "maybe", "derived", "caught"):
+            self.counts[f"results with {kind!r}"] += any(line.split()[0] == kind for line in lines)
+        for label, step in account.report.steps.items():
+            kind = label.rpartition("@")[0]
+            if kind in TASKS:
+                self.counts["calls of tasks"] += 1
+                self.counts[f"calls {step.state}"] += 1
+            elif label not in account.inner:
+                self.counts["sleeps and waits"] += 1
 
 
 async def _cancel_after(handle: FlowHandle[Any], seconds: float) -> bool:
@@ -174,8 +242,18 @@ async def _cancel_after(handle: FlowHandle[Any], seconds: float) -> bool:
     return await handle.cancel("no more")
 
 
-def _ids_of(account: Account) -> set[str]:
-    return {account.id, *(each for inner in account.inner.values() for each in _ids_of(inner))}
+async def _tell(flows: WorkflowProvider, ledger: Ledger, flow_id: str) -> str:
+    """Return what is recorded of a flow, and what it did."""
+    report = await flows.report(flow_id)
+    steps = [f"    {each}" for each in report.steps.values()]
+    entries = [f"    {each}" for each in await flows.provider.jobs.journal(flow_id)]
+    lines = [f"    {each.what} {each.payload} {each.attempt} {each.pid}" for each in ledger.lines_of(flow_id)]
+    head = f"{flow_id}: {report.state}, rollback {report.rollback}, {report.rollbacks}"
+    return "\n".join([head, "  steps:", *steps, "  entries:", *entries, "  did:", *lines])
+
+
+def _definition_of(shape: Shape) -> Workflow[Course, Any] | Durable[Course, Any]:
+    return shape.durable if isinstance(shape, Function) else shape
 
 
 def main() -> int:

@@ -30,12 +30,18 @@ __all__ = [
     "undo",
     "undo_anyway",
     "undo_item",
+    "write",
 ]
 
 
 def note(what: str, ctx: StepContext[Any], done: str = "") -> None:
     """Write a line: `began` or `did` for a step, `undoing` or `undid` for its rollback, or a hook's name."""
-    _journal().write(what, ctx.flow_id, ctx.attempt, done or ctx.step)
+    write(what, ctx.flow_id, ctx.attempt, done or ctx.step)
+
+
+def write(what: str, flow_id: str, attempt: int, done: str) -> None:
+    """Write a line about a flow, as `note` does."""
+    _journal().write(what, flow_id, attempt, done)
 
 
 async def hold_at(place: str) -> None:

@@ -9,6 +9,7 @@ What must always hold for each flow:
   other step was undone; no step began once the rollback had begun, in its sub-workflows neither;
 - the end of a sub-workflow is recorded in the outer flow after that end;
 - `complete` says that all of that went well; `incomplete` names what did not;
+- no step began once the `completed` hook had begun;
 - the caller got the result that is recorded.
 """
 
@@ -19,101 +20,39 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from checks.account import STOPPED, Account, AnyAccount
 from harness.journal import Entry, Journal
 
 from workflows import (
     FlowCancelled,
     FlowError,
-    FlowReport,
     FlowTimeout,
     StepError,
     StepReport,
-    Workflow,
-    WorkflowProvider,
 )
-from workflows.records.ids import member_id, nested_flow_id
+from workflows.records.ids import parent_of, split_item
 
-__all__ = ["Account", "Ledger", "read_account"]
-
-_STOPPED = ("failed", "cancelled")
+__all__ = ["Ledger", "Line"]
 
 _LAG_MS = 1000
 """How far the time of a worker may be behind that of the server: more than the leases of these tests, without which it
 records nothing."""
 
+_ROUND_MS = 100
+"""How much later than the failure of a step another one may begin that had been taken up before it: in the next round of the
+worker's event loop, which all of its flows share."""
 
-class Account(NamedTuple):
-    """One flow: its definition, its record, its sub-workflows by step, and the result that the caller got."""
+_OF_STEPS = ("began", "did", "undoing", "undid")
 
-    workflow: Workflow[Any, Any]
-    report: FlowReport
-    inner: dict[str, Account]
-    heard: Any = None
+_ENDS = ("ended", "completed")
 
-    @property
-    def id(self) -> str:
-        return self.report.flow_id
-
-    @property
-    def stopped_ms(self) -> int:
-        """When the step ended that made the flow fail; 0 if no step did, or if nobody knows when the flow heard of it.
-
-        A local flow hears of the end of a step that ran as a job, or as a flow of its own, when a worker has it again.
-        """
-        if not isinstance(self.heard, StepError) or self.heard.step not in self.report.steps:
-            return 0
-        if self.workflow.steps[self.heard.step].runs_apart and not self.workflow.spreads:
-            return 0
-        return self.report.steps[self.heard.step].ended_ms
-
-    def ids(self) -> Iterator[str]:
-        """The ids of the flow and of all its sub-workflows."""
-        yield self.id
-        for inner in self.inner.values():
-            yield from inner.ids()
-
-    def doubts(self) -> list[str]:
-        """Paths of indeterminate steps, which were therefore not undone."""
-        found = [
-            name
-            for name, step in self.report.steps.items()
-            if step.state == "unknown" and not self._is_undone_anyway(name) and self._has_rollback(name)
-        ]
-        for name, inner in self.inner.items():
-            if inner.report.state in _STOPPED:
-                found += [f"{name}/{path}" for path in inner.doubts()]
-        return found
-
-    def failures(self) -> list[str]:
-        """Paths of rollbacks that failed for good."""
-        found = [each.step for each in self.report.rollbacks if each.error]
-        for name, inner in self.inner.items():
-            if inner.report.state in _STOPPED:
-                found += [f"{name}/{path}" for path in inner.failures()]
-        return found
-
-    def to_undo(self) -> dict[str, int]:
-        """Paths of steps that must be undone if the flow stops -> when they ended, ms."""
-        found: dict[str, int] = {}
-        for name, step in self.report.steps.items():
-            inner = self.inner.get(name)
-            if inner is not None and inner.report.state == "completed":
-                # A local flow has its own record of that end, which decides the order.
-                ended_ms = inner.report.ended_ms if self.workflow.spreads else step.ended_ms
-                found |= {f"{name}/{path}": ended_ms for path in inner.to_undo()}
-            is_due = step.state == "completed" or (step.started_ms and self._is_undone_anyway(name))
-            if is_due and step.state != "skipped" and self._has_rollback(name):
-                found[name] = step.ended_ms
-        return found
-
-    def _has_rollback(self, name: str) -> bool:
-        return self.workflow.steps[name].undo is not None
-
-    def _is_undone_anyway(self, name: str) -> bool:
-        return self.workflow.steps[name].rollback_on_failure
+_UNDOING = ("undoing", "failed")
+"""What the journal has only of a flow that has stopped."""
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """One line of the journal: its number, and the process that wrote it."""
+
     place: int
     pid: int
 
@@ -124,14 +63,45 @@ class Ledger:
     def __init__(self, journal: Journal, killed: Collection[int]) -> None:
         self._killed = killed
         self._entries: list[Entry] = journal.read()
-        self._lines: dict[tuple[str, str, str], list[_Line]] = defaultdict(list)
+        self._lines: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
+        self._places: dict[str, list[int]] = defaultdict(list)
+        """flow -> the numbers of its lines."""
         for place, entry in enumerate(self._entries):
-            self._lines[entry.job, entry.what, entry.payload].append(_Line(place, entry.pid))
+            self._lines[entry.job, entry.what, entry.payload].append(Line(place, entry.pid))
+            self._places[entry.job].append(place)
 
     @property
     def flows(self) -> set[str]:
-        """The ids of all flows in the journal, including sub-workflows."""
-        return {each.job for each in self._entries}
+        """The ids of all flows in the journal, including sub-workflows, and of those that started them."""
+        found = set(self._places)
+        for flow_id in self._places:
+            outer = parent_of(flow_id)
+            while outer is not None:
+                found.add(outer.flow_id)
+                outer = parent_of(outer.flow_id)
+        return found
+
+    def lines(self, flow_id: str, what: str, done: str) -> list[Line]:
+        """Return the lines of one action, in order."""
+        return self._lines[flow_id, what, done]
+
+    def done_in(self, flow_id: str) -> set[str]:
+        """Return the steps that the journal names in a flow."""
+        return {each.payload for each in self.lines_of(flow_id) if each.what in _OF_STEPS}
+
+    def seen_in(self, flow_id: str) -> list[str]:
+        """Return what the code of a durable function saw in its runs, as `piece=what`."""
+        return [each.payload for each in self.lines_of(flow_id) if each.what == "saw"]
+
+    def begun_after_end(self, flow_id: str) -> list[Entry]:
+        """Return what began after the code of a durable function had ended, or the last step of a graph."""
+        lines = [each for each in self.lines_of(flow_id) if each.what in ("began", *_ENDS)]
+        first = next((place for place, each in enumerate(lines) if each.what in _ENDS), len(lines))
+        return [each for each in lines[first:] if each.what == "began"]
+
+    def lines_of(self, flow_id: str) -> list[Entry]:
+        """Return all that the journal says about a flow, in order."""
+        return [self._entries[place] for place in self._places.get(flow_id, ())]
 
     def count(self, flow_id: str, what: str, done: str) -> int:
         """Return how often an action happened."""
@@ -147,13 +117,17 @@ class Ledger:
 
     def flaws(self, account: Account) -> list[str]:
         """Return all that is wrong with one flow and its sub-workflows."""
-        return [*self._judge_heard(account), *self._judge(account, {}, account.stopped_ms)]
+        return [
+            *self.judge_heard(account),
+            *self._judge_result(account),
+            *self.judge(account, {}, account.stopped_ms),
+        ]
 
-    def _judge(self, account: Account, inherited: dict[str, str], stopped_ms: int) -> Iterator[str]:
-        """`inherited` are rollbacks that an outer flow ran, path -> error."""
+    def judge(self, account: Account, inherited: dict[str, str], stopped_ms: int = 0) -> Iterator[str]:
+        """Yield what is wrong with a flow. `inherited` are rollbacks that an outer flow ran, path -> error."""
         report = account.report
         own = {each.step: each.error for each in report.rollbacks}
-        if report.state not in ("completed", *_STOPPED):
+        if report.state not in ("completed", *STOPPED):
             yield f"{account.id}: is {report.state}"
         if len(own) < len(report.rollbacks) or set(own) & set(inherited):
             yield f"{account.id}: undone twice, {[each.step for each in report.rollbacks]}, {inherited}"
@@ -171,13 +145,16 @@ class Ledger:
                 is_told = account.workflow.spreads and account.inner[name].workflow.spreads
                 known_ms = stopped_ms if is_told else 0
                 yield from self._judge_end_of_inner(account, account.inner[name], step)
-                yield from self._judge(account.inner[name], inner, known_ms)
-            elif account.workflow.steps[name].workflow is None:
-                is_member = account.workflow.steps[name].spread and not account.workflow.spreads
+                yield from self.judge(account.inner[name], inner, known_ms)
+            elif account.step_of(name).workflow is None:
+                is_member = (
+                    account.workflow.runs_apart(account.step_of(name)) and not account.workflow.spreads
+                )
                 yield from self._judge_step(account, name, step, 0 if is_member else stopped_ms)
-                yield from self._judge_rollback(account, name, ran)
+                yield from self.judge_rollback(account, name, ran)
         yield from self._judge_order(account)
-        yield from self._judge_end(account)
+        yield from self._judge_hooks(account)
+        yield from self.judge_verdict(account)
 
     def _judge_end_of_inner(self, account: Account, inner: Account, step: StepReport) -> Iterator[str]:
         """Check that a local flow recorded the end of a sub-workflow no earlier than that was."""
@@ -189,7 +166,7 @@ class Ledger:
         began, did = (self._lines[account.id, what, name] for what in ("began", "did"))
         where = f"{account.id}: step {name}, {step.state},"
         if step.state == "completed":
-            if not did and account.workflow.steps[name].pause is None:  # a step that only waits does nothing
+            if not did and not account.is_bare(name):
                 yield f"{where} is not in the journal"
             if account.report.order.count(name) != 1:
                 yield f"{where} is {account.report.order.count(name)} times in the order of completion"
@@ -198,15 +175,16 @@ class Ledger:
             yield f"{where} has not ended"
         elif did and step.state in ("skipped", "cancelled"):
             yield f"{where} did what it says it did not"
-        if not self._are_of_killed(did):
+        if not self.are_of_killed(did):
             yield f"{where} did it once more, and no kill explains that"
         if began and not step.started_ms:
             yield f"{where} began and has no time for it"
-        if stopped_ms and step.started_ms > stopped_ms:
+        if stopped_ms and step.started_ms > stopped_ms + _ROUND_MS:
             late = step.started_ms - stopped_ms
             yield f"{where} began {late} ms after the flow was stopped, after {step.attempts} failed attempts"
 
-    def _judge_rollback(self, account: Account, name: str, ran: dict[str, str]) -> Iterator[str]:
+    def judge_rollback(self, account: AnyAccount, name: str, ran: dict[str, str]) -> Iterator[str]:
+        """Yield what is wrong with the rollback of a step; `ran` are all that are recorded, path -> error."""
         undid = self._lines[account.id, "undid", name]
         where = f"{account.id}: the rollback of {name}"
         if name not in ran:
@@ -217,13 +195,13 @@ class Ledger:
             if not undid:
                 yield f"{where} is not in the journal"
             undid = undid[:-1]
-        if not self._are_of_killed(undid):
+        if not self.are_of_killed(undid):
             yield f"{where} ran once more, and no kill explains that"
 
     def _judge_order(self, account: Account) -> Iterator[str]:
         """Check the rollbacks that this flow itself ran: that none is missing, and their order."""
         report = account.report
-        due = account.to_undo() if report.state in _STOPPED else {}
+        due = account.to_undo() if report.state in STOPPED else {}
         found = [each.step for each in report.rollbacks]
         if sorted(found) != sorted(due):
             yield f"{account.id}: {report.state}, undone were {found}, due were {list(due)}"
@@ -237,38 +215,41 @@ class Ledger:
         if places != sorted(places):
             yield f"{account.id}: really undone in another order than {found}"
 
-    def _judge_end(self, account: Account) -> Iterator[str]:
-        """Check the hooks, the verdict, and that no step began during the rollback."""
+    def _judge_hooks(self, account: Account) -> Iterator[str]:
         report = account.report
-        is_stopped = report.state in _STOPPED
+        is_stopped = report.state in STOPPED
         failed, completed = (self._lines[account.id, what, what] for what in ("failed", "completed"))
         told = failed if is_stopped else completed
         hook = account.workflow.failed_hook if is_stopped else account.workflow.completed_hook
-        if bool(told) != (hook is not None) or not self._are_of_killed(told[:-1]):
+        if bool(told) != (hook is not None) or not self.are_of_killed(told[:-1]):
             yield f"{account.id}: {report.state}, and its hook ran {len(told)} times"
         if failed and not is_stopped:
             yield f"{account.id}: {report.state}, but its failed hook ran"
+        if late := self.begun_after_end(account.id):
+            yield f"{account.id}: after it had completed {late}"
+
+    def judge_verdict(self, account: AnyAccount) -> Iterator[str]:
+        """Check what the record says of the rollback as a whole, and that no step began during it."""
+        report = account.report
         is_incomplete = account.doubts() or account.failures()
         verdict = "incomplete" if is_incomplete else "complete" if report.rollbacks else "none"
+        if report.state == "completed":  # what it ignored, or what lost a race, may be in doubt for ever
+            verdict = "none"
         if report.rollback != verdict:
             yield f"{account.id}: rollback {report.rollback}, expected {verdict}"
-        undoing = min(
-            (
-                line[0].place
-                for (job, what, _), line in self._lines.items()
-                if job == account.id and what in ("undoing", "failed") and line
-            ),
-            default=None,
-        )
-        if is_stopped and undoing is not None:
+        undoing = [each for each in self._places.get(account.id, ()) if self._entries[each].what in _UNDOING]
+        if report.state in STOPPED and undoing:
             ids = set(account.ids())
             late = [
-                each for each in self._entries[undoing:] if each.job in ids and each.what in ("began", "did")
+                each
+                for each in self._entries[undoing[0] :]
+                if each.job in ids and each.what in ("began", "did")
             ]
             if late:
                 yield f"{account.id}: while it was undone {late}"
 
-    def _judge_heard(self, account: Account) -> Iterator[str]:
+    def judge_heard(self, account: AnyAccount) -> Iterator[str]:
+        """Check that the caller heard what is recorded."""
         report, heard = account.report, account.heard
         if report.state == "completed":
             if isinstance(heard, Exception):
@@ -285,10 +266,23 @@ class Ledger:
         named = sorted(each.step for each in heard.rollback_errors)
         if named != sorted([*account.failures(), *account.doubts()]):
             yield f"{account.id}: incomplete for {account.failures()}, {account.doubts()}, heard of {named}"
+
+    def _judge_result(self, account: Account) -> Iterator[str]:
+        """Check that the caller heard of the steps that completed, or of one that failed."""
+        report, heard = account.report, account.heard
         if isinstance(heard, StepError):
             step = report.steps.get(heard.step)
             if step is None or step.state not in ("failed", "unknown"):
                 yield f"{account.id}: failed, heard that {heard.step} did, which is {step}"
+        if isinstance(heard, dict):
+            told: dict[str, Any] = heard
+            completed = {name for name in report.order if name in account.workflow.steps}
+            if completed != set(told):
+                yield f"{account.id}: completed {sorted(completed)}, heard of {sorted(told)}"
+            for name in (name for name in completed & set(told) if account.workflow.steps[name].is_each):
+                items = [each for each in report.order if split_item(each)[0] == name != each]
+                if told[name] != len(items):
+                    yield f"{account.id}: completed {items}, heard of {told[name]} of {name}"
 
     def _last_undone(self, account: Account, path: str) -> int:
         name, _, rest = path.partition("/")
@@ -297,21 +291,6 @@ class Ledger:
         lines = self._lines[account.id, "undid", name]
         return lines[-1].place if lines else -1
 
-    def _are_of_killed(self, lines: list[_Line]) -> bool:
+    def are_of_killed(self, lines: list[Line]) -> bool:
         """Tell whether all entries were written by processes that were killed."""
         return all(each.pid in self._killed for each in lines)
-
-
-async def read_account(
-    flows: WorkflowProvider, ledger: Ledger, shape: Workflow[Any, Any], flow_id: str, heard: Any
-) -> Account:
-    """Read the account of a flow, with those of its sub-workflows that have started."""
-    report = await flows.report(flow_id)
-    inner: dict[str, Account] = {}
-    for name, step in shape.steps.items():
-        if step.workflow is None:
-            continue
-        nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
-        if nested in ledger.flows:
-            inner[name] = await read_account(flows, ledger, step.workflow, nested, None)
-    return Account(shape, report, inner, heard)

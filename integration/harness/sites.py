@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from apps import flow_app
+from checks.account import read_account
 from checks.audit import Audit
-from checks.ledger import Ledger, read_account
+from checks.ledger import Ledger
 from harness.backends import Backend
 from harness.conditions import until
 from harness.journal import Journal
@@ -144,7 +145,7 @@ class Site:
         """Compare record, journal and result of a flow; the test itself checks repeated effects."""
         (workflow,) = [each for each in flow_app.WORKFLOWS if each.name == handle.workflow]
         ledger = Ledger(self._journal, {*self.killed, *killed})
-        account = await read_account(flows, ledger, workflow, handle.id, heard)
+        account = await read_account(flows, ledger.flows, workflow, handle.id, heard)
         flaws = ledger.flaws(account)
         assert flaws == [], flaws
         audit = Audit(self._server)

@@ -1,7 +1,7 @@
 """The reports of flows of durable functions, read from their journals.
 
 What must always hold: each call has one report, named by its name and position; what is open in a flow that has ended is
-cancelled, and so is what lost a race.
+cancelled, and so is what lost a race; what may have taken effect without completing is unknown, a job of a map, too.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ def _report(label: str, began: Entry, entry: Entry, *, is_closed: bool) -> StepR
     state, error = _STATES[entry.kind], error_text(entry.failure) if entry.failure else ""
     if entry.kind == "due" and began.kind == "wait":
         state, error = "failed", f"TimeoutError: signal {entry.name!r} did not come in time"
-    if entry.kind == "cut" and entry.is_lost:
-        state = "unknown"
-    elif is_closed and state in _OPEN:
+    if is_closed and state in _OPEN:
         state = "cancelled"
+    if entry.is_lost and state in ("failed", "cancelled"):
+        state = "unknown"
     return StepReport(
         step=label,
         state=state,

@@ -9,7 +9,8 @@ While other work goes on here, ends are found by asking. When only children are 
 without a slot (`suspend`). Whoever claims it next asks once (`find_ended`), before anything else happens.
 
 What must always hold: the end of a child counts only once it is recorded; a child that was recorded and is not there is added
-again; what this worker adds, it adds under its lease.
+again; what this worker adds, it adds under its lease. Nobody asks for the end of a child before it is added: the answer would
+be `unknown`, as if it never was there.
 
 Crash windows: `recorded-not-added` (its state is `unknown`, so it is added), `added-not-answered` (the repeat adds nothing),
 `ended-before-wait` (the wait ends at once), `ended-while-nobody-ran` (the next activation finds it),
@@ -79,7 +80,7 @@ class Children:
         if end is None:
             end = self._ends[child] = asyncio.get_running_loop().create_future()
             if self._error is not None:
-                end.set_exception(self._error)
+                _refuse(end, self._error)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve())
         return end
@@ -135,9 +136,6 @@ class Children:
             if not self._is_adding:
                 task.cancel()
             await asyncio.wait({task})
-        for end in self._ends.values():
-            if end.done() and not end.cancelled():
-                end.exception()  # marks it as retrieved, so that asyncio does not log it
         self._ends.clear()
 
     async def _serve(self) -> None:
@@ -154,7 +152,7 @@ class Children:
             self._error = error
             for end in self._ends.values():
                 if not end.done():
-                    end.set_exception(error)
+                    _refuse(end, error)
 
     async def _is_interrupted(self) -> bool:
         """Wait before the next question; return True if a child came meanwhile."""
@@ -162,7 +160,7 @@ class Children:
         try:
             await asyncio.wait_for(self._has_more.wait(), self._wait)
         except TimeoutError:
-            return False
+            return bool(self._pending)  # it may come when the time is up already
         return True
 
     async def _add(self) -> None:
@@ -198,3 +196,9 @@ class Children:
             self._wait = max(min(2 * self._wait, _EVERY), least)
         elif self._quiet is not None:
             self._quiet()
+
+
+def _refuse(end: asyncio.Future[Outcome], error: BaseException) -> None:
+    """Let whoever awaits an end get an error, and asyncio log nothing if nobody does."""
+    end.set_exception(error)
+    end.exception()

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from apps import flow_app
+from checks.account import Account
 from checks.audit import Audit
-from checks.ledger import Account, Ledger
+from checks.ledger import Ledger
 from harness.backends import Backend
 from harness.conditions import until
 from harness.journal import Journal

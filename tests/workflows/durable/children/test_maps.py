@@ -13,7 +13,12 @@ from drivers.recorded import RecordedFlow
 
 from eventbus import DefinitionError, PayloadError, Retry
 from workflows import FlowCancelled, FlowContext, StepError, WorkflowProvider, durable, step_key, task
+from workflows.client.durable_report import report_durable
 from workflows.functions.endings import Completed, Mismatch
+from workflows.functions.rollbacks import doubts_in
+from workflows.records.entries import Entry
+from workflows.records.records import FlowMessage
+from workflows.records.report import FlowStatus
 from workflows.testing import run_inline
 
 OpenFlows = Callable[..., Awaitable[WorkflowProvider]]
@@ -178,3 +183,28 @@ async def test_fewer_items_than_recorded_are_a_mismatch() -> None:
     assert isinstance(await flow.activate(), Completed)
     flow.given = 2
     assert isinstance(await flow.activate(), Mismatch)
+
+
+def test_a_job_of_a_map_that_may_have_taken_effect_is_unknown_in_the_report() -> None:
+    child = Entry(
+        kind="child",
+        place="0.0",
+        name="analyse",
+        child="mapped~8b1cf1cba69ebab41af9/1/0-0/0",
+        undo="key",
+        started_ms=5,
+    )
+    lost = msgspec.structs.replace(
+        child, kind="failed", error=msgspec.Raw(b'{"type":"StalledError","message":"the lease ran out"}')
+    )
+    lost.is_lost = True
+    report = report_durable(
+        "mapped~8b1cf1cba69ebab41af9",
+        FlowMessage(input=msgspec.Raw(b"null")),
+        {},
+        FlowStatus("failed", "incomplete"),
+        [child, lost],
+    )
+    assert (report.steps["analyse@0.0"].state, report.order) == ("unknown", [])
+    assert report.steps["analyse@0.0"].error == "StalledError: the lease ran out"
+    assert [path for path, _ in doubts_in([child, lost])] == ["analyse@0.0"], "as its caller hears"

@@ -1,9 +1,9 @@
 """Workflows of random shape and the course of each flow, made from a seed: the same in every process.
 
 A shape has 3 to 12 steps; each step follows some of the earlier ones. Some steps have a rollback or a
-condition, some are plain functions, and now and then a step is a sub-workflow. Half of the shapes without one
-are local: one worker runs all steps of a flow. The input of a flow is its `Course`: how long each step takes,
-at which attempt it succeeds, whether its condition is true and how its rollback goes.
+condition, some are plain functions, some run for each item of a list, and now and then a step is a sub-workflow. Half of
+the shapes are local: one worker runs all steps of a flow, but those that are spread. The input of a flow is its `Course`:
+how long each step takes, at which attempt it succeeds, whether its condition is true and how its rollback goes.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from apps.step_actions import note, tell_failed
 
 from eventbus import Retry
-from workflows import StepContext, Workflow
+from workflows import StepContext, StepFailed, Workflow
 
-__all__ = ["Act", "Course", "End", "make_course", "make_shapes"]
+__all__ = ["NEVER", "RULE", "Act", "Course", "End", "acts_of", "make_course", "make_parts", "make_shapes"]
 
 NEVER = 9
 """An attempt that no retry reaches."""
-_RULE = Retry(attempts=3, delay="20ms", backoff="fixed")
+RULE = Retry(attempts=3, delay="20ms", backoff="fixed")
+_MOST_ITEMS = 4
 
 
 class Act(msgspec.Struct):
@@ -52,29 +54,43 @@ class End(msgspec.Struct):
     timeout: float = 0.0
 
 
-def make_shapes(seed: int, count: int) -> list[Workflow[Course, Any]]:
-    """Make `count` workflows; their sub-workflows are not in the list."""
-    parts = [_make_shape(f"part{n}", random.Random(f"{seed}-part-{n}"), []) for n in range(4)]
+def make_parts(seed: int) -> list[Workflow[Course, Any]]:
+    """Make the workflows of which sub-workflows are chosen."""
+    return [_make_shape(f"part{n}", random.Random(f"{seed}-part-{n}"), []) for n in range(4)]
+
+
+def make_shapes(seed: int, count: int, parts: Sequence[Workflow[Course, Any]]) -> list[Workflow[Course, Any]]:
+    """Make `count` workflows; their sub-workflows, some of `parts`, are not in the list."""
     return [_make_shape(f"shape{n}", random.Random(f"{seed}-shape-{n}"), parts) for n in range(count)]
 
 
-def make_course(seed: int, number: int, workflow: Workflow[Course, Any]) -> tuple[Course, End]:
-    """One in four flows has a step that fails for good; one in ten is cancelled, and one in ten times out."""
-    rng = random.Random(f"{seed}-course-{number}")
-    acts: dict[str, Act] = {}
+def acts_of(workflow: Workflow[Course, Any]) -> list[str]:
+    """Return the names of all that a flow does: its steps and items, those of sub-workflows, too."""
+    found: list[str] = []
     for shape in (workflow, *workflow.nested()):
         for name, step in shape.steps.items():
+            if step.is_each:
+                found += [f"{shape.name}.{name}[{index}]" for index in range(_MOST_ITEMS)]
             if step.workflow is None:
-                acts[f"{shape.name}.{name}"] = _make_act(rng)
+                found.append(f"{shape.name}.{name}")  # of an each step it says whether its condition is true
+    return found
+
+
+def make_course(seed: int, number: int, names: Sequence[str]) -> tuple[Course, End]:
+    """Draw what the acts of these names do. One in four flows has one that fails for good; one in ten is cancelled, and one
+    in ten times out.
+    """
+    rng = random.Random(f"{seed}-course-{number}")
+    acts = {name: _make_act(rng) for name in names}
     end = End()
     fate = rng.random()
     if fate < 0.25:
-        acts[rng.choice(list(acts))].good = NEVER
+        acts[rng.choice(names)].good = NEVER
     elif fate < 0.35:
         end.cancel = rng.uniform(0.01, 1.0)
     elif fate < 0.45:
         end.timeout = rng.uniform(0.1, 0.6)
-        acts[rng.choice(list(acts))].ms = 30_000
+        acts[rng.choice(names)].ms = 30_000
     return Course(number, acts), end
 
 
@@ -85,14 +101,20 @@ def _make_act(rng: random.Random) -> Act:
     return Act(ms, good, undo, rng.random() > 0.3)
 
 
-def _make_shape(name: str, rng: random.Random, parts: list[Workflow[Course, Any]]) -> Workflow[Course, Any]:
-    shape: Workflow[Course, Any] = Workflow(name, input=Course, retry=_RULE, spread=rng.random() < 0.5)
+def _make_shape(
+    name: str, rng: random.Random, parts: Sequence[Workflow[Course, Any]]
+) -> Workflow[Course, Any]:
+    shape: Workflow[Course, Any] = Workflow(name, input=Course, retry=RULE, spread=rng.random() < 0.5)
+    share_of_each = rng.choice([0, 0.2])  # a workflow with one is local
     for n in range(rng.randint(3, 12) if parts else rng.randint(2, 4)):
         earlier = list(shape.steps)
         many = min(len(earlier), rng.choices([0, 1, 2, 3], [10, 55, 25, 10])[0])
         after = rng.sample(earlier, many)
         if parts and rng.random() < 0.08:
             shape.flow(rng.choice(parts), name=f"s{n}", after=after)
+            continue
+        if rng.random() < share_of_each:
+            _add_each(shape, f"s{n}", after, rng)
             continue
         step = shape.step(
             _act_plainly if rng.random() < 0.2 else _act,
@@ -107,6 +129,38 @@ def _make_shape(name: str, rng: random.Random, parts: list[Workflow[Course, Any]
     shape.completed(_tell_completed)
     shape.failed(tell_failed)
     return shape
+
+
+def _add_each(shape: Workflow[Course, Any], name: str, after: list[str], rng: random.Random) -> None:
+    options: dict[str, Any] = {
+        "name": name,
+        "over": _list_of(rng.randint(0, _MOST_ITEMS)),
+        "at_once": rng.randint(1, 3),
+        "on_failure": rng.choice(["fail", "fail", "ignore"]),
+        "after": after,
+        "when": _is_wanted if rng.random() < 0.2 else None,
+        "spread": rng.random() < 0.3,
+    }
+    step = shape.each(**options)(_act_for)
+    if rng.random() < 0.7:
+        step.rollback(_undo_for)
+
+
+def _list_of(size: int) -> Callable[[StepContext[Course]], list[int]]:
+    def over(ctx: StepContext[Course]) -> list[int]:
+        return [ctx.input.number] * size
+
+    return over
+
+
+async def _act_for(ctx: StepContext[Course], item: int) -> int:
+    assert item == ctx.input.number
+    return await _act(ctx)
+
+
+async def _undo_for(ctx: StepContext[Course], item: int, result: int) -> None:
+    assert item == result
+    await _undo(ctx, result)
 
 
 async def _act(ctx: StepContext[Course]) -> int:
@@ -144,6 +198,11 @@ async def _undo(ctx: StepContext[Course], result: Any) -> None:
     note("undid", ctx)
 
 
-async def _tell_completed(ctx: StepContext[Course]) -> dict[str, Any]:
+async def _tell_completed(ctx: StepContext[Any]) -> dict[str, Any]:
+    """Tell the result of each step; that of an each step is how many of its items completed."""
     note("completed", ctx, "completed")
-    return dict(ctx.results)
+    return {name: _count(each) if isinstance(each, list) else each for name, each in ctx.results.items()}
+
+
+def _count(results: list[Any]) -> int:
+    return sum(not isinstance(each, StepFailed) for each in results)

@@ -1,0 +1,165 @@
+"""Accounts of flows: what the server has recorded about a flow and its sub-workflows, and the result that the caller got.
+
+The items of an each step are steps here, with the name of their step and their number, from the journal of the flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from workflows import FlowReport, Step, StepError, StepReport, Workflow, WorkflowProvider
+from workflows.records.entries import Entry, read_entries
+from workflows.records.ids import member_id, nested_flow_id, split_item
+from workflows.records.report import StepState
+
+__all__ = ["STOPPED", "Account", "AnyAccount", "read_account"]
+
+STOPPED = ("failed", "cancelled")
+
+_ENDS = ("step", "failed", "cut")
+"""The kinds of entries that say how a step or an item ended."""
+
+
+class AnyAccount(Protocol):
+    """An account of a flow of any kind, as far as all are judged alike."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def report(self) -> FlowReport: ...
+    @property
+    def heard(self) -> Any: ...
+    def ids(self) -> Iterator[str]: ...
+    def doubts(self) -> list[str]: ...
+    def failures(self) -> list[str]: ...
+
+
+class Account(NamedTuple):
+    """One flow: its definition, its record, its sub-workflows by step, and the result that the caller got."""
+
+    workflow: Workflow[Any, Any]
+    report: FlowReport
+    inner: dict[str, Account]
+    heard: Any = None
+
+    @property
+    def id(self) -> str:
+        return self.report.flow_id
+
+    @property
+    def stopped_ms(self) -> int:
+        """When the step ended that made the flow fail; 0 if no step did, or if nobody knows when the flow heard of it.
+
+        A local flow hears of the end of a step that ran as a job, or as a flow of its own, when a worker has it again.
+        """
+        if not isinstance(self.heard, StepError) or self.heard.step not in self.report.steps:
+            return 0
+        if self.workflow.runs_apart(self.step_of(self.heard.step)) and not self.workflow.spreads:
+            return 0
+        return self.report.steps[self.heard.step].ended_ms
+
+    def ids(self) -> Iterator[str]:
+        """The ids of the flow and of all its sub-workflows."""
+        yield self.id
+        for inner in self.inner.values():
+            yield from inner.ids()
+
+    def doubts(self) -> list[str]:
+        """Paths of indeterminate steps, which were therefore not undone."""
+        found = [
+            name
+            for name, step in self.report.steps.items()
+            if step.state == "unknown" and not self._is_undone_anyway(name) and self._has_rollback(name)
+        ]
+        for name, inner in self.inner.items():
+            if inner.report.state in STOPPED:
+                found += [f"{name}/{path}" for path in inner.doubts()]
+        return found
+
+    def failures(self) -> list[str]:
+        """Paths of rollbacks that failed for good."""
+        found = [each.step for each in self.report.rollbacks if each.error]
+        for name, inner in self.inner.items():
+            if inner.report.state in STOPPED:
+                found += [f"{name}/{path}" for path in inner.failures()]
+        return found
+
+    def to_undo(self) -> dict[str, int]:
+        """Paths of steps that must be undone if the flow stops -> when they ended, ms."""
+        found: dict[str, int] = {}
+        for name, step in self.report.steps.items():
+            inner = self.inner.get(name)
+            if inner is not None and inner.report.state == "completed":
+                # A local flow has its own record of that end, which decides the order.
+                ended_ms = inner.report.ended_ms if self.workflow.spreads else step.ended_ms
+                found |= {f"{name}/{path}": ended_ms for path in inner.to_undo()}
+            is_due = step.state == "completed" or (step.started_ms and self._is_undone_anyway(name))
+            if is_due and step.state != "skipped" and self._has_rollback(name):
+                found[name] = step.ended_ms
+        return found
+
+    def step_of(self, name: str) -> Step[Any, Any]:
+        """Return the definition of a step, or that of the each step which an item belongs to."""
+        return self.workflow.steps[split_item(name)[0]]
+
+    def is_bare(self, name: str) -> bool:
+        """Tell whether a step does nothing itself: it only waits, or it has items."""
+        step = self.workflow.steps.get(name)
+        return step is not None and (step.pause is not None or step.is_each)
+
+    def _has_rollback(self, name: str) -> bool:
+        return self.step_of(name).undo is not None and not self.is_bare(name)
+
+    def _is_undone_anyway(self, name: str) -> bool:
+        return self.step_of(name).rollback_on_failure
+
+
+async def read_account(
+    flows: WorkflowProvider, seen: Collection[str], shape: Workflow[Any, Any], flow_id: str, heard: Any
+) -> Account:
+    """Read the account of a flow, with those of its sub-workflows that have started."""
+    report = await flows.report(flow_id)
+    if any(step.is_each for step in shape.steps.values()):
+        entries = read_entries(flow_id, await flows.provider.jobs.journal(flow_id))
+        report = _with_items(report, entries)
+    inner: dict[str, Account] = {}
+    for name, step in shape.steps.items():
+        if step.workflow is None:
+            continue
+        nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
+        if nested in seen:
+            inner[name] = await read_account(flows, seen, step.workflow, nested, None)
+    return Account(shape, report, inner, heard)
+
+
+def _with_items(report: FlowReport, entries: list[Entry]) -> FlowReport:
+    """Return a report in which the items of each steps are steps, too."""
+    last: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.kind in _ENDS:
+            last.pop(entry.place, None)  # the last entry decides the order
+            last[entry.place] = entry
+    items = {name: _report_item(entry) for name, entry in last.items() if split_item(name)[1] >= 0}
+    steps = report.steps | items
+    order = [name for name in last if name in steps and steps[name].state == "completed"]
+    return msgspec.structs.replace(report, steps=steps, order=order)
+
+
+def _report_item(entry: Entry) -> StepReport:
+    state: StepState = "cancelled"
+    if entry.is_lost:
+        state = "unknown"
+    elif entry.kind == "failed" or entry.failure:
+        state = "failed"
+    elif entry.kind == "step":
+        state = "completed"
+    return StepReport(
+        step=entry.place,
+        state=state,
+        attempts=entry.attempts,
+        started_ms=entry.started_ms,
+        ended_ms=entry.started_ms + entry.took_ms,
+    )
