@@ -84,7 +84,7 @@ class Chaos:
             self._proxy.url,
             folder,
             size=workers,
-            app="apps.chaos.jobs:provider",
+            app="apps.drawn.jobs:provider",
             lease=f"{LEASE:g}s",
             max_stalls=20,
             keep_completed=keep,
