@@ -9,7 +9,7 @@ import pytest
 from drivers.shards import QUEUE, Shard, add_queue, row
 
 from eventbus.store.control_store import Edit
-from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
+from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
 from eventbus.store.scripting.turn_rows import SettleRow
 
 _LARGE = '{"d":"' + "x" * 600 + '"}'
@@ -399,18 +399,3 @@ async def test_what_is_kept_of_emitters_that_came_is_bounded(shard: Shard) -> No
     seen = (await _pointer(shard))["seen"]
     assert len(seen) < 1100
     assert seen.endswith(f"0-{99:012x}-00000001")
-
-
-@pytest.mark.parametrize("make", [_throttled, _debounced, _last])
-@pytest.mark.parametrize("meeting", [JOIN, SUPERSEDE])
-async def test_a_row_behind_one_that_merges_with_its_key_waits_for_the_next_call(
-    shard: Shard, make: Any, meeting: int
-) -> None:
-    """What merges is written after the other rows of a call, so an older body would take the place of a newer one."""
-    behind = [row("b", key="k", print="b", meeting=meeting), row("c"), row("d", key="l", print="d")]
-    answer = await shard.add(row("x", key="k2"), make("a"), row("y", key="l2"), *behind)
-    assert [(each.place, each.word) for each in answer] == [(3, "later"), (4, "later"), (5, "later")]
-    await shard.add(*behind)
-    shard.now += 5_000
-    ids, _ = await _claim(shard)
-    assert set(ids) == {"x", "y", "c", "d", "b" if meeting == SUPERSEDE else "a"}
