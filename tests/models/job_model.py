@@ -78,7 +78,9 @@ class JobModel(Merges):
                     met.job.waiters.add(emitter)
                 if "@" not in name:
                     verdicts.append(met.verdict(index, row))
-        verdicts += [AddVerdict(i, "later", row.id, "", "") for i, row in enumerate(all_rows) if i >= len(rows)]
+        verdicts += [
+            AddVerdict(i, "later", row.id, "", "") for i, row in enumerate(all_rows) if i >= len(rows)
+        ]
         verdicts += self.merge(emitter, names, rows, waiting)
         for job in superseded:
             self.cancel_one(job.id, "an add", None, 0)

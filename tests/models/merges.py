@@ -227,9 +227,7 @@ class MergeRules:
         state=st.sampled_from(["completed", "failed", "delayed", "waiting"]),
         text=st.sampled_from(["1", "begun"]),
     )
-    def run_and_merge(
-        self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str, text: str
-    ) -> None:
+    def run_and_merge(self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str, text: str) -> None:
         """Rows come while a worker has what it could claim, and it settles then."""
         self.add("em", [row._replace(meeting=KEEP_LAST, queue=1, key="k")])
         self._next_turn(worker)
