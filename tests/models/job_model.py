@@ -57,7 +57,7 @@ class JobModel(Merges):
         verdicts: list[AddVerdict] = []
         waiting = {name: len(self.waiting(name)) for name in self.all_queues()}
         superseded: list[Job] = []
-        all_rows, rows = rows, self.taken(rows)
+        rows, later = self.taken(rows)
         for index, row in enumerate(rows):
             if row.meeting > SUPERSEDE:
                 continue
@@ -78,10 +78,7 @@ class JobModel(Merges):
                     met.job.waiters.add(emitter)
                 if "@" not in name:
                     verdicts.append(met.verdict(index, row))
-        verdicts += [
-            AddVerdict(i, "later", row.id, "", "") for i, row in enumerate(all_rows) if i >= len(rows)
-        ]
-        verdicts += self.merge(emitter, names, rows, waiting)
+        verdicts += later + self.merge(emitter, names, rows, waiting)
         for job in superseded:
             self.cancel_one(job.id, "an add", None, 0)
         return verdicts

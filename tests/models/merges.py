@@ -27,15 +27,18 @@ class Merges(JobPlaces):
             return self.now + int(row.delay)
         return int(row.due) if row.due != "" else self.now
 
-    def taken(self, rows: Sequence[AddRow]) -> Sequence[AddRow]:
-        """Return the rows that a call takes: those up to the first one behind a row that merges with its key."""
+    def taken(self, rows: Sequence[AddRow]) -> tuple[Sequence[AddRow], list[AddVerdict]]:
+        """Return the rows that a call takes, up to the first one behind a row that merges with its key, and what the others hear."""
         merged: set[tuple[int, str]] = set()
         for index, row in enumerate(rows):
             if row.meeting > SUPERSEDE:
                 merged.add((row.queue, row.key))
             elif row.key and (row.queue, row.key) in merged:
-                return rows[:index]
-        return rows
+                later = [
+                    AddVerdict(place, "later", rows[place].id, "", "") for place in range(index, len(rows))
+                ]
+                return rows[:index], later
+        return rows, []
 
     def merge(
         self, emitter: str, names: Sequence[str], rows: Sequence[AddRow], waiting: dict[str, int]

@@ -305,9 +305,7 @@ class Claimer:
         self.claimed += len(answer.claims)
         for job in claimed_jobs(answer, queues):
             if self._is_draining:
-                self._settle(
-                    job, give_back(has_begun=False)
-                )  # the call that claimed it began before the stop
+                self._settle(job, give_back(has_begun=False))  # claimed before the stop
             else:
                 self.executor.start(job, self._consumers[job.queue])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from drivers.shards import Shard, row
+from drivers.shards import Shard, row, settle
 
 from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, KEEP_LAST, SUPERSEDE, THROTTLE, AddVerdict
 
@@ -42,3 +42,16 @@ async def test_a_row_behind_one_that_merges_with_its_key_waits_for_the_next_call
     shard.now += 5_000
     ids = [each.id for each in (await shard.turn()).claims]
     assert set(ids) == {"x", "y", "c", "d", "b" if meeting == SUPERSEDE else "a"}
+
+
+@pytest.mark.parametrize("text", ["begun", ""])
+async def test_what_was_given_back_unfinished_has_begun(shard: Shard, text: str) -> None:
+    first, then = (row(job, key="k", print=job, meeting=KEEP_LAST) for job in "ab")
+    await shard.add(first)
+    answer = await shard.turn()
+    await shard.turn(settle(answer.claims[0], answer.token, "waiting", text), want=0)
+    assert await shard.add(then) == ([] if text else [AddVerdict(0, "joined", "a", "open", "")])
+    claims = (await shard.turn()).claims
+    assert [(each.id, each.body, each.due < 0) for each in claims] == [
+        ("a", first.body if text else then.body, bool(text))
+    ]

@@ -243,17 +243,6 @@ async def test_an_edit_says_when_the_next_job_may_begin_and_it_never_begins_befo
     assert (await _claim(shard))[0] == ([] if is_next else ["b"])
 
 
-@pytest.mark.parametrize("text", ["begun", ""])
-async def test_what_was_given_back_unfinished_has_begun(shard: Shard, text: str) -> None:
-    await shard.add(_last("a"))
-    _, token = await _claim(shard)
-    await shard.turn(_end("a", token, "waiting", text), want=0)
-    assert await shard.add(_last("b")) == ([] if text else [_joined("a")])
-    answer = await shard.turn()
-    body = '{"d":"a"}' if text else '{"d":"b"}'
-    assert [(each.id, each.body, each.due < 0) for each in answer.claims] == [("a", body, bool(text))]
-
-
 async def test_a_worker_that_dies_leaves_the_job_and_the_next_one_in_their_order(shard: Shard) -> None:
     await shard.add(_last("a"))
     await _claim(shard)
