@@ -119,6 +119,6 @@ def _read(word: str, job_id: str) -> bool:
         raise UsageError(f"job {job_id!r} belongs to a flow or a tree, which alone decides when it runs")
     if word == "begun":
         raise UsageError(
-            f"flow {job_id!r} has begun, and decides itself when it goes on; signal or cancel it"
+            f"flow {job_id!r} has begun or is stopped, and decides itself when it goes on; signal or cancel it"
         )
     return word == "changed"

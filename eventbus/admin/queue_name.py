@@ -30,6 +30,8 @@ def queue_of(given: Event[Any, Any] | str, group: str | None = None) -> str:
         raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
     is_queue = not isinstance(given, Event) and name.startswith(_QUEUES)
     event, own = ("", "") if is_queue else split_group(name)
+    if not is_queue and name.partition("@")[1] and not (event and own):
+        raise DefinitionError(f"expected NAME@GROUP, such as 'order.placed@billing', got: {shown(name)}")
     if group is not None and check_group(group) != DEFAULT_GROUP:
         if is_queue or own:
             raise DefinitionError(

@@ -222,7 +222,9 @@ class Executor:
         if inspect.getcoroutinestate(cast("Any", run.task.get_coro())) == inspect.CORO_CREATED:
             # The coroutine has not begun, so `_run` never gets the cancellation: decide here.
             run.task.cancel()
-            self._end(run, self._decide_cancelled(run))
+            is_given_back = run.cause == "shutdown"
+            settle = self._decide_cancelled(run)
+            self._end(run, give_back(has_begun=False) if is_given_back else settle)
             return
         if run.strikes <= 2:
             run.task.cancel(run.cause)

@@ -115,6 +115,6 @@ def suspend(*, delay_ms: int | None = None, heard: int | None = None) -> Settle:
     return Settle("suspended", listens, -1 if delay_ms is None else max(0, delay_ms))
 
 
-def give_back() -> Settle:
-    """Put the job back at the head of its queue, as if it had never been claimed."""
-    return Settle("waiting")
+def give_back(*, has_begun: bool = True) -> Settle:
+    """Put the job back at the head of its queue. What it has begun counts: its ttl is over, and its payload stays."""
+    return Settle("waiting", "begun" if has_begun else "")

@@ -98,8 +98,9 @@ class Handlers:
         self._handlers[name, options["group"]] = CollectedHandler(event, function, options)
 
     def _take(self) -> Iterator[CollectedHandler]:
+        """Yield the handlers; who has taken the last one has included the collection."""
+        yield from list(self._handlers.values())
         self._is_included = True
-        return iter(list(self._handlers.values()))
 
 
 def collected_handlers(given: Any) -> Iterator[CollectedHandler]:

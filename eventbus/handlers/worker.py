@@ -58,6 +58,8 @@ _REASONS: dict[str, Stopping] = {
 
 _LAST_STEPS = 2.0
 """Seconds beyond the grace that lifespans have to be left."""
+_LOOK = 0.1
+"""Seconds between two looks whether a limit still holds jobs back."""
 _PATIENCE = 1.0
 """Seconds that a lifespan has to end after each cancellation."""
 
@@ -238,6 +240,7 @@ class EventWorker:
     async def wait_drained(self, flush: Callable[[], Awaitable[None]]) -> None:
         """Wait until its queues have no waiting or due job, and none of their jobs runs in this worker.
 
+        What a limit holds back is waited for. A paused queue is not: nobody knows when it goes on.
         A job that is suspected of ending its workers may be left, if another worker makes room for it or died doing so.
 
         `flush` must send the emissions of handlers that are still unsent: pass `provider.flush`. Delayed jobs that
@@ -248,6 +251,15 @@ class EventWorker:
         while empty < 2:
             await flush()
             empty = empty + 1 if await self._worker.claimer.look_through() else 0
+            if empty == 2 and await self._is_held_back():
+                empty = 0
+                await asyncio.sleep(_LOOK)
+
+    async def _is_held_back(self) -> bool:
+        """Return whether jobs wait in its queues because of a limit."""
+        controls = self._store.controls
+        queues = [queue for queue in await controls.limited() if queue in self._consumers]
+        return any(each.waiting and "paused" not in each.fields for each in await controls.look(queues))
 
     def append(
         self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]

@@ -237,10 +237,10 @@ async def test_a_drain_lets_what_can_end_end_and_gives_the_rest_back() -> None:
     asyncio.get_running_loop().call_soon(go.set)
     await table.executor.drain(0.05)
     assert sorted(table.settled) == [
-        ("_hangs", "waiting", ""),
+        ("_hangs", "waiting", "begun"),
         ("completes_when_told", "completed", "all the same"),
         ("ends", "completed", "in time"),
-        ("fails_when_told", "waiting", ""),
+        ("fails_when_told", "waiting", "begun"),
     ]
 
 

@@ -57,6 +57,7 @@ class JobModel(Merges):
         verdicts: list[AddVerdict] = []
         waiting = {name: len(self.waiting(name)) for name in self.all_queues()}
         superseded: list[Job] = []
+        rows, later = self.taken(rows)
         for index, row in enumerate(rows):
             if row.meeting > SUPERSEDE:
                 continue
@@ -77,7 +78,7 @@ class JobModel(Merges):
                     met.job.waiters.add(emitter)
                 if "@" not in name:
                     verdicts.append(met.verdict(index, row))
-        verdicts += self.merge(emitter, names, rows, waiting)
+        verdicts += later + self.merge(emitter, names, rows, waiting)
         for job in superseded:
             self.cancel_one(job.id, "an add", None, 0)
         return verdicts
@@ -280,7 +281,8 @@ class JobModel(Merges):
         else:
             job.state = row.state
             job.due = self.now + row.delay if row.state == "delayed" else job.due
-            job.parked, job.has_begun = self.now, job.has_begun or row.state != "waiting"
+            job.parked = self.now
+            job.has_begun = job.has_begun or row.state != "waiting" or row.text == "begun"
         return None
 
     def renew(

@@ -27,10 +27,23 @@ class Merges(JobPlaces):
             return self.now + int(row.delay)
         return int(row.due) if row.due != "" else self.now
 
+    def taken(self, rows: Sequence[AddRow]) -> tuple[Sequence[AddRow], list[AddVerdict]]:
+        """Return the rows that a call takes, up to the first one behind a row that merges with its key, and what the others hear."""
+        merged: set[tuple[int, str]] = set()
+        for index, row in enumerate(rows):
+            if row.meeting > SUPERSEDE:
+                merged.add((row.queue, row.key))
+            elif row.key and (row.queue, row.key) in merged:
+                later = [
+                    AddVerdict(place, "later", rows[place].id, "", "") for place in range(index, len(rows))
+                ]
+                return rows[:index], later
+        return rows, []
+
     def merge(
         self, emitter: str, names: Sequence[str], rows: Sequence[AddRow], waiting: dict[str, int]
     ) -> list[AddVerdict]:
-        """Do what rows that merge do, in their order; they meet all others of their call."""
+        """Do what rows that merge do, in their order; they meet all others that their call takes."""
         verdicts: list[AddVerdict] = []
         for index, row in enumerate(rows):
             if row.meeting > SUPERSEDE:
@@ -215,14 +228,15 @@ class MergeRules:
         rows=MERGING,
         worker=st.sampled_from(["w", "w", "x"]),
         state=st.sampled_from(["completed", "failed", "delayed", "waiting"]),
+        text=st.sampled_from(["1", "begun"]),
     )
-    def run_and_merge(self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str) -> None:
+    def run_and_merge(self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str, text: str) -> None:
         """Rows come while a worker has what it could claim, and it settles then."""
         self.add("em", [row._replace(meeting=KEEP_LAST, queue=1, key="k")])
         self._next_turn(worker)
         self.add("em", rows)
         MergeRules.merged += any(job.after for job in self.model.jobs.values())
-        self.settle_all(worker, state, "1", 500)
+        self.settle_all(worker, state, text, 500)
 
     @precondition(lambda self: any(job.after for job in self.model.jobs.values()))
     @rule(offset=st.sampled_from([-1, 0]))

@@ -144,7 +144,7 @@ class Claimer:
             return  # the next renewal but a few gives it back
         self.claimed += 1
         if self._is_draining or self._slots.quota(job.queue) <= 0:
-            self._settle(job, give_back())
+            self._settle(job, give_back(has_begun=False))
         else:
             self._suspects.started()
             self.executor.start(job, self._consumers[job.queue])
@@ -305,7 +305,7 @@ class Claimer:
         self.claimed += len(answer.claims)
         for job in claimed_jobs(answer, queues):
             if self._is_draining:
-                self._settle(job, give_back())  # the call that claimed it began before the stop
+                self._settle(job, give_back(has_begun=False))  # claimed before the stop
             else:
                 self.executor.start(job, self._consumers[job.queue])
 

@@ -22,7 +22,7 @@
 --   word: joined | other (joined, with another payload) | full (text: the queue, state: served | unserved) |
 --     unserved (it needs a worker, and the queue `text` has none) |
 --     foreign (somebody else's value stands in the place of a key of the queue, text: the key; nothing was added) |
---     later (not looked at, for the rows before it make as many jobs as a call may) |
+--     later (not looked at, for the rows before it make as many jobs as a call may, or one of them merges with its key) |
 --     pending (of a root: its key stands for a tree that is not whole yet; nothing was added)
 --   state of a job that was joined: completed | failed | cancelled | open (its end will be told) | unlisted (open, but
 --     so many wait for it that the emitter has to ask)

@@ -1,5 +1,5 @@
 -- Changes a job that waits for its turn, is delayed or parked: when it is due, its priority, its body.
--- Not one that somebody runs, or that has ended; not a member of a tree, which follows its root; not a root that has begun.
+-- Not one that somebody runs, or that has ended; not a member of a tree, which follows its root; not a root that has begun or stops.
 -- The record and the place change in this one call: so whoever claims, cancels or promotes the job finds it as it was
 -- before, or as it is then. An entry that cannot be cut is a tombstone (`entry.lua`).
 -- The next job of a key begins with the end of the job before it, whatever is asked: a change of its due time is one of
@@ -26,7 +26,7 @@ local is_allowed = false
 for _, each in ipairs(states) do is_allowed = is_allowed or each == state end
 if not is_allowed then return state end
 if record.root then return 'member' end
-if bit.band(record.flags, FLAG.JOURNAL) ~= 0 or record.waited or record.wakes or record.listens or record.pending then return 'begun' end
+if bit.band(record.flags, FLAG.JOURNAL) ~= 0 or record.waited or record.wakes or record.listens or record.pending or record.stop then return 'begun' end
 if print ~= '' and redis.sha1hex(record.size and try('GET', key('body', id)) or record.body or '') ~= print then return 'other' end
 
 local moves = state == 'waiting' and (priority ~= '' or due ~= '' and due > 0)

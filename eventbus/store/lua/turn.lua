@@ -13,7 +13,7 @@
 -- taken: signal
 -- entries: text
 -- settles: id token state attempts text delay
---   state: completed | failed | cancelled | delayed (a retry) | waiting (given back) | parked |
+--   state: completed | failed | cancelled | delayed (a retry) | waiting (given back; text: `begun` if its run had) | parked |
 --     suspended (delay: until it wakes, or -1; text: how many signals it knows of, or '' if none wakes it)
 -- most: how many suspects may be claimed; watched: how many the worker has; alone: 1 if it made room for one (`suspects.lua`)
 -- offer: whether lone jobs may be handed to the worker (`idle.lua`)

@@ -113,7 +113,7 @@ class AddVerdict(NamedTuple):
     """What became of a row that did not simply become a new job.
 
     `place` counts the rows of the call from 0. `word` is `joined`, `other` (joined, but with another
-    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was done, because the rows before it fill the call) or
+    payload), `full`, `foreign` (another program's value stands in the key `text`) or `later` (nothing was done, because the rows before it fill the call, or one merges with its key) or
     `pending` (of a root: the key stands for a tree that is not whole yet, and nothing was added). For a joined job, `state` is `open`, `unlisted` (open, but so many
     wait for it that its end will not be told) or its final state, and `text` is its outcome.
     For `full`, `text` is the queue that is full, and `state` says whether a worker serves that queue:

@@ -103,3 +103,6 @@ async def test_unknown_jobs_and_those_of_flows_are_refused(make_provider: MakePr
         handle = await flows.execute(workflow, None, delay="1 hour")
         with pytest.raises(UsageError, match="belongs to a flow"):
             await provider.inspector.promote(f"{handle.id}/1/one/0")
+        await handle.cancel("no longer")
+        with pytest.raises(UsageError, match="is stopped"):
+            await provider.inspector.delay(handle.id, "1 hour")

@@ -84,6 +84,23 @@ async def test_a_rate_holds_jobs_back_and_lets_them_go_without_polling(
         assert [await each for each in emissions] == list(range(15))
 
 
+async def test_a_drain_waits_for_what_a_limit_holds_back_and_not_for_a_paused_queue(
+    make_provider: MakeProvider,
+) -> None:
+    provider, ran = make_provider(), list[int]()
+    provider.on("placed")(ran.append)
+    provider.on("paid")(ran.append)
+    async with provider:
+        await provider.set_limit("placed", Limit(rate="1/0.3s"))
+        await provider.set_limit("paid", Limit(at_once=1))
+        await provider.pause("paid")
+        for emission in [*provider.emit_many("placed", range(3)), *provider.emit_many("paid", [9, 9])]:
+            await emission.enqueued()
+        async with provider.worker() as worker:
+            await worker.wait_drained(provider.flush)
+    assert ran == [0, 1, 2]
+
+
 async def test_what_is_no_limit_is_refused(make_provider: MakeProvider) -> None:
     async with make_provider() as provider:
         with pytest.raises(DefinitionError, match="expected a Limit, or None to take it back, got: 5"):

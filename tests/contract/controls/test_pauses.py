@@ -79,7 +79,7 @@ async def test_a_thread_pauses_and_resumes(make_provider: MakeProvider) -> None:
         assert await provider.inspector.controls() == []
 
 
-@pytest.mark.parametrize("given", ["", "a b", "event.x{y}", "x@y@z", 7, "x" * 300])
+@pytest.mark.parametrize("given", ["", "a b", "event.x{y}", "x@y@z", "x@", "@x", 7, "x" * 300])
 async def test_what_names_no_queue_is_refused(make_provider: MakeProvider, given: Any) -> None:
     async with make_provider() as provider:
         with pytest.raises((DefinitionError, UnknownJob)):

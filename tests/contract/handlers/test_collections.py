@@ -187,3 +187,16 @@ async def test_a_subscribe_while_the_last_jobs_end_serves_again(
         await leaving
         assert worker.queues == ["event.asked"]
         assert await provider.emit("asked", 3) == "new"
+
+
+def test_a_collection_that_was_refused_may_grow_and_be_included_then(make_provider: MakeProvider) -> None:
+    handlers, provider = Handlers(), make_provider()
+    handlers.on("placed", pool="mine")(print)
+    with pytest.raises(DefinitionError, match="declare a pool"):
+        provider.include(handlers)
+    handlers.on("paid")(print)
+    provider.pool("mine", threads=1)
+    provider.include(handlers)
+    assert provider.queues == ["event.placed", "event.paid"]
+    with pytest.raises(DefinitionError, match="has included this collection"):
+        handlers.on("sent")(print)

@@ -89,20 +89,22 @@ function accepting.take_row(taken, index, row, emitter, now, answer)
 end
 
 -- Groups multiply the jobs of a call, which is bounded in them: the first row is always taken, and once a row is too
--- much all behind it wait too, so that they keep their order.
+-- much all behind it wait too, so that they keep their order. So do a row behind one that merges with its key, and all
+-- behind it, because what merges is written after the others.
 function accepting.take_all(queues, plain_count, row_count, emitter, now, answer)
   -- fresh: queue -> how many go to ready; merges: rows that `merging.lua` decides about, when the others are written
   local taken = { jobs = {}, joins = {}, fresh = {}, merges = {}, supersedes = false }
-  local jobs = 0
+  local jobs, merged = 0, {}
   for index = 0, plain_count + row_count - 1 do
     local row = index < plain_count and read_plain(queues) or read_row(queues, now)
     local width = #row.queues.targets
-    jobs = jobs + width
+    local name = row.key ~= '' and row.queues.name .. ':' .. row.key
+    jobs = jobs + width + (name and row.meeting <= pointers.SUPERSEDE and merged[name] and MOST or 0)
     if jobs > MOST and jobs > width then
       add_verdict(answer, index, 'later', row.id, '', '')
     elseif row.meeting > pointers.SUPERSEDE then
       for _, target in ipairs(row.queues.max ~= '' and row.queues.targets or {}) do capacity.count_waiting(target.queue) end
-      taken.merges[#taken.merges + 1] = { index = index, row = row }
+      taken.merges[#taken.merges + 1], merged[name] = { index = index, row = row }, true
     else
       accepting.take_row(taken, index, row, emitter, now, answer)
     end

@@ -12,8 +12,9 @@
 -- - of one key at most one job has begun, and at most one has not; the latter has the body of the row that came last;
 -- - a row that gives a job another body joins it, so each emitter hears the outcome;
 -- - a body is replaced only where nobody holds the job: a claim reads it in the call that writes the hold;
--- - a row never puts an older body back: `seen` of the pointer has the last row of each emitter, whose rows have ids that
---   rise. So a repeat, also one that later rows of its emitter have overtaken, joins what is there.
+-- - a row never puts an older body back: `seen` of the pointer has the last row of each emitter that merged, and the job
+--   has the id of the row that made it; the ids of an emitter rise. So a repeat, also one that later rows have overtaken,
+--   joins what is there.
 -- Each row is read and written before the next one, so rows of one key in one call meet each other; what this call
 -- adds by other rows is there by then. The first write is one that a full server refuses.
 -- Crash windows: `replace-not-answered` (`seen`), `replace-meets-claim` (one call is first: the body, or a next job).
@@ -48,7 +49,7 @@ local function meet(choice, row, now)
   local known = try('HMGET', choice.pointer, 'job', 'next', 'seen') or {}
   local job, following, seen = known[1], known[2], known[3] or ''
   choice.seen = seen
-  if passed.has_come(seen, row.id) then return join_again(choice, following) end
+  if passed.has_come(seen, row.id) or job and passed.has_come(string.gsub(job, '@.*', ''), row.id) then return join_again(choice, following) end
   local record, last = job and fetch(job), following and fetch(following)
   if last and last.ended then last = nil end
   if last and last.state ~= 'delayed' then job, record, last = following, last, nil end -- somebody made it go on

@@ -57,7 +57,7 @@ local function settle_row(row, record, key_ttl, now, lists)
   if row.state == 'delayed' then
     settle_retry(row, now, lists.retried, lists.delayed)
   elseif row.state == 'waiting' then
-    if record.token or record.is_root then change(row.id, 'token', false, 'began', Hold.time(row.hold)) end
+    if record.token or record.is_root or row.text == 'begun' then change(row.id, 'token', false, 'began', Hold.time(row.hold)) end
     lines.unlisted[row.id] = 'nowhere'
     record.time, record.place = Hold.time(row.hold), Hold.place(row.hold)
     lists.backs[#lists.backs + 1] = record
