@@ -5,7 +5,8 @@
 
 This is the hot path of a worker, so context objects, loggers and spans are only made if they are used.
 
-Not here: how a job is claimed, cancelled and settled (`engine.claimer`, `engine.executor`).
+Not here: how a job is claimed, cancelled and settled (`engine.claimer`, `engine.executor`), and what follows from an
+error (`failure_rules`).
 
 What must always hold: whatever a handler does, its job gets one decision; log events inside a handler, also in its
 threads and processes, carry the facts of its job and of no other.
@@ -17,13 +18,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 from opentelemetry.trace import Tracer
 
 from eventbus.engine.consumer import Retention
-from eventbus.engine.job import Job, Settle, complete, fail, later, retry
-from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
+from eventbus.engine.job import Job, Settle, complete
+from eventbus.errors import EmissionExpired
 from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
+from eventbus.handlers.failure_rules import FailureRules, chain_of, read_message
 from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
 from eventbus.handlers.pools import BUILT_IN
 from eventbus.handlers.process.handler import RemoteHandler
@@ -31,24 +32,12 @@ from eventbus.handlers.process.messages import check_found
 from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.model.durations import LONGEST
-from eventbus.model.later import Later
-from eventbus.model.message import EventMessage, decode_message
+from eventbus.model.message import EventMessage
 from eventbus.model.names import DEFAULT_GROUP
-from eventbus.model.retry import Retry
 from eventbus.runtime.process_pool import ProcessPool, available_processors
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.settings.keep import Keep
 from eventbus.settings.settings import Settings
-from eventbus.telemetry.failure import (
-    describe,
-    describe_expired,
-    is_answer,
-    is_excluded,
-    is_final,
-    log_failure,
-    read_failure,
-    recorded,
-)
 from eventbus.telemetry.log_context import (
     ATTEMPT,
     CORRELATION_ID,
@@ -56,9 +45,7 @@ from eventbus.telemetry.log_context import (
     GROUP,
     JOB_ID,
     TRACE_ID,
-    trace_facts,
 )
-from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import (
     attach_baggage,
@@ -71,8 +58,6 @@ from eventbus.telemetry.spans import (
 )
 
 __all__ = ["HandlerConsumer", "retention_of"]
-
-_log = get_logger("eventbus.handler")
 
 
 class HandlerConsumer:
@@ -108,9 +93,10 @@ class HandlerConsumer:
         self._group_name = handler.group
         self.follows: Sequence[str] = ()
         self._timeout = handler.timeout
-        self._retry = handler.retry or route.event.retry or settings.retry
+        self._rules = FailureRules(
+            route.event, self.group, handler.retry or route.event.retry or settings.retry
+        )
         self._ttl_ms = None if route.event.ttl is None else round(route.event.ttl * 1000)
-        self._errors, self._retry_on = route.event.errors, route.event.retry_on
         self._decode = route.payload.decode
         # Only the default group answers the emitter, so the results of other groups are not kept.
         self._encode = route.result.encode if handler.group == DEFAULT_GROUP else _encode_nothing
@@ -190,13 +176,13 @@ class HandlerConsumer:
         Raises whatever the handler raises, PayloadError, StoreCorrupt for a message that cannot be read, and
         EmissionExpired for one that waited longer than its `ttl`.
         """
-        message = _read(job)
+        message = read_message(job)
         ttl_ms = self._ttl_ms if message.ttl is None else message.ttl
         if ttl_ms is not None:
             self._check_ttl(job, ttl_ms)
         if message.timeout is not None and self._pool is None:
             self._set_clock(job, message.timeout / 1000 or None)
-        correlation_id = message.correlation_id or self._chain_of(job)
+        correlation_id = message.correlation_id or chain_of(job, self.group)
         enter(Ambient(message.meta, correlation_id, job.id, message.traceparent, message.tracestate))
         JOB_ID.set(job.id)
         CORRELATION_ID.set(correlation_id)
@@ -214,15 +200,11 @@ class HandlerConsumer:
             result = await self._call_traced(active, job, message, payload)
         return complete(self._encode(result).decode())
 
-    def _chain_of(self, job: Job) -> str:
-        """Return the correlation id of a chain that begins with this job: the job's id without its group."""
-        return job.id.removesuffix(f"@{self.group}") if self.group else job.id
-
     async def _call_traced(self, active: Tracer, job: Job, message: EventMessage, payload: Any) -> Any:
         attributes = {
             **self._attributes,
             "messaging.message.id": job.id,
-            "messaging.message.conversation_id": message.correlation_id or self._chain_of(job),
+            "messaging.message.conversation_id": message.correlation_id or chain_of(job, self.group),
             "eventbus.attempt": job.attempts + 1,
         }
         with receive_span(
@@ -285,7 +267,7 @@ class HandlerConsumer:
             "group": self._group_name,
             "job_id": job.id,
             "attempt": job.attempts + 1,
-            "correlation_id": message.correlation_id or self._chain_of(job),
+            "correlation_id": message.correlation_id or chain_of(job, self.group),
             "causation_id": message.causation_id or None,
             "meta": message.meta or {},
             "traceparent": message.traceparent,
@@ -293,68 +275,15 @@ class HandlerConsumer:
 
     def decide(self, job: Job, error: BaseException) -> Settle:
         """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
-        if isinstance(error, Later):
-            return later("", max(1, round(error.delay * 1000)))  # a delay marks it as begun, for its ttl
-        attempts = job.attempts + 1
-        # An EmissionExpired of another job is an error of the handler, which awaited that job.
-        if isinstance(error, EmissionExpired) and error.job_id == job.id:
-            return fail(describe_expired(error, attempts=job.attempts), counts=False)
-        known = recorded(error)
-        text = (
-            known.text
-            if known
-            else describe(error, attempts=attempts, declared=self._errors, event=self._name)
-        )
-        rule = self._rule_for(job)
-        is_last = known.is_final if known else self._is_final(error)
-        if is_last or attempts >= rule.attempts or is_excluded(error, rule):
-            return fail(text)
-        try:
-            delay = rule.delay_after(attempts, error)
-        except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
-            return fail(describe(own, attempts=attempts, event=self._name))
-        return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
-
-    def _is_final(self, error: BaseException) -> bool:
-        return is_final(error) or is_answer(error, self._errors, self._retry_on)
+        return self._rules.decide(job, error)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
         """Return the same fields as `ctx.log` adds."""
-        facts: dict[str, Any] = {"event_name": self._name, "job_id": job.id, "attempt": job.attempts + 1}
-        if self.group:
-            facts["group"] = self.group
-        try:
-            message = _read(job)
-        except StoreCorrupt:
-            return facts
-        facts["correlation_id"] = message.correlation_id or self._chain_of(job)
-        return facts | trace_facts(trace_id_of(message.traceparent), job_id=job.id)
+        return self._rules.facts(job)
 
     def failed(self, job: Job, settle: Settle) -> None:
-        """Log a failure: as a warning if the job is retried, otherwise as an error. A declared error is info.
-
-        Only the default group answers the emitter, so a declared error of another group is logged like any error.
-        """
-        if settle.state == "cancelled":
-            return  # a user asked for it, and the executor has logged it
-        facts = {**self.facts(job), "max_attempts": self._rule_for(job).attempts}
-        is_last = settle.state == "failed"
-        log_failure(
-            _log,
-            "job failed" if is_last else "attempt failed, trying again",
-            settle.text,
-            facts,
-            retry_in=None if is_last else settle.delay_ms / 1000,
-            is_answer=not self.group and bool(read_failure(settle.text).declared),
-        )
-
-    def _rule_for(self, job: Job) -> Retry:
-        """Return the retry rule of a job: that of the emission, else of the handler, the event or the provider."""
-        try:
-            wire = decode_message(job.body).retry
-            return Retry.from_wire(wire) if wire is not None else self._retry
-        except (msgspec.MsgspecError, UnicodeError, DefinitionError):
-            return self._retry
+        """Log a failure, as `FailureRules.log` has it."""
+        self._rules.log(job, settle)
 
     def _check_ttl(self, job: Job, ttl_ms: int) -> None:
         # The ttl only counts until the first run begins, so not after an attempt, a stall or `Later`.
@@ -366,13 +295,6 @@ class HandlerConsumer:
             event=self._name,
             job_id=job.id,
         )
-
-
-def _read(job: Job) -> EventMessage:
-    try:
-        return decode_message(job.body)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise StoreCorrupt(f"the message of job {job.id} cannot be read: {error}") from None
 
 
 def _encode_nothing(_: Any) -> bytes:

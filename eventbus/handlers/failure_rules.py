@@ -1,0 +1,134 @@
+"""The failure rules of one subscription: what follows from an error of a job's attempt, and what is logged of it.
+
+    an error -> retried after a delay | put off, without an attempt | failed
+
+Not here: how an error becomes a record (`telemetry.failure`), and who calls the handler (`handlers.consumer`).
+
+What must always hold: each error has one decision, which does not raise, whatever the job's message or the user's own
+rule holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from eventbus.engine.job import Job, Settle, fail, later, retry
+from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
+from eventbus.model.durations import LONGEST
+from eventbus.model.event import Event
+from eventbus.model.later import Later
+from eventbus.model.message import EventMessage, decode_message
+from eventbus.model.retry import Retry
+from eventbus.telemetry.failure import (
+    describe,
+    describe_expired,
+    is_answer,
+    is_excluded,
+    is_final,
+    log_failure,
+    read_failure,
+    recorded,
+)
+from eventbus.telemetry.log_context import trace_facts
+from eventbus.telemetry.logging import get_logger
+from eventbus.telemetry.spans import trace_id_of
+
+__all__ = ["FailureRules", "chain_of", "read_message"]
+
+_log = get_logger("eventbus.handler")
+
+
+class FailureRules:
+    """Decides what follows from the errors of one event's handler, and logs them."""
+
+    def __init__(self, event: Event[Any, Any], group: str, rule: Retry) -> None:
+        """`group` is empty for the default group. `rule` holds for jobs whose emission has none."""
+        self._event = event
+        self._group = group
+        self._retry = rule
+
+    def decide(self, job: Job, error: BaseException) -> Settle:
+        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
+        if isinstance(error, Later):
+            return later("", max(1, round(error.delay * 1000)))  # a delay marks it as begun, for its ttl
+        attempts = job.attempts + 1
+        name = self._event.name
+        # An EmissionExpired of another job is an error of the handler, which awaited that job.
+        if isinstance(error, EmissionExpired) and error.job_id == job.id:
+            return fail(describe_expired(error, attempts=job.attempts), counts=False)
+        known = recorded(error)
+        text = (
+            known.text
+            if known
+            else describe(error, attempts=attempts, declared=self._event.errors, event=name)
+        )
+        rule = self._rule_for(job)
+        is_last = known.is_final if known else self._is_final(error)
+        if is_last or attempts >= rule.attempts or is_excluded(error, rule):
+            return fail(text)
+        try:
+            delay = rule.delay_after(attempts, error)
+        except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
+            return fail(describe(own, attempts=attempts, event=name))
+        return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
+
+    def _is_final(self, error: BaseException) -> bool:
+        return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)
+
+    def facts(self, job: Job) -> Mapping[str, Any]:
+        """Return the same fields as `ctx.log` adds."""
+        facts: dict[str, Any] = {
+            "event_name": self._event.name,
+            "job_id": job.id,
+            "attempt": job.attempts + 1,
+        }
+        if self._group:
+            facts["group"] = self._group
+        try:
+            message = read_message(job)
+        except StoreCorrupt:
+            return facts
+        facts["correlation_id"] = message.correlation_id or chain_of(job, self._group)
+        return facts | trace_facts(trace_id_of(message.traceparent), job_id=job.id)
+
+    def log(self, job: Job, settle: Settle) -> None:
+        """Log a failure: as a warning if the job is retried, otherwise as an error. A declared error is info.
+
+        Only the default group answers the emitter, so a declared error of another group is logged like any error.
+        """
+        if settle.state == "cancelled":
+            return  # a user asked for it, and the executor has logged it
+        facts = {**self.facts(job), "max_attempts": self._rule_for(job).attempts}
+        is_last = settle.state == "failed"
+        log_failure(
+            _log,
+            "job failed" if is_last else "attempt failed, trying again",
+            settle.text,
+            facts,
+            retry_in=None if is_last else settle.delay_ms / 1000,
+            is_answer=not self._group and bool(read_failure(settle.text).declared),
+        )
+
+    def _rule_for(self, job: Job) -> Retry:
+        """Return the retry rule of a job: that of the emission, else of the handler, the event or the provider."""
+        try:
+            wire = decode_message(job.body).retry
+            return Retry.from_wire(wire) if wire is not None else self._retry
+        except (msgspec.MsgspecError, UnicodeError, DefinitionError):
+            return self._retry
+
+
+def read_message(job: Job) -> EventMessage:
+    """Return the message of a job. Raises StoreCorrupt if it cannot be read."""
+    try:
+        return decode_message(job.body)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the message of job {job.id} cannot be read: {error}") from None
+
+
+def chain_of(job: Job, group: str) -> str:
+    """Return the correlation id of a chain that begins with this job: the job's id without its group."""
+    return job.id.removesuffix(f"@{group}") if group else job.id
