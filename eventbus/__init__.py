@@ -40,10 +40,12 @@ if TYPE_CHECKING:
         Unrecoverable,
         UsageError,
     )
+    from eventbus.handlers.batch_context import BatchContext, SyncBatchContext
     from eventbus.handlers.collection import Handlers
     from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
     from eventbus.handlers.middleware import CallNext
     from eventbus.handlers.worker import EventWorker
+    from eventbus.model.batch import Batch
     from eventbus.model.event import Event
     from eventbus.model.later import Later
     from eventbus.model.limit import Limit
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "Batch",
+    "BatchContext",
     "CallNext",
     "ConfigError",
     "DefinitionError",
@@ -95,6 +99,7 @@ __all__ = [
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "SyncBatchContext",
     "SyncContext",
     "SyncEmission",
     "UnknownJob",
@@ -108,10 +113,12 @@ _PLACES = (
     "model.retry",
     "model.later",
     "model.limit",
+    "model.batch",
     "settings.keywords",
     "model.event",
     "handlers.middleware",
     "handlers.context",
+    "handlers.batch_context",
     "handlers.collection",
     "emit.emission",
     "schedules.options",

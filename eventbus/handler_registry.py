@@ -5,12 +5,13 @@ Not here: how a handler is checked (`handlers.handler`), and how a worker runs i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, overload
 
 from eventbus.admin.groups import remove_group
 from eventbus.emit.route import Routes
 from eventbus.errors import UsageError
+from eventbus.handlers.batch_types import BatchRegistrar
 from eventbus.handlers.collection import Handlers, collected_handlers
 from eventbus.handlers.handler import check_event, make_handler
 from eventbus.handlers.lifespan import Lifespan, check_lifespan
@@ -18,6 +19,7 @@ from eventbus.handlers.middleware import Middleware, check_middleware
 from eventbus.handlers.pools import BUILT_IN, make_pool
 from eventbus.handlers.subscriptions import Subscription, Subscriptions
 from eventbus.lifecycle import Lifecycle
+from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, queue_name
@@ -27,6 +29,8 @@ from eventbus.settings.settings import Settings
 __all__ = ["HandlerRegistry"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P")
+R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
 L = TypeVar("L", bound=Lifespan)
 
@@ -46,6 +50,65 @@ class HandlerRegistry:
         self._registry = Subscriptions()
         self._running = life.running
 
+    @overload
+    def on(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str = ...,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+        batch: None = ...,
+    ) -> Callable[[F], F]: ...
+    @overload
+    def on(  # pyright: ignore[reportOverlappingOverload]  (the result None has a wider return type)
+        self,
+        event: Event[P, None],
+        *,
+        batch: Batch,
+        group: str = ...,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> BatchRegistrar[P, Sequence[Exception | None] | None]: ...
+    @overload
+    def on(
+        self,
+        event: Event[P, R],
+        *,
+        batch: Batch,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> BatchRegistrar[P, Sequence[R | Exception]]: ...
+    @overload
+    def on(  # the results of a group of its own reach nobody
+        self,
+        event: Event[P, Any],
+        *,
+        batch: Batch,
+        group: str,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> BatchRegistrar[P, Sequence[Any] | None]: ...
+    @overload
+    def on(
+        self,
+        event: str,
+        *,
+        batch: Batch,
+        group: str = ...,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> Callable[[F], F]: ...
     def on(
         self,
         event: Event[Any, Any] | str,
@@ -55,7 +118,8 @@ class HandlerRegistry:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         pool: str | None = None,
-    ) -> Callable[[F], F]:
+        batch: Batch | None = None,
+    ) -> Any:
         """Register the decorated function as the handler of an event for a group.
 
             @provider.on(OrderPlaced, concurrency=5, timeout="30s")
@@ -68,6 +132,10 @@ class HandlerRegistry:
         when the job times out, is cancelled or loses its lease. `pool` may also be the name of a pool
         that `provider.pool` has declared.
 
+        With `batch=Batch(size=100)` the function takes a list of up to so many payloads, and returns a list of as
+        many results, in their order; an exception in it is the error of that job alone. What it raises is the error
+        of each of them. `concurrency` and `timeout` are then of its calls.
+
         Raises DefinitionError for a function that does not fit the event, for a function that another
         process could not find by its name, and for a second handler of one event and group.
         """
@@ -75,7 +143,14 @@ class HandlerRegistry:
 
         def register(function: F) -> F:
             self._register(
-                event, function, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
+                event,
+                function,
+                group=group,
+                concurrency=concurrency,
+                retry=retry,
+                timeout=timeout,
+                pool=pool,
+                batch=batch,
             )
             return function
 
@@ -91,6 +166,7 @@ class HandlerRegistry:
         retry: Retry | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  (of the handler, not of this call)
         pool: str | None = None,
+        batch: Batch | None = None,
     ) -> None:
         """Register a handler at run time; return when a worker of this process serves it.
 
@@ -100,7 +176,14 @@ class HandlerRegistry:
         """
         self._running(f"subscribe to {event}")
         subscription = self._register(
-            event, handler, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
+            event,
+            handler,
+            group=group,
+            concurrency=concurrency,
+            retry=retry,
+            timeout=timeout,
+            pool=pool,
+            batch=batch,
         )
         try:
             await self._life.serve(self.settings, subscription)

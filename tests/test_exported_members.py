@@ -20,6 +20,8 @@ from workflows import errors as workflow_errors
 
 def test_the_front_door_offers_just_this() -> None:
     assert eventbus.__all__ == [
+        "Batch",
+        "BatchContext",
         "CallNext",
         "ConfigError",
         "DefinitionError",
@@ -59,6 +61,7 @@ def test_the_front_door_offers_just_this() -> None:
         "StoreError",
         "StoreRefused",
         "StoreUnavailable",
+        "SyncBatchContext",
         "SyncContext",
         "SyncEmission",
         "UnknownJob",

@@ -12,7 +12,7 @@ import msgspec
 
 from eventbus.engine.job import Job, Settle
 
-__all__ = ["Consumer", "LimitedConsumer", "Retention"]
+__all__ = ["Consumer", "LimitedConsumer", "Retention", "SharingConsumer"]
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -109,4 +109,17 @@ class LimitedConsumer(Protocol):
     @property
     def limit(self) -> str:
         """The limit as JSON (`model.limit`), or `''`."""
+        ...
+
+
+@runtime_checkable
+class SharingConsumer(Protocol):
+    """A consumer whose jobs share slots of the worker, because it runs many of them at once; others have no such functions."""
+
+    def slots_of(self, jobs: int) -> int:
+        """Return how many slots that many jobs of the queue take, those that run among them."""
+        ...
+
+    def room_for(self, jobs: int, slots: int) -> int:
+        """Return how many more jobs than these fit into the slots that they take, and into `slots` further ones."""
         ...

@@ -7,12 +7,14 @@ What must always hold: a collection that a provider has included does not grow, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
 
 from eventbus.errors import DefinitionError
+from eventbus.handlers.batch_types import BatchRegistrar
 from eventbus.handlers.handler import check_event, make_handler
 from eventbus.handlers.pools import BUILT_IN
+from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, shown
@@ -21,6 +23,8 @@ from eventbus.model.retry import Retry
 __all__ = ["CollectedHandler", "Handlers", "collected_handlers"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P")
+R = TypeVar("R")
 
 
 class CollectedHandler(NamedTuple):
@@ -48,6 +52,65 @@ class Handlers:
         self._handlers: dict[tuple[str, str], CollectedHandler] = {}
         self._is_included = False
 
+    @overload
+    def on(
+        self,
+        event: Event[Any, Any] | str,
+        *,
+        group: str = ...,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+        batch: None = ...,
+    ) -> Callable[[F], F]: ...
+    @overload
+    def on(  # pyright: ignore[reportOverlappingOverload]  (the result None has a wider return type)
+        self,
+        event: Event[P, None],
+        *,
+        batch: Batch,
+        group: str = ...,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> BatchRegistrar[P, Sequence[Exception | None] | None]: ...
+    @overload
+    def on(
+        self,
+        event: Event[P, R],
+        *,
+        batch: Batch,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> BatchRegistrar[P, Sequence[R | Exception]]: ...
+    @overload
+    def on(  # the results of a group of its own reach nobody
+        self,
+        event: Event[P, Any],
+        *,
+        batch: Batch,
+        group: str,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> BatchRegistrar[P, Sequence[Any] | None]: ...
+    @overload
+    def on(
+        self,
+        event: str,
+        *,
+        batch: Batch,
+        group: str = ...,
+        concurrency: int | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        pool: str | None = ...,
+    ) -> Callable[[F], F]: ...
     def on(
         self,
         event: Event[Any, Any] | str,
@@ -57,7 +120,8 @@ class Handlers:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         pool: str | None = None,
-    ) -> Callable[[F], F]:
+        batch: Batch | None = None,
+    ) -> Any:
         """Add the decorated function to the collection, with the options of `EventProvider.on`.
 
         Raises DefinitionError as that does, for a second handler of one event and group, and after a provider has
@@ -67,7 +131,14 @@ class Handlers:
 
         def add(function: F) -> F:
             self._add(
-                event, function, group=group, concurrency=concurrency, retry=retry, timeout=timeout, pool=pool
+                event,
+                function,
+                group=group,
+                concurrency=concurrency,
+                retry=retry,
+                timeout=timeout,
+                pool=pool,
+                batch=batch,
             )
             return function
 

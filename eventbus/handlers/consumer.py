@@ -31,6 +31,7 @@ from eventbus.handlers.process.handler import RemoteHandler
 from eventbus.handlers.process.messages import check_found
 from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
+from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import LONGEST
 from eventbus.model.message import EventMessage
 from eventbus.model.names import DEFAULT_GROUP
@@ -84,6 +85,8 @@ class HandlerConsumer:
         self.group: str = "" if handler.group == DEFAULT_GROUP else handler.group
         self._concurrency = handler.concurrency or settings.concurrency
         self._pool = pools.get(handler.pool) if handler.pool not in (None, *BUILT_IN) else None
+        self._counts_from_claim = self._pool is None
+        """Whether the timeout of a job counts from its claim on, and not from a later moment."""
         self._held = 0
         self.retention: Retention = retention_of(settings)
         self.limit: str = "" if route.event.limit is None else route.event.limit.to_wire()
@@ -133,11 +136,17 @@ class HandlerConsumer:
             if not self._middleware:  # then no code here reads values: pass JSON through
                 self._decode, self._encode = _as_it_is, _as_it_is
                 call = self._pass_to_process
+        # A handler in a process gets JSON, and making the JSON checks the payload.
+        return self._within_middleware(call, None if task is not None else route.payload)
+
+    def _within_middleware(
+        self, call: Callable[[Job, EventMessage, Any], Awaitable[Any]], passed_on: Codec | None
+    ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
+        """Return `call` with the middleware around it; `passed_on` checks a payload that a middleware changed."""
         if not self._middleware:
             return call
         self._inner = call
-        # A handler in a process gets JSON, and making the JSON checks the payload.
-        self._passed_on = None if task is not None else route.payload
+        self._passed_on = passed_on
         return self._call_through_middleware
 
     @property
@@ -168,7 +177,7 @@ class HandlerConsumer:
     def timeout_of(self, job: Job) -> float | None:
         """Return the handler's timeout; with a named pool it counts from the place on. That of an emission follows (`run`)."""
         del job
-        return self._timeout if self._pool is None else None
+        return self._timeout if self._counts_from_claim else None
 
     async def run(self, job: Job) -> Settle:
         """Decode the job's message, call the handler and encode its result.
@@ -180,7 +189,7 @@ class HandlerConsumer:
         ttl_ms = self._ttl_ms if message.ttl is None else message.ttl
         if ttl_ms is not None:
             self._check_ttl(job, ttl_ms)
-        if message.timeout is not None and self._pool is None:
+        if message.timeout is not None and self._counts_from_claim:
             self._set_clock(job, message.timeout / 1000 or None)
         correlation_id = message.correlation_id or chain_of(job, self.group)
         enter(Ambient(message.meta, correlation_id, job.id, message.traceparent, message.tracestate))

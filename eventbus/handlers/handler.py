@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 
 from eventbus.errors import DefinitionError
+from eventbus.handlers.batch_context import BatchContext, SyncBatchContext
+from eventbus.handlers.batch_types import check_batch_types
 from eventbus.handlers.context import EventContext, JobFacts, ProcessContext, SyncContext
 from eventbus.handlers.pools import PoolSpec, check_pool
+from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, shown
@@ -21,7 +24,16 @@ from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 __all__ = ["Handler", "check_event", "make_handler"]
 
 _EMPTY = inspect.Parameter.empty
-_CONTEXTS = ("EventContext", "JobFacts", "ProcessContext", "SyncContext")
+_OF_BATCHES = (BatchContext, SyncBatchContext)
+_CONTEXTS = ("BatchContext", "EventContext", "JobFacts", "ProcessContext", "SyncBatchContext", "SyncContext")
+_KINDS = {
+    "BatchContext": "is async and takes batches",
+    "EventContext": "is async",
+    "ProcessContext": "runs in a process",
+    "SyncBatchContext": "is sync and takes batches",
+    "SyncContext": "is sync",
+}
+"""What a handler is that gets a context of this class."""
 
 
 class Handler(msgspec.Struct, frozen=True):
@@ -29,7 +41,7 @@ class Handler(msgspec.Struct, frozen=True):
 
     `context` is the name of the parameter that takes the context, or None. `timeout` is in seconds, None for no
     limit. `pool` is None for an async function, which runs in the event loop. `is_remote` tells whether the pool has
-    processes.
+    processes. `batch` is None for a function that takes one payload.
     """
 
     function: Callable[..., Any]
@@ -41,6 +53,7 @@ class Handler(msgspec.Struct, frozen=True):
     context: str | None
     pool: str | None = None
     is_remote: bool = False
+    batch: Batch | None = None
 
 
 def make_handler(
@@ -54,6 +67,7 @@ def make_handler(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     pool: str | None = None,
+    batch: Batch | None = None,
     pools: Mapping[str, PoolSpec] = MappingProxyType({}),
 ) -> Handler:
     """Check a function against its event's types and return it as a handler. A `timeout` of 0 means no limit.
@@ -81,11 +95,18 @@ def make_handler(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
     )
     is_remote = check_pool(pool, where, is_async=is_async, pools=pools)
+    _check_batch(batch, pool, where)
     first, context = _parameters_of(function, hints, where)
-    _check_type(first, payload, f"the payload parameter of {where}", "payload")
-    if group == DEFAULT_GROUP:  # the results of other groups reach nobody
-        _check_type(hints.get("return", _EMPTY), result, f"the return type of {where}", "result")
-    _check_context(context, hints, where, _context_class(is_async=is_async, is_remote=is_remote))
+    returned = (
+        hints.get("return", _EMPTY) if group == DEFAULT_GROUP else _EMPTY
+    )  # those of others reach nobody
+    if batch is None:
+        _check_type(first, payload, f"the payload parameter of {where}", "payload")
+        _check_type(returned, result, f"the return type of {where}", "result")
+    else:
+        check_batch_types(first, returned, payload=payload, result=result, where=where)
+    wanted = _context_class(is_async=is_async, is_remote=is_remote, is_batch=batch is not None)
+    _check_context(context, hints, where, wanted)
     return Handler(
         function=function,
         group=group,
@@ -96,6 +117,7 @@ def make_handler(
         context=context,
         pool=None if is_async else pool or "thread",
         is_remote=is_remote,
+        batch=batch,
     )
 
 
@@ -142,10 +164,24 @@ def _parameters_of(function: Any, hints: dict[str, Any], where: str) -> tuple[An
     return hints.get(others[0].name, _EMPTY), context
 
 
+def _check_batch(batch: Any, pool: str | None, where: str) -> None:
+    if batch is None:
+        return
+    if not isinstance(batch, Batch):
+        raise DefinitionError(
+            f"expected batch of {where} to be a Batch, such as Batch(size=100), got: {shown(batch)}"
+        )
+    if pool not in (None, "thread"):
+        raise DefinitionError(
+            f"{where} takes batches, which run in the event loop or in the worker's own threads, not in pool={pool!r}; "
+            "leave out batch or pool"
+        )
+
+
 def _is_context(hint: Any) -> bool:
     if isinstance(hint, str):  # an annotation that could not be resolved, such as a class inside a function
         return hint.rsplit(".", 1)[-1] in _CONTEXTS
-    return isinstance(hint, type) and issubclass(hint, JobFacts)
+    return isinstance(hint, type) and issubclass(hint, (JobFacts, *_OF_BATCHES))
 
 
 def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
@@ -155,23 +191,25 @@ def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
         raise DefinitionError(f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}")
 
 
-def _context_class(*, is_async: bool, is_remote: bool) -> type[JobFacts]:
+def _context_class(*, is_async: bool, is_remote: bool, is_batch: bool) -> type[Any]:
+    if is_batch:
+        return BatchContext if is_async else SyncBatchContext
     if is_async:
         return EventContext
     return ProcessContext if is_remote else SyncContext
 
 
-def _check_context(context: str | None, hints: dict[str, Any], where: str, wanted: type[JobFacts]) -> None:
+def _check_context(context: str | None, hints: dict[str, Any], where: str, wanted: type[Any]) -> None:
     """Raise DefinitionError unless a handler asks for the context class that it gets, or for JobFacts.
 
-    Every context has the facts of JobFacts.
+    Every context of one job has the facts of JobFacts.
     """
     if context is None:
         return
     hint = hints[context]
     name = hint.rsplit(".", 1)[-1] if isinstance(hint, str) else hint.__name__
-    if name in _CONTEXTS and name not in (wanted.__name__, JobFacts.__name__):
-        kind = {"EventContext": "is async", "SyncContext": "is sync"}.get(
-            wanted.__name__, "runs in a process"
+    known = (wanted.__name__,) if wanted in _OF_BATCHES else (wanted.__name__, JobFacts.__name__)
+    if name in _CONTEXTS and name not in known:
+        raise DefinitionError(
+            f"{where} {_KINDS[wanted.__name__]}: annotate its context as {wanted.__name__}, not {name}"
         )
-        raise DefinitionError(f"{where} {kind}: annotate its context as {wanted.__name__}, not {name}")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from types import MappingProxyType
 
 from eventbus.engine.consumer import Consumer
@@ -28,6 +29,7 @@ from eventbus.engine.job import Job
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
+from eventbus.handlers.batches.consumer import BatchConsumer
 from eventbus.handlers.consumer import HandlerConsumer
 from eventbus.handlers.context import Stopping, SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
@@ -190,6 +192,7 @@ class EventWorker:
         consumer = self._consumers.get(queue)
         if consumer is None:
             return
+        _hurry([consumer])
         if await self._worker.retire(queue) and self._consumers.get(queue) is consumer:
             del self._consumers[queue]
             _log.info("queue no longer served", worker=self.id, queue=queue)
@@ -219,6 +222,7 @@ class EventWorker:
         Idempotent. A second call with `at_once` skips the rest of the grace.
         """
         self._worker.stop(at_once=at_once)
+        _hurry(self._consumers.values())
         if self._task is None or self._task.done():
             return
         if not self._is_entered and not self._is_given_up:
@@ -368,7 +372,10 @@ class EventWorker:
             _log.error("worker ended by an error", worker=self.id, exc_info=error)
 
     def _add(self, subscription: Subscription) -> None:
-        consumer = HandlerConsumer(
+        make: Callable[..., HandlerConsumer] = HandlerConsumer
+        if subscription.handler.batch is not None:
+            make = partial(BatchConsumer, on_room=self._worker.claimer.notice)
+        consumer = make(
             subscription,
             self._settings,
             self._tools,
@@ -382,3 +389,10 @@ class EventWorker:
         )
         self._consumers[consumer.queue] = consumer
         self._worker.claimer.retirement.open(consumer.queue)
+
+
+def _hurry(consumers: Iterable[Consumer]) -> None:
+    """Let no job of a batch handler wait for others any more."""
+    for consumer in consumers:
+        if isinstance(consumer, BatchConsumer):
+            consumer.hurry()

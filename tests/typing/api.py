@@ -226,7 +226,7 @@ provider.pool("render", processes=4)
 provider.pool("wait", threads=2)
 assert_type(provider.pools, list[str])
 provider.on(counted, group="render", pool="render")(count)
-provider.on(counted, pool=4)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+provider.on(counted, pool=4)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 provider.pool("render", processes="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 provider.pool("render", 4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 

@@ -216,10 +216,7 @@ class Claimer:
     async def _take_turns(self, lane: Lane) -> None:
         while True:
             is_second = any(other.is_busy for other in self._lanes)
-            want = self._slots.want
-            queues = (
-                (self._suspects.find_lonely() or self._rotation.choose(_QUEUES, want)) if want > 0 else []
-            )
+            queues = self._choose()
             enough = _ENOUGH if is_second else 1
             rows = len(self.settles) + len(self._appends)
             if not (queues or rows >= enough or (self._due.is_due and not is_second)):
@@ -234,10 +231,18 @@ class Claimer:
             self._owed_timer = asyncio.get_running_loop().call_later(_PAUSE, self._on_owed)
             await self._pay_owed()
 
+    def _choose(self) -> list[str]:
+        """Return the queues that the next turn asks."""
+        want = self._slots.want
+        if want <= 0 and not self._slots.sharing:
+            return []
+        alone = self._suspects.find_lonely() if want > 0 else []
+        return alone or self._slots.apart(self._rotation.choose(_QUEUES, want))
+
     async def _turn(self, lane: Lane, asked: list[str]) -> None:
         settles, appends = self.settles.take(), self._appends.take()
-        asked = self._with_followers(asked, settles)
-        want = self._slots.want
+        asked = self._slots.with_followers(asked, (queue for queue, _ in settles))
+        want = self._slots.want_of(asked)
         if any(self._consumers[queue].follows for queue in asked):
             # Such a job costs the server more to claim and settle, so a call asks for fewer of them.
             want = min(want, _BATCH // _FOLLOWED)
@@ -368,16 +373,6 @@ class Claimer:
     def _note_settled(self) -> None:
         if not self.settles.unsettled:
             self._settled.set()
-
-    def _with_followers(self, asked: list[str], settles: list[tuple[str, SettleRow]]) -> list[str]:
-        """Return the queues to ask, with those that these settles may fill: follow-up jobs need no second call."""
-        if self._slots.free <= 0:
-            return asked
-        follow = {follower for queue, _ in settles for follower in self._consumers[queue].follows}
-        return [
-            *asked,
-            *(follower for follower in follow.difference(asked) if self._slots.quota(follower) > 0),
-        ]
 
     def _cost_of(self, queue: str) -> int:
         return _FOLLOWED if self._consumers[queue].follows else 1

@@ -30,6 +30,7 @@ class Retirement:
         self, slots: Slots, rotation: QueueRotation, executor: Executor, settles: SettleQueue
     ) -> None:
         self.closed: set[str] = slots.closed
+        self._slots = slots
         self._rotation = rotation
         self._executor = executor
         self._settles = settles
@@ -39,7 +40,8 @@ class Retirement:
         self.closed.add(queue)
 
     def open(self, queue: str) -> None:
-        """Claim jobs of a queue that is served again. Does nothing for one that is not closed."""
+        """Claim jobs of a queue that is served from now on, or again, by the consumer that it has now."""
+        self._slots.note_sharing(queue)
         self.closed.discard(queue)
 
     async def finish(self, queue: str) -> bool:
@@ -56,5 +58,6 @@ class Retirement:
             return False
         self._rotation.forget(queue)
         self._executor.forget(queue)
+        self._slots.sharing.pop(queue, None)
         self.closed.discard(queue)
         return True

@@ -1,0 +1,1 @@
+"""Batch handlers: gathering claimed jobs, calling the handler for many of them, and giving each job its own outcome."""
