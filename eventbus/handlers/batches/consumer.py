@@ -12,7 +12,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from eventbus.engine.job import Job
+from eventbus.engine.job import Job, Settle
 from eventbus.errors import DefinitionError, PayloadError
 from eventbus.handlers.batch_context import BatchContext, BatchItem, SyncBatchContext, SyncBatchItem
 from eventbus.handlers.batches.call import Item
@@ -69,11 +69,13 @@ class BatchConsumer(HandlerConsumer):
         """Return how many more jobs fit into the call that gathers, and into as many further calls as there are `slots`."""
         return self._gathering.room_for(jobs, slots)
 
-    def surround(self) -> None:
-        """Set the context variables that are the same for each job, and keep them for the calls."""
-        super().surround()
-        self._gathering.context = contextvars.copy_context()
-        self._gathering.context.run(ATTEMPT.set, ...)  # a call has jobs of any attempt
+    async def run(self, job: Job) -> Settle:
+        """Run the job as `HandlerConsumer.run` does, with the errors of that."""
+        if self._gathering.context is None:
+            # No facts of the job are set yet, so this is what surrounds every job of the queue.
+            self._gathering.context = contextvars.copy_context()
+            self._gathering.context.run(ATTEMPT.set, ...)  # a call has jobs of any attempt
+        return await super().run(job)
 
     def hurry(self) -> None:
         """Let no job wait for others from now on."""

@@ -67,7 +67,7 @@ class Gathering:
         on_room: Callable[[], None],
     ) -> None:
         """At most `concurrency` calls run. `on_begin` is called for each job whose call begins, `on_room` after the end of a call."""
-        self.context: contextvars.Context = contextvars.Context()
+        self.context: contextvars.Context | None = None
         """The context of each call; the consumer sets it before the first job comes."""
         self._size = batch.size
         self._wait = batch.seconds
@@ -154,7 +154,7 @@ class Gathering:
     def _begin(self, items: list[Item]) -> None:
         call = BatchCall(items, self._on_end)
         self._calls.add(call)
-        call.begin(self._run(items), self.context.copy())
+        call.begin(self._run(items), (self.context or contextvars.Context()).copy())
         for item in items:
             self._on_begin(item)
 

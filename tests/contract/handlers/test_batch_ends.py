@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import structlog
 
 from eventbus import (
     Batch,
@@ -320,3 +322,35 @@ async def test_a_call_is_one_slot_of_the_worker_and_other_events_have_the_rest(
         go_on.set()
         assert await asyncio.gather(*alone) == list(range(5))
     assert held.calls == [list(range(50))]
+
+
+async def test_a_call_runs_in_what_surrounds_its_queue_and_not_in_a_job(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider()
+    tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+    facts: list[dict[str, Any]] = []
+
+    @provider.lifespan
+    async def around() -> AsyncIterator[None]:
+        tenant.set("shared")
+        yield
+
+    async def double(numbers: list[int]) -> list[int]:
+        known = structlog.contextvars.get_contextvars()
+        facts.append({name: value for name, value in known.items() if value is not ...})
+        facts[-1]["tenant"] = tenant.get()
+        return [2 * n for n in numbers]
+
+    held = Held(provider, 2, concurrency=1)
+    async with provider, provider.worker():
+        first = provider.emit_many(doubled, [1, 2])
+        await until(lambda: held.running, "the call runs")
+        leaving = asyncio.create_task(provider.unsubscribe(doubled))
+        await asyncio.sleep(0)
+        await provider.subscribe(doubled, double, batch=Batch(size=2, wait="5s"), retry=Retry(2))
+        held.go_on.set()
+        assert await asyncio.gather(*first) == [2, 4]
+        await leaving
+        assert await asyncio.gather(*provider.emit_many(doubled, [3, 4])) == [6, 8]
+    assert facts == [{"event_name": "doubled", "tenant": "shared"}]
