@@ -78,9 +78,10 @@ class BatchCall:
                 try:
                     return await item.outcome
                 except asyncio.CancelledError:
-                    if not (item.outcome.cancelled() and self._is_cancelled and item is self.keeper):
+                    is_second = item.outcome.cancelled() and self._is_cancelled
+                    if not (is_second and item is self.keeper):
                         raise
-                    self._cancel()  # the executor's second cancellation, or the end of the call
+                    self._cancel()  # the handler ignored the first one
         finally:
             if item in self._items:
                 self._items.remove(item)

@@ -121,7 +121,8 @@ class Gathering:
     def hurry(self) -> None:
         """Let nothing wait for others from now on, because the worker stops or takes no more jobs of the handler."""
         self._is_hurried = True
-        self._look_soon()
+        if self._waiting:
+            self._look_soon()
 
     def _look_soon(self) -> None:
         """Look for a call to begin; not at once, because the other jobs of the same claim have not come yet."""

@@ -13,7 +13,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from eventbus import EventContext, EventProvider, HandlerError, JobCancelled, Retry, SyncContext
+from eventbus import (
+    Batch,
+    BatchContext,
+    EventContext,
+    EventProvider,
+    HandlerError,
+    JobCancelled,
+    Retry,
+    SyncContext,
+)
 from eventbus.telemetry import propagation
 from eventbus.telemetry import spans as telemetry
 
@@ -248,3 +257,24 @@ async def test_a_trace_context_that_cannot_be_read_is_nothing(
             emission = provider.emit("a")
         assert await emission == "a"
     assert _parent(spans()["process a"][0]) is None
+
+
+async def test_each_job_of_a_batch_has_a_span_to_which_its_emissions_belong(
+    make_provider: MakeProvider, spans: Spans
+) -> None:
+    provider = make_provider()
+
+    @provider.on("a", batch=Batch(size=2, wait="5s"))
+    async def a(given: list[Any], ctx: BatchContext) -> list[Any]:
+        return [await item.emit("b") for item in ctx.items]
+
+    @provider.on("b")
+    async def b(_: Any) -> int:
+        return 1
+
+    async with provider.worker():
+        assert await asyncio.gather(*provider.emit_many("a", [1, 2])) == [1, 1]
+    found = spans()
+    jobs = {_ids(span) for span in found["process a"]}
+    assert len(jobs) == 2
+    assert {_parent(span) for span in found["send b"]} == jobs
