@@ -29,7 +29,7 @@ from eventbus.engine.job import Job
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
-from eventbus.handlers.batches.consumer import BatchConsumer
+from eventbus.handlers.batches.consumer import BatchConsumer, hurry
 from eventbus.handlers.consumer import HandlerConsumer
 from eventbus.handlers.context import Stopping, SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
@@ -192,7 +192,7 @@ class EventWorker:
         consumer = self._consumers.get(queue)
         if consumer is None:
             return
-        _hurry([consumer])
+        hurry([consumer])
         if await self._worker.retire(queue) and self._consumers.get(queue) is consumer:
             del self._consumers[queue]
             _log.info("queue no longer served", worker=self.id, queue=queue)
@@ -222,7 +222,7 @@ class EventWorker:
         Idempotent. A second call with `at_once` skips the rest of the grace.
         """
         self._worker.stop(at_once=at_once)
-        _hurry(self._consumers.values())
+        hurry(self._consumers.values())
         if self._task is None or self._task.done():
             return
         if not self._is_entered and not self._is_given_up:
@@ -389,10 +389,3 @@ class EventWorker:
         )
         self._consumers[consumer.queue] = consumer
         self._worker.claimer.retirement.open(consumer.queue)
-
-
-def _hurry(consumers: Iterable[Consumer]) -> None:
-    """Let no job of a batch handler wait for others any more."""
-    for consumer in consumers:
-        if isinstance(consumer, BatchConsumer):
-            consumer.hurry()
