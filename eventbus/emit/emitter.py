@@ -178,8 +178,9 @@ class Emitter:
         )
         deadline = clock.monotonic() + plan.patience
         row: AddRow | None = None
-        if key or not plan.is_plain:
-            row = _row(job_id, body, digest, data, plan, reply=reply)
+        limit = "" if route.limit_by is None else route.limit_key(payload)
+        if key or limit or not plan.is_plain:
+            row = _row(job_id, body, digest, data, plan, reply=reply)._replace(limit=limit)
         if reply:  # registered before it can be sent, so that no outcome finds it missing
             self._tracker.register(emission, delay=plan.wait)
         if row is None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from eventbus.errors import DefinitionError
+from eventbus.errors import DefinitionError, PayloadError
 from eventbus.model.codec.codec import Codec
 from eventbus.model.event import Event
-from eventbus.model.names import queue_name, shown
+from eventbus.model.names import check_key, queue_name, shown
 from eventbus.settings.settings import Settings
+from eventbus.store.keys import key_digest
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, AddQueue
 from eventbus.telemetry.failure import revive
 
@@ -23,6 +24,7 @@ class Route:
         "encode_payload",
         "event",
         "key",
+        "limit_by",
         "name",
         "payload",
         "queue",
@@ -48,6 +50,27 @@ class Route:
         )
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
         self.key: Callable[[Any], str] | None = event.key
+        self.limit_by: Callable[[Any], str | int] | None = event.limit and event.limit.by
+
+    def limit_key(self, payload: Any) -> str:
+        """Return the digest of the limit key of an emission, by the function that the event's limit has.
+
+        Raises PayloadError if that raises, or returns something else than text or an integer.
+        """
+        by = f"the by of the limit of {self.name}"
+        try:
+            key: Any = None if self.limit_by is None else self.limit_by(payload)
+        except Exception as error:
+            raise PayloadError(f"{by} raised {type(error).__name__}: {error}", event=self.name) from error
+        text = str(key) if type(key) is int else key
+        if not isinstance(text, str) or not text:
+            said = f"expected {by} to return text or an integer, got: {shown(key)}"
+            raise PayloadError(said, event=self.name)
+        try:
+            return key_digest(check_key(text))
+        except DefinitionError:
+            said = f"{by} returned what cannot be a limit key: {shown(key)}"
+            raise PayloadError(said, event=self.name) from None
 
     def row_for(self, require_worker: bool | None) -> AddQueue:
         """Return the queue of an emission that says so itself; None: as the event says."""

@@ -258,6 +258,11 @@ def _check_limit(limit: Any, name: str) -> Limit | None:
         raise DefinitionError(
             f"expected limit of event {name!r} to be a Limit, such as Limit(at_once=20), got: {shown(limit)}"
         )
+    if limit is not None and (limit.each or limit.each_rate) and limit.by is None:
+        raise DefinitionError(
+            f"the limit of event {name!r} has {'each' if limit.each else 'each_rate'} and no by: "
+            "give it the function that returns the limit key of a payload"
+        )
     return limit
 
 

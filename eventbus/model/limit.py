@@ -7,7 +7,7 @@ What must always hold: a `Limit` that exists is valid, and each of its rates can
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -36,35 +36,55 @@ class _Wire(msgspec.Struct, omit_defaults=True):
 
     at_once: int = 0
     rates: list[Rate] = []
+    each: int = 0
+    each_rates: list[Rate] = []
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of an event may run at once, and how many may start within a time, in the whole fleet.
 
-        Limit(at_once=20, rate=["100/1s", "5000/1m"])
+        Limit(at_once=20, rate=["100/1s", "5000/1m"], by=lambda order: order.tenant, each=5)
 
     Each group of the event has the limit for itself. `rate` is one text or several, each a number and a duration; they hold
     together. No span of that length ever has more starts, and at least 15/16 of a rate can be used. A start is a claim:
-    each attempt counts, and a handler may begin a moment after it. Raises DefinitionError for a limit of 0 or less, a rate
+    each attempt counts, and a handler may begin a moment after it.
+
+    `by(payload)` returns the limit key of an emission, text or an integer. Keys have turns, so that a long backlog of one
+    delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the starts of each key. Raises DefinitionError for a limit of 0 or less, a rate
     that cannot be read, two rates of one length, and a rate that could never hold anything back beside a shorter one.
     """
 
     at_once: int | None = None
     rate: str | Sequence[str] = ()
+    by: Callable[[Any], str | int] | None = None
+    each: int | None = None
+    each_rate: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        at_once, rate = cast("tuple[Any, Any]", (self.at_once, self.rate))
-        if at_once is not None and (type(at_once) is not int or not 0 < at_once <= _MOST):
-            raise DefinitionError(f"expected at_once to be a positive integer, got: {shown(at_once)}")
-        read_rates(rate, "rate")
-        if at_once is None and not rate:
-            raise DefinitionError("expected a Limit to have at_once, rate or both; for no limit leave it out")
-        if not isinstance(rate, str):
-            msgspec.structs.force_setattr(self, "rate", tuple(rate))
+        for name in ("at_once", "each"):
+            count: Any = getattr(self, name)
+            if count is not None and (type(count) is not int or not 0 < count <= _MOST):
+                raise DefinitionError(f"expected {name} to be a positive integer, got: {shown(count)}")
+        for name in ("rate", "each_rate"):
+            rate: Any = getattr(self, name)
+            read_rates(rate, name)
+            if not isinstance(rate, str):
+                msgspec.structs.force_setattr(self, name, tuple(rate))
+        if self.by is not None and not callable(self.by):
+            raise DefinitionError(f"expected by to be a function of the payload, got: {shown(self.by)}")
+        if not (self.at_once or self.rate or self.by or self.each or self.each_rate):
+            raise DefinitionError(
+                "expected a Limit to have at_once, rate, by, each or each_rate; for no limit leave it out"
+            )
 
     def to_wire(self) -> str:
-        """Return the limit as JSON: equal limits have equal texts, however they were written."""
-        wire = _Wire(at_once=self.at_once or 0, rates=read_rates(self.rate, "rate"))
+        """Return the limit as JSON, without `by`: equal limits have equal texts, however they were written."""
+        wire = _Wire(
+            at_once=self.at_once or 0,
+            rates=read_rates(self.rate, "rate"),
+            each=self.each or 0,
+            each_rates=read_rates(self.each_rate, "each_rate"),
+        )
         return msgspec.json.encode(wire).decode()
 
     @classmethod
@@ -74,8 +94,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             wire = msgspec.json.decode(text, type=_Wire)
         except msgspec.MsgspecError as error:
             raise DefinitionError(f"expected a limit, got: {shown(text)}") from error
-        rates = [f"{rate.starts}/{rate.window_ms}ms" for rate in wire.rates]
-        return cls(at_once=wire.at_once or None, rate=rates)
+        rates, each_rates = (
+            [f"{rate.starts}/{rate.window_ms}ms" for rate in given] for given in (wire.rates, wire.each_rates)
+        )
+        return cls(at_once=wire.at_once or None, rate=rates, each=wire.each or None, each_rate=each_rates)
 
 
 def read_rates(given: Any, name: str) -> list[Rate]:

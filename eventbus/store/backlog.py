@@ -58,8 +58,10 @@ class Backlog:
 
     async def _scan(self, deadline: float) -> tuple[set[str], bool]:
         """Return the queues that have waiting or delayed jobs, and whether the scan covered all keys."""
-        starts = tuple(self._keys.of(kind, "") for kind in ("ready", "ready+", "suspects", "delayed"))
-        pattern = self._keys.of("[drs][eu][als][adp]*", "*")  # these kinds, and hardly another
+        starts = tuple(
+            self._keys.of(kind, "") for kind in ("ready", "ready+", "suspects", "delayed", "turns", "resting")
+        )
+        pattern = self._keys.of("[drst][eu][alrs][adnpt]*", "*")  # these kinds, and hardly another
         queues: set[str] = set()
         end = clock.monotonic() + _SCAN_WITHIN
         cursor = "0"

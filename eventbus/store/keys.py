@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "due": (
         "zset",
-        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `turn:queue` -> when its rate lets jobs start again; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
+        "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `turn:queue`, `lane:key/queue` -> when a rate lets jobs start again; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
         "add, graph, checkpoint, turn, signal, rescue, cancel, sweep, fire, schedule",
         "never",
     ),
@@ -151,9 +151,27 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "slots": (
         "hash",
-        "`=`: the limit of the queue; ``: how many of its jobs run, and its starts by time (`slots.lua`)",
-        "turn, renew, rescue, checkpoint, leave, limit, announce",
+        "`=`: the limit of the queue; ``: how many of its jobs run, and its starts by time (`slots.lua`); `:key`: the same of one limit key; `#`: entries of lanes",
+        "turn, renew, rescue, checkpoint, leave, limit, announce, add",
         "when it is removed",
+    ),
+    "lane": (
+        "list",
+        "of queue and limit key: waiting jobs that have it, as in `ready`",
+        "add, turn, rescue, ungroup",
+        "with its last job",
+    ),
+    "turns": (
+        "list",
+        "limit keys that have waiting jobs, the next one first",
+        "add, turn, ungroup",
+        "with its last job",
+    ),
+    "resting": (
+        "set",
+        "limit keys that have waiting jobs, none of which may start now",
+        "turn, ungroup",
+        "with its last job",
     ),
     "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),
     "roots": ("zset", "open root -> when it was added, ms", "add, graph, restart", "with its last root"),

@@ -39,9 +39,13 @@ FLAGS: dict[str, int] = {
     "JOURNAL": 8,
     "STOP": 16,
     "MEMBER": 32,
+    "LIMIT": 64,
     "SIDE": 128,
 }
-"""The flags of the second byte; `format.lua` says what each means. 64 is for later releases."""
+"""The flags of the second byte; `format.lua` says what each means."""
+
+_LATER = 64
+"""A limit key of so many bytes or more is for later releases."""
 
 #: the fields of the record -> what each has
 CORE: dict[str, str] = {
@@ -52,6 +56,7 @@ CORE: dict[str, str] = {
     "queue": "the queue that it belongs to",
     "reply": "the emitter that gets its outcome",
     "root": "the root of the tree that it is a member of",
+    "limit": "the limit key, up to 48 bytes",
     "body": "payload with envelope, up to 256 bytes; empty for what its root was given",
     "size": "the length of a body that has a key of its own",
     "claimed": "of members and roots that are held: when they were claimed, ms",
@@ -61,7 +66,7 @@ CORE: dict[str, str] = {
     "worker": "who ran it at the end; empty if nobody did",
     "result": "result or error, JSON, up to 256 bytes",
     "is_root": "it is a brief root: `tree` is 1 and `on` is wake, and neither stands beside it",
-    "is_later": "it has a flag of a later release: it is parked",
+    "is_later": "it has what a later release knows: it is parked",
 }
 
 #: the fields beside the record -> (what each has, the Lua files that write it)
@@ -145,6 +150,10 @@ def decode(text: bytes, more: Mapping[str, str] | None = None) -> dict[str, str]
     fields["queue"], fields["reply"] = reader.text(1), reader.text(1)
     if text[1] & FLAGS["MEMBER"]:
         fields["root"] = reader.text(2)
+    if text[1] & FLAGS["LIMIT"]:
+        fields["limit"] = reader.text(1)
+        if len(str(fields["limit"])) >= _LATER:
+            raise ValueError(f"no record of this release: {text!r}")
     if text[1] & FLAGS["BODY"]:
         fields["size"] = reader.number(4)
     fields["body"] = reader.rest()

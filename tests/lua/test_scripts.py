@@ -101,7 +101,7 @@ class _Recorder:
 @pytest.fixture
 def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     recorder = _Recorder()
-    for part in (store, store.presence, store.groups, store.journals):
+    for part in (store, store.presence, store.groups, store.journals, store.controls):
         monkeypatch.setattr(part, "_caller", recorder)
     monkeypatch.setattr(store.journals, "_adder", recorder)
     return recorder
@@ -233,18 +233,11 @@ async def test_the_scripts_of_schedules_get_what_their_headers_say(
     assert recorder.arguments == _expected("schedules", bytes=1 << 20)
 
 
-async def test_the_scripts_of_controls_get_what_their_headers_say(
-    store: Store, recorder: _Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store.controls, "_caller", recorder)
+async def test_the_scripts_of_controls_get_what_their_headers_say(store: Store, recorder: _Recorder) -> None:
     await store.controls.pause("queue", by="by", reason="reason", now="now")
     assert recorder.arguments == ["now", "pause", *_expected("pause")[2:]]
-    await store.controls.resume("queue", now="now")
-    assert recorder.arguments == ["now", "resume", "queue", "", ""]
     await store.controls.edit(Edit("id", "call", "states", "due", "priority", "print", "body"), now="now")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert recorder.arguments == _expected("edit")
-    await store.controls.set_limit("queue", "limit", now="now")
-    assert recorder.arguments == _expected("limit")
     found = await store.controls.look(["queue"] * 2)
     assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]
     assert found == [Orders("queue", 3, 2, {"name": "value"})] * 2
@@ -343,7 +336,13 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
 
 _DYNAMIC = {
     *("key(kind, name)", "key(kind, id)", "key(state, queue)", "key(record.state, record.queue)"),
-    *("key(list, id)", "key(state, name)", "key(PLACES[kind], queue)", "key(part[1], queue)"),
+    *(
+        "key(list, id)",
+        "key(state, name)",
+        "key(PLACES[kind], queue)",
+        "key(part[1], queue)",
+        "key(part[1], line.place)",
+    ),
     *("key(part[1], line.queue)", "key(look[1], queue)"),
 }
 """Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a

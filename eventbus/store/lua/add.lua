@@ -12,8 +12,8 @@
 -- timeouts: row timeout
 --   row: the number of a root among all rows, from 0 | timeout: from when it is due, ms
 -- plain: id queue body reply
--- rows: id queue body key print delay due priority lifo reply meeting span
---   meeting, when the key stands for a job: 0 join it | 1 join it also if it failed |
+-- rows: id queue body key print delay due priority lifo reply meeting span limit
+--   limit: the limit key, up to 48 characters, or '' | meeting, when the key stands for a job: 0 join it | 1 join it also if it failed |
 --   2 supersede it: cancel it and take its place, whatever became of it |
 --   3 throttle | 4 debounce | 5 keep the last (`merging.lua`)
 --   span: of 3 the window; of 4 how long the job waits at most, from its first row on, '' for no limit; ms

@@ -9,7 +9,7 @@
 -- queues: queue base group limit
 --   limit: the one that the program declares, JSON (`orders.lua`), or ''
 -- answer: how many jobs were taken back
---include base book guard format ready record groups idle presence putting_off
+--include base book codec guard format ready record groups idle presence putting_off
 --defer load_orders: orders
 
 local SILENCE = 120000

@@ -18,10 +18,10 @@ if not hold or Hold.token(hold) ~= worker .. ':h' then
   return (not record or plain.was_completed_by(record, worker)) and 'done' or 'lost'
 end
 local simple = {}
-if not record or string.sub(hold, 7, 7) ~= '0' or Hold.queue_of(hold) or not add_simple(simple, id, record, hold, text) then return 'long' end
+if not record or string.sub(hold, 7, 7) ~= '0' or Hold.slot_of(hold) or not settling.add_simple(simple, id, record, hold, text) then return 'long' end
 
 begin_writing()
-write_simple(simple, held, worker, {}, now)
+settling.write_simple(simple, held, worker, {}, now)
 local lengths = outcomes.flush()
 if pool ~= '' and found[1] then idle.note(worker, pool, now) end
 if now % 8 == 0 then -- as a turn of few ends

@@ -8,7 +8,7 @@
 -- head: now id signal name payload
 -- answer: sent | unknown (no record) | ended | stopping (its tree stops, and it does not know yet) | full (too many signals are not taken yet) |
 --   foreign (somebody else's value stands in the place of its inbox)
---include base book guard delays fields format holds journal marks putting_off ready record waking
+--include base book codec guard delays fields format holds journal marks putting_off ready record waking
 
 local MOST, BYTES = 1000, 1048576 -- of an inbox
 local SLEEPS = { delayed = true, ['waiting-children'] = true }

@@ -7,7 +7,7 @@
 -- answer: for each queue: workers announced waiting parked delayed oldest
 --   announced: when a pool of it was last announced, ms, '' if not lately
 --   oldest: when the first or the last job in line was added, whichever was earlier, ms, '' if none waits
---include base entry fields presence lines
+--include base entry fields lanes presence lines
 
 local now = read_now(take())
 local asker, count = take(), take()
@@ -30,6 +30,9 @@ local function oldest_of(queue)
     local ids = try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', key(look[1], queue), look[2], look[3]) or {}
     oldest = math.min(oldest, first_created(ids, look[4]))
   end
+  local lane = (try('LRANGE', key('turns', queue), 0, 0) or {})[1]
+  local ids = lane and try('LRANGE', lanes.key_of(queue, lane), 0, 9) or {}
+  oldest = math.min(oldest, first_created(ids, 1))
   return oldest < math.huge and oldest
 end
 

@@ -25,7 +25,7 @@
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim
---defer load_slots: slots
+--defer load_slots: slots lanes turns
 --defer load_retention: retain completed
 --defer load_idle: idle
 --defer load_trees: ready waking appends settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
@@ -35,14 +35,14 @@ local lane, call, lease, pool, offer = take(), take(), take(), take(), take()
 local want, most, watched, alone, bytes, queue_count, append_count, settle_count = take(), take(), take(), take(), take(), take(), take(), take()
 local token, worker = lane .. ':' .. call, Hold.worker_of(lane)
 local room = { worker = worker, now = now, left = most, watched = watched, is_alone = alone == 1 }
-room.is_first = room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
+room.has_lanes_first, room.is_first = call % 2 == 0, room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
 local held = key('held', worker)
 
 local queues, by_name, is_limited = read_queues(queue_count)
 if not queues then return redis.error_reply(CLOSED) end
 if append_count > 0 then load_trees() end
 local rows = append_count > 0 and appends.read_rows(append_count, take)
-local holds = read_holds(held, lane, settle_count)
+local holds = settling.read_holds(held, lane, settle_count)
 if holds[2] then
   local last = cmsgpack.unpack(holds[2])
   if last[1] > call then return redis.error_reply('STALE an older call of lane ' .. lane) end
@@ -54,7 +54,7 @@ end
 
 if rows then begin_writing() end -- before the settles, which read what appends change; appends are known if they come again
 local appended = rows and appends.write_rows(rows, held) or {}
-local settles, lost = read_settles(holds, settle_count)
+local settles, lost = settling.read(holds, settle_count)
 local due_at = next_due()
 local is_plain, filled, has_duty = #settles.rows == 0 and (due_at < 0 or due_at > now), {}, false
 if not is_plain then
@@ -63,7 +63,7 @@ if not is_plain then
 end
 begin_writing()
 if not holds[1] then register(worker, now + lease) end -- its first turn, or the first one since it was rescued
-write_simple(settles.simple, held, worker, by_name, now)
+settling.write_simple(settles.simple, held, worker, by_name, now)
 if is_limited or settles.slotted then load_slots() slots.release_all(settles.slotted, now) end
 if not is_plain then
   local ready = {}
@@ -76,15 +76,15 @@ if not is_plain then
 end
 
 if is_limited and want > 0 then slots.cut_quotas(queues, now) end
-local plan = claims.read(queues, want, bytes, room, function(is_of_suspects, ...)
-  load_trees()
-  if is_of_suspects then return suspects.take(...) end
-  return unusual.choose(...)
+local plan = claims.read(queues, want, bytes, room, function(which, ...)
+  if which == 'lanes' then load_slots() else load_trees() end
+  return (which == 'lanes' and turns.take or which == 'suspects' and suspects.take or unusual.choose)(...)
 end)
-if is_limited then slots.claim(plan, queues) end
+if is_limited then slots.claim(plan, queues, now) end
 claims.write(plan, held, token, now, unusual and unusual.name_holder) -- what is named, `choose` has found
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 claims.remove(plan)
+if plan.moves[1] then turns.write_moves(plan) end
 if plan.is_unusual then
   is_plain = false
   load_trees()

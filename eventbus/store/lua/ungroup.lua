@@ -8,7 +8,7 @@
 --   call, text: as for `cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard entry floors retain completed record holds cancelling presence lines orders epilogue
+--include base guard entry floors retain completed record holds cancelling presence lanes lines orders epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
 local now = read_now(take())
@@ -59,6 +59,17 @@ for _, kind in ipairs({ 'ready', 'suspects' }) do
   redis.call('LTRIM', place, limit, -1)
   is_done = is_done and redis.call('EXISTS', place) == 0
 end
+for _, lane in ipairs(lanes.list(name)) do
+  local place, ids = lanes.key_of(name, lane), {}
+  for i, entry in ipairs(try('LRANGE', place, 0, limit - 1) or {}) do ids[i] = id_of(entry) end
+  cancel_waiting(ids)
+  redis.call('LTRIM', place, #ids, -1)
+  lanes.cut(name, lane, #ids)
+  limit = limit - #ids
+  if limit <= 0 then break end
+end
+is_done = is_done and redis.call('EXISTS', key('turns', name), key('resting', name)) == 0
+limit = math.max(limit, 1)
 local ranked = redis.call('ZRANGE', key('ready+', name), 0, limit - 1)
 cancel_waiting(ranked)
 call_many('ZREM', key('ready+', name), ranked)

@@ -98,6 +98,8 @@ class AddRow(NamedTuple):
     """What happens if an earlier job has the key: `JOIN`, `REUSE`, `SUPERSEDE`, `THROTTLE`, `DEBOUNCE` or `KEEP_LAST`."""
     span: int | str = ""
     """In ms: the window of a throttle; how long a debounced job waits at most, `''` for no limit."""
+    limit: str = ""
+    """The digest of the limit key, `''` without one."""
 
 
 class PlainRow(NamedTuple):

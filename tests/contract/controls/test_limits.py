@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
+import msgspec
 import pytest
 
-from eventbus import DefinitionError, Event, EventProvider, Limit
+from eventbus import DefinitionError, Event, EventProvider, Limit, PayloadError
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -105,3 +108,72 @@ async def test_what_is_no_limit_is_refused(make_provider: MakeProvider) -> None:
     async with make_provider() as provider:
         with pytest.raises(DefinitionError, match="expected a Limit, or None to take it back, got: 5"):
             await provider.set_limit("placed", 5)  # type: ignore[arg-type]
+
+
+class Order(msgspec.Struct):
+    tenant: str
+    n: int
+
+
+async def test_a_long_backlog_of_one_tenant_delays_no_other(
+    make_provider: MakeProvider, stack: AsyncExitStack
+) -> None:
+    event = Event("order", payload=Order, result=int, limit=Limit(by=lambda order: order.tenant, each=2))
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    done: list[str] = []
+
+    async def work(order: Order) -> int:
+        running[order.tenant] += 1
+        most[order.tenant] = max(most[order.tenant], running[order.tenant])
+        await asyncio.sleep(0.002)
+        running[order.tenant] -= 1
+        done.append(order.tenant)
+        return order.n
+
+    providers = [make_provider(concurrency=10) for _ in range(2)]
+    for provider in providers:
+        provider.on(event)(work)
+        await stack.enter_async_context(provider.worker())
+    large = providers[0].emit_many(event, [Order("large", n) for n in range(300)])
+    await providers[0].flush()
+    small = providers[0].emit_many(event, [Order(f"t{n}", n) for n in range(10)])
+    assert [await each for each in small] == list(range(10))
+    assert len(done) < 150, "the others did not wait for the large one"
+    assert [await each for each in large] == list(range(300))
+    assert most["large"] == 2
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (lambda order: order.nothing, "raised AttributeError"),
+        (lambda order: None, "to return text or an integer, got: None"),
+        (lambda order: True, "to return text or an integer, got: True"),
+        (lambda order: "", "to return text or an integer, got: ''"),
+        (lambda order: 1.5, "to return text or an integer, got: 1.5"),
+        (lambda order: "x" * 513, "what cannot be a limit key: 'xxx"),
+    ],
+)
+async def test_a_limit_key_that_is_none_is_refused_at_the_emit(
+    make_provider: MakeProvider, by: Any, said: str
+) -> None:
+    event = Event("order", payload=Order, limit=Limit(by=by, each=2))
+    async with make_provider() as provider:
+        with pytest.raises(PayloadError, match=f"the by of the limit of order.*{said}"):
+            provider.emit(event, Order("acme", 1))
+
+
+async def test_a_limit_key_may_be_a_number_and_goes_with_all_options(make_provider: MakeProvider) -> None:
+    event = Event("order", payload=Order, result=int, limit=Limit(by=lambda order: order.n, each=1))
+    provider = make_provider()
+
+    @provider.on(event)
+    @provider.on(event, group="audit")
+    async def work(order: Order) -> int:
+        return order.n
+
+    async with provider.worker():
+        plain = provider.emit(event, Order("a", 1))
+        keyed = provider.emit(event, Order("a", 1), idempotency_key="k", delay=0.01, priority=3)
+        assert [await plain, await keyed] == [1, 1]

@@ -211,12 +211,13 @@ _VERBS = frozenset(
 )
 _QUESTIONS = ("is_", "has_", "was_", "may_", "waits_", "stops_")
 _PROPERTIES = {  # of a hold, a record, a key or the time: what they return
-    "Hold": {"entry_of_hand", "place", "queue_of", "time", "token", "worker_of"},
+    "Hold": {"entry_of_hand", "place", "slot_of", "time", "token", "worker_of"},
     "plain": {"count", "size"},
     "blame": {"of"},
     "delays": {"again"},
     "heard": {"left_of_grace"},
     "idle": {"turn"},
+    "lanes": {"key_of"},
     "lines": {"blames"},
     "": {"key", "entry_of", "entry_of_hand", "claimed_of", "first_created", "first_rank", "id_of", "line_up",
          "mark_of", "next_due", "oldest_of", "record_keys", "targets_of", "text_of", "whole", "without_gone"},

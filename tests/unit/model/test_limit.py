@@ -9,10 +9,23 @@ import pytest
 from eventbus import DefinitionError, Event, Limit
 
 
-@pytest.mark.parametrize("at_once", [0, -1, True, 1.5, "3", 2**31])
-def test_a_number_at_once_is_positive(at_once: Any) -> None:
-    with pytest.raises(DefinitionError, match="at_once to be a positive integer, got: "):
-        Limit(at_once=at_once)
+@pytest.mark.parametrize("name", ["at_once", "each"])
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, "3", 2**31])
+def test_a_number_at_once_is_positive(name: str, count: Any) -> None:
+    with pytest.raises(DefinitionError, match=f"{name} to be a positive integer, got: "):
+        Limit(**{name: count})
+
+
+def test_what_bounds_each_key_needs_the_function_that_says_which() -> None:
+    for given in ({"each": 5}, {"each_rate": "5/1s"}):
+        with pytest.raises(
+            DefinitionError, match=rf"limit of event 'placed' has {next(iter(given))} and no by"
+        ):
+            Event("placed", limit=Limit(**given))  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="expected by to be a function of the payload, got: 'tenant'"):
+        Limit(by="tenant")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="expected each_rate to be a number and a duration"):
+        Limit(each_rate="x")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +62,9 @@ def test_rates_that_contradict_each_other_are_named() -> None:
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
-    with pytest.raises(DefinitionError, match="expected a Limit to have at_once, rate or both"):
+    with pytest.raises(
+        DefinitionError, match="expected a Limit to have at_once, rate, by, each or each_rate"
+    ):
         Limit()
     with pytest.raises(DefinitionError, match=r"to be a Limit, such as Limit\(at_once=20\), got: 5"):
         Event("placed", limit=5)  # type: ignore[call-overload]
@@ -60,6 +75,7 @@ def test_a_limit_of_nothing_is_refused() -> None:
     [
         (Limit(at_once=20), '{"at_once":20}'),
         (Limit(rate="100/s"), '{"rates":[[100,1000]]}'),
+        (Limit(by=str, each=5, each_rate="9/1m"), '{"each":5,"each_rates":[[9,60000]]}'),
         (Limit(at_once=3, rate=["50/1m", " 100 / 1 s "]), '{"at_once":3,"rates":[[100,1000],[50,60000]]}'),
     ],
 )

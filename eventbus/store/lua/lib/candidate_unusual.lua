@@ -52,6 +52,7 @@ function unusual.choose(plan, line, i)
   if line.admit and not line.admit(id, record) then return nil end
   add_claim(plan.rows, id, line.index, body, record.created, tonumber(record.attempts), record.stalls, record.due, record.stop, record.began)
   plan.ids[#plan.ids + 1] = id
+  plan.lanes[id] = record.limit -- of a suspect, which is in no lane
   if record.root or record.tree or record.waited or record.listens or record.gathers then plan.named[id] = record end
   return #body + unusual.tell_journal(plan.journals, id, record)
 end

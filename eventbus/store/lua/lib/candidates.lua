@@ -6,12 +6,13 @@ candidates = {}
 local PLAIN = { { 'ready' } }
 local RANKED = { { 'ready+', '-inf', '(0' }, { 'ready' }, { 'ready+', '0', '+inf' } }
 local SUSPECTS = { { 'suspects' } }
+local LANE = { { 'lane' } }
 
 -- queue: with its index among those of the call, and its flags.
-local function begin_line(queue, of_suspects)
-  local parts = of_suspects and SUSPECTS or bit.band(queue.flags, book.PLUS) ~= 0 and RANKED or PLAIN
+local function begin_line(queue, of_suspects, lane)
+  local parts = of_suspects and SUSPECTS or lane and LANE or bit.band(queue.flags, book.PLUS) ~= 0 and RANKED or PLAIN
   return {
-    queue = queue.name, index = queue.index, quota = queue.quota - (queue.taken or 0), parts = parts, part = 1, counts = { 0, 0, 0 },
+    queue = queue.name, place = lane and queue.name .. ':' .. lane or queue.name, lane = lane, index = queue.index, quota = queue.quota - (queue.taken or 0), parts = parts, part = 1, counts = { 0, 0, 0 },
     ids = {}, entries = {}, records = {}, seen = 0, dropped = 0,
   }
 end
@@ -35,9 +36,9 @@ local function read_entries(line, count)
   while count > 0 and candidates.is_open(line) do
     local part, read, found = line.parts[line.part], line.counts[line.part], nil
     if part[2] then
-      found = try('ZRANGEBYSCORE', key(part[1], line.queue), part[2], part[3], 'LIMIT', read, count)
+      found = try('ZRANGEBYSCORE', key(part[1], line.place), part[2], part[3], 'LIMIT', read, count)
     else
-      found = try('LRANGE', key(part[1], line.queue), read, read + count - 1)
+      found = try('LRANGE', key(part[1], line.place), read, read + count - 1)
     end
     line.is_foreign = line.is_foreign or not found
     found = found or {}
@@ -50,8 +51,8 @@ local function read_entries(line, count)
 end
 
 -- Begins a line in the plan of a claim. One entry more than may be taken is asked for, to see whether more is left.
-function candidates.read_line(plan, queue, count, of_suspects)
-  local line = begin_line(queue, of_suspects)
+function candidates.read_line(plan, queue, count, of_suspects, lane)
+  local line = begin_line(queue, of_suspects, lane)
   read_entries(line, math.min(queue.quota, count) + 1)
   if line.is_foreign then plan.foreign[#plan.foreign + 1] = line.queue end
   plan.lines[#plan.lines + 1] = line

@@ -1,4 +1,4 @@
---needs agenda base fields finish giving_back leaves promote record retain stopping telling trees waking
+--needs agenda base fields finish giving_back lanes leaves promote record retain stopping telling trees waking
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -55,6 +55,12 @@ end
 -- A queue that had started as much as its rates allow may start again (`slots.lua`).
 function do_chore.turn(queue, now)
   wake_filled({ queue }, now)
+end
+
+-- A key that rested because of its rates may have jobs started again: `<key>/<queue>`.
+function do_chore.lane(name, now)
+  local lane, queue = string.match(name, '^([^/]*)/(.*)$')
+  if lane and lanes.end_rest(queue, lane) then wake_filled({ queue }, now) end
 end
 
 function do_chore.forget(id)

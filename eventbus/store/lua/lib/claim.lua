@@ -9,7 +9,7 @@ local AHEAD = 400 -- entries that one call reads past those that it asked for: s
 local function begin_plan()
   return {
     ids = {}, rows = {}, odd = {}, stopped = {}, foreign = {}, named = {}, more = {}, lines = {}, has_more = {},
-    watched = {}, lonely = {}, journals = {}, places = {},
+    watched = {}, lonely = {}, journals = {}, places = {}, lanes = {}, moves = {},
     budget = { left = AHEAD },
   }
 end
@@ -19,7 +19,7 @@ local function take_from(plan, line, count, bytes, choose_other)
   while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1])
     and (line.records[line.seen + 1] ~= nil or candidates.read_on(line, plan.budget)) do
     line.seen = line.seen + 1
-    bytes = bytes - (choose(plan, line, line.seen) or choose_other(false, plan, line, line.seen))
+    bytes = bytes - (choose(plan, line, line.seen) or choose_other('one', plan, line, line.seen))
   end
   local has_more = line.ids[line.seen + 1] or candidates.is_open(line) and (candidates.read_on(line, plan.budget) or candidates.is_open(line))
   plan.has_more[line.index] = plan.has_more[line.index] or has_more
@@ -32,26 +32,42 @@ end
 local function ask_suspects(plan, queues, want, bytes, room, choose_other)
   for _, queue in ipairs(room.left > 0 and queues or {}) do
     if queue.quota > 0 and bit.band(queue.flags, book.SUSPECTS) ~= 0 then
-      return choose_other(true, plan, queues, want, bytes, room)
+      return choose_other('suspects', plan, queues, want, bytes, room)
     end
   end
   return bytes
 end
 
+-- Jobs of lanes: one call asks for them before the others, the next one behind them. Few queues have any.
+local function ask_lanes(plan, queues, want, bytes, room, choose_other)
+  local asked, laned = 0, {}
+  for _, queue in ipairs(queues) do
+    if queue.quota > 0 then asked = asked + 1 end
+    if queue.quota > 0 and bit.band(queue.flags, book.BY_KEY) ~= 0 then laned[#laned + 1] = queue end
+  end
+  for i, queue in ipairs(laned) do
+    local part = math.ceil((want - #plan.ids) / (room.has_lanes_first and asked or #laned + 1 - i))
+    bytes = choose_other('lanes', plan, queue, part, bytes, room.now, take_from, choose_other)
+  end
+  return bytes
+end
+
 -- At most `want` jobs and `bytes` of bodies, but always one job.
--- choose_other: `suspects.take` if its first argument is true, else `unusual.choose`.
+-- choose_other: its first argument says what it does: `suspects.take`, `turns.take` (lanes) or `unusual.choose` (one).
 function claims.read(queues, want, bytes, room, choose_other)
   local plan = begin_plan()
   if want <= 0 then return plan end
   if room.is_first then bytes = ask_suspects(plan, queues, want, bytes, room, choose_other) end
   -- Who makes room for a suspect claims nothing beside it, else its slots would be taken for as long as these jobs run.
   local is_reserved = plan.is_alone or plan.lonely[1] and room.watched == 0 and not plan.watched[1]
+  if room.has_lanes_first and not is_reserved then bytes = ask_lanes(plan, queues, want, bytes, room, choose_other) end
   local lines, counts = candidates.read_lines(plan, queues, is_reserved and 0 or want - #plan.ids)
   candidates.read_records(lines, counts)
   for i, line in ipairs(lines) do
     bytes = take_from(plan, line, counts[i], bytes, choose_other)
-    queues[line.index].taken = line.seen - line.dropped
+    queues[line.index].taken = (queues[line.index].taken or 0) + line.seen - line.dropped
   end
+  if not (room.has_lanes_first or is_reserved) then bytes = ask_lanes(plan, queues, want, bytes, room, choose_other) end
   if not room.is_first then ask_suspects(plan, queues, want - #plan.ids, bytes, room, choose_other) end
   for _, queue in ipairs(queues) do
     if plan.has_more[queue.index] then plan.more[#plan.more + 1] = queue.index end
@@ -69,9 +85,9 @@ function claims.remove(plan)
     for i, part in ipairs(line.parts) do
       local count = math.min(left, line.counts[i])
       if count > 0 and part[2] then
-        call_many('ZREM', key(part[1], line.queue), { unpack(line.ids, first + 1, first + count) })
+        call_many('ZREM', key(part[1], line.place), { unpack(line.ids, first + 1, first + count) })
       elseif count > 0 then
-        redis.call('LTRIM', key(part[1], line.queue), count, -1)
+        redis.call('LTRIM', key(part[1], line.place), count, -1)
       end
       first, left = first + line.counts[i], left - count
       local flag = FLAGS[part[1]]

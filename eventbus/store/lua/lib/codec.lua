@@ -1,9 +1,9 @@
---needs format
---exports codec
+--needs base format
+--exports codec set_waiting set_parked
 -- A record as a table: what the short ways of `format.lua` do not know.
 --   fields: state, flags, created, attempts, queue, reply, root; body, or size of a body of its own;
 --     ended, lasted, worker, result of one that has ended; claimed, token of one that names its holder
---   is_later: it has a flag of a later release, so it is not run
+--   limit: its limit key | is_later: it has what a later release knows, so it is not run
 --   is_root: a brief root (`rooting.lua`), of which `tree` and `on` stand nowhere else
 codec = {}
 local NAMES = {
@@ -12,12 +12,11 @@ local NAMES = {
 }
 local CODES = {}
 for code = 0, 6 do CODES[NAMES[code]] = code end
-local KNOWN = FLAG.MORE + FLAG.BODY + FLAG.RESULT + FLAG.JOURNAL + FLAG.STOP + FLAG.MEMBER + FLAG.SIDE
 local LONGEST = 4294967295
 
 -- The fields that stand in the record; all others stand in `more:<id>`.
 codec.is_core = {}
-for name in string.gmatch('state flags created attempts queue reply root body size ended lasted worker result claimed token is_later is_root', '%S+') do
+for name in string.gmatch('state flags created attempts queue reply root limit body size ended lasted worker result claimed token is_later is_root', '%S+') do
   codec.is_core[name] = true
 end
 
@@ -36,6 +35,10 @@ local function decode_tail(record, text, code)
     if top == '' then error('no root') end
     record.root = top
   end
+  if bit.band(record.flags, FLAG.LIMIT) ~= 0 then
+    record.is_later = (string.byte(text, at) or FLAG.LIMIT) >= FLAG.LIMIT
+    if not record.is_later then record.limit, at = struct.unpack('>Bc0', text, at) end
+  end
   if record.is_later or bit.band(record.flags, FLAG.BODY) == 0 then
     record.body = string.sub(text, at)
   else
@@ -53,7 +56,6 @@ function codec.decode(text)
   if #text < 10 then return nil, 'cut off', {} end
   local record = { state = NAMES[code], flags = flags }
   record.created, record.attempts = struct.unpack('>I6B', text, 3)
-  record.is_later = bit.band(flags, KNOWN) ~= flags
   if code >= 9 then record.is_root, record.tree, record.on = true, '1', 'wake' end
   if not pcall(decode_tail, record, text, code) then return nil, 'its parts do not fit together', record end
   if record.queue == '' then return nil, 'no queue', record end
@@ -74,10 +76,11 @@ local function pack_text(text)
 end
 
 function codec.encode(record)
-  local code, flags = CODES[record.state], bit.band(record.flags or 0, 255 - FLAG.MEMBER - FLAG.BODY)
+  local code, flags = CODES[record.state], bit.band(record.flags or 0, 255 - FLAG.MEMBER - FLAG.BODY - FLAG.LIMIT)
   if record.is_root then code = code + 9 elseif record.token and code == 0 then code = 8 end
   if record.root then flags = flags + FLAG.MEMBER end
   if record.size then flags = flags + FLAG.BODY end
+  if record.limit then flags = flags + FLAG.LIMIT end
   if record.is_later then flags = record.flags end -- the body is all that stands behind, with what is not known
   local parts = { struct.pack('>BBI6B', 32 + code, flags, record.created, math.min(record.attempts or 0, 255)) }
   if code == 8 then
@@ -89,6 +92,18 @@ function codec.encode(record)
   end
   parts[#parts + 1] = pack_text(record.queue) .. pack_text(record.reply or '')
   if record.root then parts[#parts + 1] = struct.pack('>I2', #record.root) .. record.root end
+  if record.limit then parts[#parts + 1] = pack_text(record.limit) end
   parts[#parts + 1] = record.size and struct.pack('>I4', record.size) or record.body or ''
   return table.concat(parts)
+end
+
+-- What waited for others, or for a time, waits for its turn.
+function set_waiting(id)
+  redis.call('SETRANGE', job_root .. id, 0, ' ')
+end
+
+-- Parks a record of a format to come.
+function set_parked(id)
+  local first = string.byte(redis.call('GETRANGE', job_root .. id, 0, 0))
+  redis.call('SETRANGE', job_root .. id, 0, string.char(first - first % 16 + 5))
 end

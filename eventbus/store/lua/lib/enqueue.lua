@@ -20,7 +20,7 @@ local function write_records(jobs, emitter, now)
   local records = {}
   for _, job in ipairs(jobs) do
     local row, body = job.row, job.row.body
-    local head = { state = row.due and 'delayed' or 'waiting', created = now, queue = job.target.queue, flags = 0 }
+    local head = { state = row.due and 'delayed' or 'waiting', created = now, queue = job.target.queue, flags = 0, limit = row.limit }
     if row.reply and job.target.suffix == '' then head.reply = emitter end
     head.is_root = row.queues.are_roots and not row.due
     if #body > SMALL then
@@ -55,7 +55,7 @@ function enqueue(jobs, emitter, now, answer)
   for _, job in ipairs(jobs) do
     local row, queue = job.row, job.target.queue
     if not row.due then
-      line_up(ready, queue, { id = job.id, priority = row.priority, lifo = row.lifo })
+      line_up(ready, queue, { id = job.id, priority = row.priority, lifo = row.lifo, limit = row.limit })
     else
       push(delayed, queue, row.due, job.id)
       earliest = earliest or next_due()

@@ -1,5 +1,5 @@
 --needs base
---exports SMALL FLAG plain add_flag set_waiting set_parked
+--exports SMALL FLAG plain add_flag
 -- The record of a job is one string, so that most jobs cost the server one key and one short command.
 -- This file and `codec.lua` alone know where its bytes are. Numbers have their highest byte first.
 --
@@ -11,20 +11,23 @@
 --           9           ended: 6 bytes, when, ms; 4 bytes, how long it ran, ms; worker (1 byte length); result (2 bytes)
 --                       named: 6 bytes, when it was claimed, ms; token of who holds it (1 byte length)
 --        then           queue (1 byte length); emitter (1 byte length; empty: nobody awaits it);
---                       with MEMBER the root of its tree (2 bytes length);
+--                       with MEMBER the root of its tree (2 bytes length); with LIMIT its limit key (1 byte length; 64
+--                       and more is for later releases: a job with that is not run, but parked);
 --                       the body to the end, or with BODY 4 bytes, the length of `body:<id>`
 --   states  0 waiting, also while a worker holds it; 1 completed; 2 failed; 3 cancelled; 4 delayed; 5 parked;
 --           6 waits for others; 8 is 0 of a record that names its holder; 9 and 10 are 0 and 1 of a brief root (`rooting.lua`)
 --   flags   1 MORE: `more:<id>` has what is unusual; 2 BODY; 4 RESULT: `result:<id>` has its outcome, or what the
---           outcome will be; 8 JOURNAL: it has a journal; 16 STOP: of a root, its tree stops; 32 MEMBER; 128 SIDE: it may
---           have progress, a log, waiters, checkpoints, an inbox or live texts; 64 is for later releases: a job with it is
---           not run, but parked
+--           outcome will be; 8 JOURNAL: it has a journal; 16 STOP: of a root, its tree stops; 32 MEMBER; 64 LIMIT; 128 SIDE: it
+--           may have progress, a log, waiters, checkpoints, an inbox or live texts
 --
--- A plain record is of state 0 or 9, and has no flags but BODY, JOURNAL and SIDE. The functions of this file read and change it by place.
+-- A plain record is of state 0 or 9, and has no flags but BODY, JOURNAL, LIMIT and SIDE: it is read and changed by place.
 SMALL = 256 -- longer bodies and results have keys of their own: a settle would copy them
-FLAG = { MORE = 1, BODY = 2, RESULT = 4, JOURNAL = 8, STOP = 16, MEMBER = 32, SIDE = 128 }
+FLAG = { MORE = 1, BODY = 2, RESULT = 4, JOURNAL = 8, STOP = 16, MEMBER = 32, LIMIT = 64, SIDE = 128 }
 plain = {}
-local IS_PLAIN = { [0] = true, [2] = true, [8] = true, [10] = true, [128] = true, [130] = true, [136] = true, [138] = true }
+local IS_PLAIN = {
+  [0] = true, [2] = true, [8] = true, [10] = true, [64] = true, [66] = true, [72] = true, [74] = true,
+  [128] = true, [130] = true, [136] = true, [138] = true, [192] = true, [194] = true, [200] = true, [202] = true,
+}
 
 -- Sets flags of a record. Returns whether there is one.
 function add_flag(id, flag)
@@ -66,7 +69,13 @@ function plain.read(text)
   local next_length = string.byte(text, 11 + length)
   local at = next_length and 12 + length + next_length
   if not at or #text < at then return nil end
-  return string.sub(text, 11, 10 + length), string.sub(text, 12 + length, at - 1), at, flags, first == 41
+  local emitter = string.sub(text, 12 + length, at - 1)
+  if flags % 128 >= FLAG.LIMIT then
+    local key_length = string.byte(text, at)
+    if key_length >= FLAG.LIMIT or #text < at + 1 + key_length then return nil end
+    at = at + 1 + key_length
+  end
+  return string.sub(text, 11, 10 + length), emitter, at, flags, first == 41
 end
 
 -- When a job was added, and how many attempts it has ended.
@@ -102,17 +111,8 @@ end
 function plain.close(text, queue, at, flags, ended, result)
   local is_small = #result <= SMALL
   local inline = is_small and struct.pack('>I2', #result) .. result or '\0\0'
+  if flags % 128 >= FLAG.LIMIT then at = 12 + #queue + string.byte(text, 11 + #queue) end -- the limit key stays
   return string.char(string.byte(text) + 1, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline
     .. string.sub(text, 10, 10 + #queue) .. '\0' .. string.sub(text, at)
 end
 
--- What waited for others, or for a time, waits for its turn.
-function set_waiting(id)
-  redis.call('SETRANGE', job_root .. id, 0, ' ')
-end
-
--- Parks a record of a format to come.
-function set_parked(id)
-  local first = string.byte(redis.call('GETRANGE', job_root .. id, 0, 0))
-  redis.call('SETRANGE', job_root .. id, 0, string.char(first - first % 16 + 5))
-end

@@ -1,7 +1,8 @@
 --exports Hold
 -- A hold: what `held:<worker>` says of one job.
 --   6 bytes, when it was claimed, ms; 1 byte, `0`, or `c` once its holder was asked to cancel it; 2 bytes, its place among
---   the claims of that call; the token; and of a job that takes a slot of a limit (`slots.lua`) a NUL and its queue
+--   the claims of that call; the token; and of a job that takes a slot of a limit (`slots.lua`) a NUL and its queue, and a NUL and its limit
+--   key if it has one
 --   token: the worker, for its second lane a `+`, and after a `:` the number of the call that claimed the job, or `h` if
 --     it was handed over (`handing.lua`)
 Hold = {}
@@ -29,10 +30,9 @@ function Hold.token(hold)
   return string.sub(hold, 10, cut and cut - 1 or -1)
 end
 
--- The queue of whose limit it takes a slot, or nil.
-function Hold.queue_of(hold)
-  local cut = string.find(hold, '\0', 10, true)
-  return cut and string.sub(hold, cut + 1)
+-- The queue of whose limit it takes a slot, or nil; and its limit key, or ''.
+function Hold.slot_of(hold)
+  return string.match(hold, '%z(%Z*)%z?(.*)$', 10)
 end
 
 -- hold: or its token.

@@ -1,8 +1,9 @@
---needs base entry
+--needs base entry lanes
 --exports lines
 -- Taking jobs out of where they wait, and how many wait there.
 --   ready:<queue>     list, priority 0: the next one first; at its head what is lifo or was given back
 --   ready+:<queue>    sorted set: all other priorities
+--   lane:<queue>:<key>  lists, of jobs that have a limit key (`lanes.lua`)
 --   suspects:<queue>  list: jobs that stalled so often that they may kill whatever process runs them
 -- `dead` counts the tombstones in the lists of each queue, so that the number of waiting jobs is exact.
 local SUSPECT = 3 -- stalls that such a job is blamed for
@@ -28,6 +29,10 @@ function lines.leave(id, record)
     return false
   end
   local queue, entry = record.queue, entry_of(id, record)
+  if record.limit and not lines.is_suspect(record) then -- a lane is cut by claims alone
+    try('HINCRBY', root .. ':dead', queue, 1)
+    return true
+  end
   if not lines.is_suspect(record) and (tonumber(record.priority) or 0) ~= 0 then
     try('ZREM', key('ready+', queue), id)
     return false
@@ -54,6 +59,6 @@ function lines.drop_dead(queue, count)
 end
 
 function lines.count(queue)
-  local listed = (try('LLEN', key('ready', queue)) or 0) + (try('LLEN', key('suspects', queue)) or 0)
+  local listed = (try('LLEN', key('ready', queue)) or 0) + (try('LLEN', key('suspects', queue)) or 0) + lanes.count(queue)
   return math.max(0, listed - lines.count_dead(queue)) + (try('ZCARD', key('ready+', queue)) or 0)
 end

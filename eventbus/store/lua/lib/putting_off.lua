@@ -1,4 +1,4 @@
---needs base delays fields format record
+--needs base codec delays fields record
 --exports set_apart put_off park_later
 -- Jobs that are in the server and cannot go where they belong, because somebody else's value stands in that place.
 

@@ -1,19 +1,24 @@
---needs base book entry format lines waking
+--needs base book codec entry lanes lines ranks waking
 --exports gone line_up requeue without_gone place_ready
 -- Putting jobs where they wait for their turn (`lines.lua` says where), and waking whoever serves the queue.
-local MIDDLE = 549755813888 -- 2^39: orders rise from here, those of jobs that go to the head fall
-local SPAN = 1099511627776 -- 2^40 orders within one priority; 4000 * 2^40 stays below 2^53
 gone = {} -- jobs that a stop took out while this call was about to place them
 
 -- ready: queue -> what is to be placed there: lists of entries, and `ranked` for priorities that are not 0.
 -- record: what is read of the job, with its id. It goes to the end of its priority; to the head if it is lifo, or was
--- given back (`is_back`): then what was given back first stands first. A suspect goes to the end of the suspects.
+-- given back (`is_back`): then what was given back first stands first. A suspect goes to the end of the suspects, what has
+-- a limit key into its lane.
 function line_up(ready, queue, record, is_back)
   if gone[record.id] then return end
-  local line, kind = ready[queue] or {}, is_back and 'backs' or record.lifo and 'heads' or 'ends'
+  local kind, priority = is_back and 'backs' or record.lifo and 'heads' or 'ends', tonumber(record.priority) or 0
+  if lines.is_suspect(record) then
+    kind = 'suspects'
+  elseif record.limit then
+    queue, kind = queue .. '\0' .. record.limit, priority < 0 and not is_back and 'heads' or kind
+  elseif priority ~= 0 then
+    kind = 'ranked'
+  end
+  local line = ready[queue] or {}
   ready[queue] = line
-  local priority = tonumber(record.priority) or 0
-  if lines.is_suspect(record) then kind = 'suspects' elseif priority ~= 0 then kind = 'ranked' end
   lines.unlisted[record.id] = kind -- of a job that was lined up before, taken out and released again, this alone counts
   local is_ranked = kind == 'ranked'
   push(line, kind, is_ranked and { id = record.id, priority = priority, is_lifo = record.lifo, is_back = is_back } or entry_of(record.id, record))
@@ -57,19 +62,6 @@ local function extend(name, entries, is_head, is_reversed)
   return length == count
 end
 
--- The same for the sorted set of other priorities. One counter serves all queues of the shard: an order only has to rise.
-local function rank(name, jobs)
-  local list, count = {}, #jobs
-  local order = redis.call('INCRBY', root .. ':order', 2 * count) - 2 * count
-  for i, each in ipairs(jobs) do
-    local place = order + i
-    if each.is_back then place = -(order + 2 * count + 1 - i) elseif each.is_lifo then place = -place end
-    list[2 * i - 1], list[2 * i] = whole(each.priority * SPAN + MIDDLE + place), each.id
-  end
-  if not try_many('ZADD', name, list) then return nil end
-  return redis.call('ZCARD', name) == count
-end
-
 -- What is still to be placed as jobs of this kind, each once.
 local function list_due(jobs, kind)
   local due = {}
@@ -85,19 +77,20 @@ end
 
 local PLACES = { heads = 'ready', backs = 'ready', ends = 'ready', suspects = 'suspects', ranked = 'ready+' }
 
--- Returns whether the queue was empty. `refuse` as below.
-local function place_line(queue, line, now, refuse)
+-- Returns whether the queue, or a lane of it, was empty. `refuse` as below.
+local function place_line(queue, lane, line, now, refuse)
   local was_empty = false
   for _, kind in ipairs({ 'heads', 'backs', 'ends', 'suspects', 'ranked' }) do
-    local jobs, name, is_filled = list_due(line[kind] or {}, kind), key(PLACES[kind], queue), false
+    local jobs, name, is_filled = list_due(line[kind] or {}, kind), lane == '' and key(PLACES[kind], queue) or lanes.key_of(queue, lane), false
     if jobs[1] and kind == 'ranked' then
-      is_filled = rank(name, jobs)
+      is_filled = ranks.place(name, jobs)
     elseif jobs[1] then
       is_filled = extend(name, jobs, kind == 'heads' or kind == 'backs', kind == 'backs')
     end
     if is_filled == nil then
       for _, each in ipairs(jobs) do refuse(each.id or id_of(each), now, queue, name) end
     end
+    if jobs[1] and lane ~= '' and is_filled ~= nil then lanes.note_placed(queue, lane, #jobs, is_filled) end
     was_empty = was_empty or is_filled
   end
   if line.ranked then book.set(queue, book.PLUS) end
@@ -112,7 +105,8 @@ end
 function place_ready(ready, now, refuse, is_claiming)
   local filled = {}
   for queue, line in pairs(ready) do
-    if place_line(queue, line, now, refuse) then filled[#filled + 1] = queue end
+    local base, lane = lanes.read_name(queue)
+    if place_line(base, lane, line, now, refuse) then filled[#filled + 1] = base end
   end
   if is_claiming then return filled end
   for _, queue in ipairs(filled) do wake(queue, now) end

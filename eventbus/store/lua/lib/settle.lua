@@ -1,13 +1,14 @@
 --needs base format hold outcomes
---exports add_simple read_holds read_settles write_simple
+--exports settling
 -- Settling: first every hold is checked, then the outcomes are written.
 -- Most jobs simply complete: nothing to count, nobody but their emitter to tell.
 -- These go a short way of their own, which is what a busy worker's turn mostly does; all others are
 -- rows for `settle_rows.lua`.
+settling = {}
 local WIDTH = 6 -- fields of a settle
 
 -- What one command tells of the worker: its registration, the lane's last call, and the holds of the settles behind.
-function read_holds(held, lane, count)
+function settling.read_holds(held, lane, count)
   local fields = { '#', '#' .. lane }
   for i = 1, count do fields[i + 2] = args[at + 1 + (i - 1) * WIDTH] end
   return redis.call('HMGET', held, unpack(fields))
@@ -40,7 +41,7 @@ local PARTS = 9 -- of what is known of a simple settle
 
 -- Adds what a simple settle takes to the flat list of all: job, its record, its hold, result, and what `plain.read` tells
 -- of the record. Returns whether the record is plain.
-function add_simple(simple, id, record, hold, text)
+function settling.add_simple(simple, id, record, hold, text)
   local queue, emitter, at, flags, is_root = plain.read(record)
   if not queue then return false end
   local n = #simple
@@ -52,7 +53,7 @@ end
 -- settles.simple: those that `add_simple` takes. settles.rows: all others. settles.slotted: the holds of simple ones, if any
 -- takes a slot.
 -- A hold whose job cannot be settled stays: the worker does not name it any more, and its renewal sees to it.
-function read_settles(holds, count)
+function settling.read(holds, count)
   local settles, lost = { simple = {}, rows = {} }, {}
   local records, has_slots = read_records(holds, count)
   settles.slotted = has_slots and {} or nil
@@ -61,7 +62,7 @@ function read_settles(holds, count)
     local record, hold = records[i], holds[i + 2]
     if not record then
       if not has_ended_short(id, args[at + 2]) then lost[#lost + 1] = id end
-    elseif state ~= 'completed' or attempts ~= '' or not add_simple(settles.simple, id, record, hold, text) then
+    elseif state ~= 'completed' or attempts ~= '' or not settling.add_simple(settles.simple, id, record, hold, text) then
       settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args[at + 6], hold = hold, recorded = record }
     elseif has_slots then
       settles.slotted[#settles.slotted + 1] = hold
@@ -82,7 +83,7 @@ local function make_endings(worker, now)
 end
 
 -- policies: queue -> its row of the call.
-function write_simple(simple, held, worker, policies, now)
+function settling.write_simple(simple, held, worker, policies, now)
   if not simple[1] then return end
   local ended, records, n = {}, {}, 0
   local ending_of = make_endings(worker, now)

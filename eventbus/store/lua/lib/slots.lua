@@ -1,9 +1,10 @@
---needs base book hold waking windows
+--needs base book hold limit_keys waking windows
 --exports slots
 -- Limits over the fleet: at most so many jobs of a queue at once, and rates. Only calls of queues with the flag LIMITED,
 -- and of their holds, come here.
---   slots:<queue>   `=`: the limit: at once (0: any number), then starts and length, ms, of each window
+--   slots:<queue>   `=`: the limit: at once, and at once of each key (0: any number), rates, and rates of each key
 --                   ``: how many of its jobs are held and counted, u32; then the windows (`windows.lua`)
+--                   more fields for keys: `lanes.lua`, `turns.lua`
 --
 --   claimed: a slot is taken, a start is counted -- held --> settled, rescued, given back, or waits: the slot is free
 --
@@ -25,7 +26,10 @@ local known = {} -- queue -> its counts, read once in a call; false: it has no l
 -- limit, text: as they stand in the hash.
 function slots.decode(limit, text, now)
   local fields, running = cmsgpack.unpack(limit), text and #text >= 4 and struct.unpack('>I4', text) or 0
-  return { at_once = fields[1] > 0 and fields[1] or math.huge, running = running, windows = windows.read(fields, 2, text or '', 5, now) }
+  return {
+    at_once = fields[1] > 0 and fields[1] or math.huge, running = running, windows = windows.read(fields[3], text or '', 5, now),
+    each = fields[2] > 0 and fields[2] or math.huge, each_rates = fields[4], lanes = {},
+  }
 end
 
 function slots.encode(counts)
@@ -36,7 +40,7 @@ end
 local function read(queue, now)
   if known[queue] ~= nil then return known[queue] end
   local found = try('HMGET', key('slots', queue), '=', '')
-  local counts = not found and { at_once = 0, running = 0, windows = {}, is_foreign = true }
+  local counts = not found and { at_once = 0, running = 0, windows = {}, each = 0, each_rates = {}, lanes = {}, is_foreign = true }
   if found and found[1] then
     counts = slots.decode(found[1], found[2], now)
     counts.was_full, counts.is_changed = counts.running >= counts.at_once, counts.windows.is_ahead
@@ -52,9 +56,11 @@ end
 
 -- Gives the slot of a hold back that this call removes, if it has one.
 function slots.release(hold, now)
-  local queue = Hold.queue_of(hold)
+  local queue, lane = Hold.slot_of(hold)
   local counts = queue and read(queue, now)
-  if counts then counts.running, counts.is_changed = math.max(0, counts.running - 1), not counts.is_foreign end
+  if not counts or counts.is_foreign then return end
+  counts.running, counts.is_changed = math.max(0, counts.running - 1), true
+  if lane ~= '' and limit_keys.note_stop(counts, queue, lane, now) then counts.was_full = true end -- of the key, at least
 end
 
 function slots.release_all(holds, now)
@@ -70,14 +76,17 @@ function slots.cut_quotas(queues, now)
 end
 
 -- Counts what a call is about to claim, names the queue in its holds, and says `more` of no queue that is closed now.
-function slots.claim(plan, queues)
+function slots.claim(plan, queues, now)
   plan.places = {}
   for i in ipairs(plan.ids) do
     local queue = queues[plan.rows[(i - 1) * CLAIM_WIDTH + 2]]
     local counts = queue.counts
     if counts then
-      plan.places[i], counts.running, counts.is_changed = '\0' .. queue.name, counts.running + 1, true
+      local lane = plan.lanes[plan.ids[i]]
+      plan.places[i] = '\0' .. queue.name .. (lane and '\0' .. lane or '')
+      counts.running, counts.is_changed = counts.running + 1, true
       windows.count_start(counts.windows)
+      if lane then limit_keys.note_start(counts, queue.name, lane, now) end
     end
   end
   local more = {}
@@ -96,6 +105,7 @@ end
 function slots.flush(now, due)
   for queue, counts in pairs(known) do
     if counts and counts.is_changed then redis.call('HSET', key('slots', queue), '', slots.encode(counts)) end
+    if counts and next(counts.lanes) then limit_keys.flush(counts, queue) end
     local opens = counts and windows.find_opening(counts.windows)
     if opens then
       redis.call('ZADD', root .. ':due', opens, 'turn:' .. queue)

@@ -1,4 +1,4 @@
---needs base book candidate_unusual candidates fields lines
+--needs base book candidate_unusual candidates fields lines limit_keys
 --exports suspects
 -- Claiming suspects: jobs that may kill whatever process runs them (`blame.lua`). Each has a cap: so many suspects may
 -- be watched together with it. The worker says how many it may take more, and how many it watches (`engine/claiming/suspects.py`).
@@ -17,12 +17,18 @@ local function is_kept_by_other(record, room)
   return worker and worker ~= room.worker and tonumber(limit) > room.now
 end
 
+-- Whether the limit of the queue for each key lets one more job of the key start.
+local function may_start(counts, queue, lane, now)
+  return not counts or limit_keys.has_free(counts, queue, lane, now)
+end
+
 -- Whether the worker may take this suspect now.
 local function admit(plan, room, line, id, record)
   if not lines.is_suspect(record) then return true end
   local cap, others = tonumber(record.crowd) or 1, room.watched + #plan.watched / 3
   local needs_room = cap <= 1 and not (room.is_alone and others == 0 and not plan.ids[1])
   if cap <= 1 and is_kept_by_other(record, room) then return false end
+  if record.limit and not may_start(line.limit, line.queue, record.limit, room.now) then return false end
   if needs_room then
     plan.lonely[#plan.lonely + 1], plan.is_unusual = { id = id, index = line.index }, true
     return false
@@ -53,6 +59,7 @@ function suspects.take(plan, queues, want, bytes, room)
       plan.has_more[queue.index] = true -- what this call takes is in the way
     else
       local line, before, size = candidates.read_line(plan, queue, math.min(count, room.left), true), #plan.ids, 0
+      line.limit = queue.counts
       line.admit = function(id, record) return admit(plan, room, line, id, record) end
       while size and #plan.ids - before < count and room.left > 0 and (bytes > 0 or not plan.ids[1]) and candidates.read_on(line, plan.budget) do
         size = unusual.choose(plan, line, line.seen + 1)

@@ -1,13 +1,14 @@
---needs base entry
+--needs base entry lanes
 --exports read_waiting is_in_line end_page
--- Pages of the jobs that wait, in the order of claims; the suspects, which are claimed by themselves, are last. Writes nothing.
+-- Pages of the jobs that wait, in the order of claims; behind them suspects, which are claimed by themselves, and lanes, one
+-- after the other. Writes nothing.
 -- The score of a job is its part (see PARTS), its place there, and its entry; where a page ends, the next entry stands
 -- behind that. Both ends of a list move between two pages, so the next page looks for these two again.
 -- What must hold: a job that waits all the time and does not change its place is on one page at least. Only in the depth
 -- of a list, where more were claimed between two pages than NEAR, the next page may pass some over.
 local NEAR = 1000 -- entries on either side of its place in which one is looked for
 local LONGEST = 100000 -- entries from the head in which it is looked for then
-local PARTS = { { 'ready+', 'negative' }, { 'ready' }, { 'ready+' }, { 'suspects' } }
+local PARTS = { { 'ready+', 'negative' }, { 'ready' }, { 'ready+' }, { 'suspects' }, { 'lanes' } }
 
 local function find_entry(name, entry, place)
   local first = math.max(0, place - NEAR)
@@ -52,6 +53,19 @@ local function read_listed(name, entry, next_entry, place, count)
   return found
 end
 
+-- The same for all lanes. The place of an entry has its lane before it.
+local function read_lanes(queue, entry, next_entry, seen, count)
+  local found, last, place = {}, string.match(seen or '', '^([^/]*)/(%d+)$')
+  for _, lane in ipairs(lanes.list(queue)) do
+    local left = count - #found / 2
+    if left > 0 and (not entry or lane >= last) then
+      local page = read_listed(lanes.key_of(queue, lane), entry and lane == last and entry, next_entry, place, left)
+      for i = 1, #page, 2 do found[#found + 1], found[#found + 2] = page[i], lane .. '/' .. page[i + 1] end
+    end
+  end
+  return found
+end
+
 -- A flat list of job, score: at least `count` where there are so many behind the one that was seen.
 function read_waiting(queue, score, count)
   local page, last, next_entry = {}, string.match(score, '^(.*)%z(.*)$')
@@ -63,6 +77,8 @@ function read_waiting(queue, score, count)
     local found
     if is_ranked then
       found = read_ranked(name, part[2], entry, place, left)
+    elseif part[1] == 'lanes' then
+      found = read_lanes(queue, entry, next_entry, place, left)
     else
       found = read_listed(name, entry, next_entry, place, left)
     end
@@ -83,6 +99,7 @@ end
 
 -- The score at the end of a page, with the entry that follows there.
 function end_page(score, following)
-  local number, entry = string.match(following, '^(%d) %S+ (.*)$')
-  return string.sub(score, 1, 1) == number and score .. '\0' .. entry or score
+  local entry = string.match(following, '^%d %S+ (.*)$')
+  local function part_of(each) return string.match(each, '^5 [^/]*') or string.sub(each, 1, 1) end
+  return part_of(score) == part_of(following) and score .. '\0' .. entry or score
 end

@@ -18,6 +18,6 @@ end
 -- For a call that placed jobs in these queues, which were empty, and then claimed: wakes for what is left.
 function wake_filled(queues, now)
   for _, queue in ipairs(queues) do
-    if redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue)) > 0 then wake(queue, now) end
+    if redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue), key('turns', queue)) > 0 then wake(queue, now) end
   end
 end

@@ -25,12 +25,12 @@ local function read_one(starts, length, text, at, now)
   return window
 end
 
--- fields: starts and length, ms, of each window, from the place `first` on; text: their buckets from the place `at` on.
+-- rates: a flat list of starts and length, ms; text: the buckets of their windows, from the place `at` on.
 -- `is_ahead` of the list: the clock was set back, so that the windows must be written as they are now.
-function windows.read(fields, first, text, at, now)
+function windows.read(rates, text, at, now)
   local list = {}
-  for i = first, #fields, 2 do
-    local window = read_one(fields[i], fields[i + 1], text, at, now)
+  for i = 1, #rates, 2 do
+    local window = read_one(rates[i], rates[i + 1], text, at, now)
     list[#list + 1], list.is_ahead, at = window, list.is_ahead or window.is_ahead, at + SIZE
   end
   return list
@@ -47,6 +47,13 @@ function windows.count_free(list)
   local free = math.huge
   for _, window in ipairs(list) do free = math.min(free, window.starts - window.sum) end
   return math.max(0, free)
+end
+
+function windows.is_empty(list)
+  for _, window in ipairs(list) do
+    if window.sum > 0 then return false end
+  end
+  return true
 end
 
 function windows.count_start(list)
