@@ -175,6 +175,7 @@ _MERGING = st.builds(
     reply=st.sampled_from([1, 1, 0]),
     meeting=st.sampled_from([THROTTLE, DEBOUNCE, KEEP_LAST, KEEP_LAST]),
     span=st.just(""),
+    limit=st.just(""),
 )
 
 

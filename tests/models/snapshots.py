@@ -36,7 +36,8 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
       value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.gsub(string.sub(all[i + 1], 10), '%z', ' ') or ''
     end
   elseif string.find(name, '}:slots:', 1, true) then
-    value = { 'running', tostring(struct.unpack('>I4', redis.call('HGET', name, ''))) }
+    local counted = redis.call('HGET', name, '')
+    value = counted and { 'running', tostring(struct.unpack('>I4', counted)) } or {}
   elseif kind == 'hash' then value = redis.call('HGETALL', name)
   elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
   elseif kind == 'set' then value = redis.call('SMEMBERS', name)
@@ -132,7 +133,7 @@ class Snapshot:
 
     def _check_slots(self) -> None:
         """The number of each limit is that of the holds that name its queue."""
-        counted = {queue: int(fields["running"]) for queue, fields in self.values["slots"].items()}
+        counted = {queue: int(fields["running"]) for queue, fields in self.values["slots"].items() if fields}
         real = {queue: len(self.slots.get(queue, ())) for queue in counted}
         assert counted == real, "the number of a limit has moved away from what it counts"
 

@@ -19,6 +19,7 @@ TEXTS = st.sampled_from(["1", '"' + "x" * 100 + '"', '"' + "x" * 9000 + '"'])
 LONE = st.builds(
     AddRow,
     id=st.just(""),
+    limit=st.just(""),
     queue=st.sampled_from([1, 1, 1, 1, 2]),
     body=_BODIES,
     **dict.fromkeys(("key", "print", "delay", "due", "span"), st.just("")),
@@ -38,6 +39,7 @@ ROWS = st.lists(
     st.builds(
         AddRow,
         id=st.just(""),
+        limit=st.just(""),
         queue=st.sampled_from([1, 1, 2]),
         body=_BODIES,
         key=st.sampled_from(["", "", "k", "l"]),

@@ -45,13 +45,12 @@ if acknowledges and record.stop then change(id, 'acked', 1) end
 if not adds then return 'ok' end
 
 if top and top.is_root then change(rows[1].root, 'tree', 1, 'on', 'wake', 'token', top.token, 'claimed', top.claimed) end
-local ready = {}
-local lists = { ready = ready, leaves = {}, due = {} }
+local lists = { ready = {}, leaves = {}, due = {} }
 if record.gathers and not mixed then mixed_waits.forget(id) end -- it said a wait only half, and says another one
 plant(rows, id, opens, lists, now)
 mixed_waits.note_known(id, edges.awaited_again[id])
-requeue(lists.leaves, ready)
-if opens then open_leaves(id, ready, now) end
+requeue(lists.leaves, lists.ready)
+if opens then open_leaves(id, lists.ready, now) end
 local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
 if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then
@@ -67,7 +66,7 @@ if waits then
 end
 edges.tell_broken(now)
 mixed_waits.tell(id, awaited, now)
-end_call(ready, now)
+end_call(lists.ready, now)
 for queue in pairs(lists.due) do wake(queue, now) end
 for _, row in ipairs(has_deadlines and rows or {}) do wake(row.queue, now) end
 return waits and 'waiting' or 'ok'
