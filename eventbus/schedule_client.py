@@ -86,7 +86,8 @@ class Schedule:
         now, row, plan = await self._client.find(self.id)
         job = plan.job(self.id, row.gen, now, secrets.token_hex(6))
         await self._client.add_jobs(
-            plan, [AddRow(job, 1, plan.body(self.id, now, job), "", "", "", "", 0, 0, 0, 0)]
+            plan,
+            [AddRow(job, 1, plan.body(self.id, now, job), "", "", "", "", 0, 0, 0, 0, "", plan.limit_key)],
         )
         return job
 
@@ -109,7 +110,10 @@ class Schedule:
         digest = payload_digest(bytes(plan.payload))
         jobs = [(slot, plan.job(self.id, row.gen, slot)) for slot in slots]
         rows = [
-            AddRow(job, 1, plan.body(self.id, slot, job), slot_digest(self.id, slot), digest, "", "", 0, 0, 0, REUSE)
+            AddRow(
+                job, 1, plan.body(self.id, slot, job), slot_digest(self.id, slot), digest, "", "", 0, 0, 0, REUSE, "",
+                plan.limit_key,
+            )
             for slot, job in jobs
         ]  # fmt: skip
         known: dict[str, str] = {}
@@ -356,14 +360,9 @@ class ScheduleClient:
             return msgspec.structs.replace(plan, root=event.form)
         route: Route = self._routes.find(event)
         check_event_name(route.name)
-        return make_plan(
-            route.name,
-            route.queue,
-            route.encode_payload(payload),
-            table,
-            options,
-            has_default=route.event.default,
-        )
+        encoded, has_default = route.encode_payload(payload), route.event.default
+        plan = make_plan(route.name, route.queue, encoded, table, options, has_default=has_default)
+        return msgspec.structs.replace(plan, limit_key=route.limit_key(payload))
 
     async def _put(self, schedule: str, given: Plan, *, owner: str = "", immediately: bool = False) -> bool:
         """Make a schedule what is given. Return whether it is; False if a newer release of `owner` has declared it."""

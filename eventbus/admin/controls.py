@@ -93,6 +93,8 @@ class Controls:
         queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
         if limit is not None and not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a Limit, or None to take it back, got: {shown(limit)}")
+        if limit is not None and isinstance(event_or_queue, Event):
+            _check_keys(event_or_queue, limit)
         wire = "" if limit is None else limit.to_wire()
         await self._life.running("set a limit").store.controls.set_limit(queue, wire, deadline=deadline)
 
@@ -132,6 +134,21 @@ def _find_queue(given: Event[Any, Any] | str, group: str | None) -> str:
     if len(queue) > _QUEUE_LENGTH or not _QUEUE.fullmatch(queue):
         raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
     return queue
+
+
+def _check_keys(event: Event[Any, Any], limit: Limit) -> None:
+    """Raise DefinitionError for a limit whose part for each key would say nothing of this event."""
+    own = None if event.limit is None else event.limit.by
+    if limit.by is not None and limit.by is not own:
+        raise DefinitionError(
+            f"expected a limit without by, or with that of event {event.name!r}, which emitters use, "
+            f"got: {shown(limit.by)}"
+        )
+    if (limit.each or limit.each_rate) and own is None:
+        raise DefinitionError(
+            f"the limit has {'each' if limit.each else 'each_rate'}, and event {event.name!r} has no limit with by, "
+            "so its jobs have no limit keys"
+        )
 
 
 def _check_text(text: str, name: str) -> str:

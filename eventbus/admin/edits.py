@@ -68,17 +68,19 @@ class JobEdits:
         *,
         call_timeout: Duration | None = None,
     ) -> bool:
-        """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay.
+        """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay; its limit key is
+        that of the new payload.
 
         Raises PayloadError for a payload that does not fit the event, and UsageError for a job of another event.
         """
         route, deadline = self._routes.find(event), self._settings.deadline(call_timeout)
-        encoded = msgspec.Raw(route.encode_payload(payload))
+        encoded, limit = msgspec.Raw(route.encode_payload(payload)), route.limit_key(payload)
         for _ in range(_READS):
             body = await self._read_body(route, job_id, deadline)
             print_ = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
             new = _with_payload(body, encoded, job_id)
-            word = await self._ask(job_id, (*_PLACED, "parked"), deadline=deadline, print=print_, body=new)
+            change = {"print": print_, "body": new, "limit": limit}
+            word = await self._ask(job_id, (*_PLACED, "parked"), deadline=deadline, **change)
             if word != "other":
                 return _read(word, job_id)
         raise UsageError(f"the payload of job {job_id!r} is changed by others all the time; try again")

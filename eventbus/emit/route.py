@@ -53,13 +53,15 @@ class Route:
         self.limit_by: Callable[[Any], str | int] | None = event.limit and event.limit.by
 
     def limit_key(self, payload: Any) -> str:
-        """Return the digest of the limit key of an emission, by the function that the event's limit has.
+        """Return the digest of the limit key of an emission, by the function that the event's limit has; `""` without one.
 
         Raises PayloadError if that raises, or returns something else than text or an integer.
         """
+        if self.limit_by is None:
+            return ""
         by = f"the by of the limit of {self.name}"
         try:
-            key: Any = None if self.limit_by is None else self.limit_by(payload)
+            key: Any = self.limit_by(payload)
         except Exception as error:
             raise PayloadError(f"{by} raised {type(error).__name__}: {error}", event=self.name) from error
         text = str(key) if type(key) is int else key

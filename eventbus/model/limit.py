@@ -6,6 +6,7 @@ What must always hold: a `Limit` that exists is valid, and each of its rates can
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
@@ -50,8 +51,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     each attempt counts, and a handler may begin a moment after it.
 
     `by(payload)` returns the limit key of an emission, text or an integer. Keys have turns, so that a long backlog of one
-    delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the starts of each key. Raises DefinitionError for a limit of 0 or less, a rate
-    that cannot be read, two rates of one length, and a rate that could never hold anything back beside a shorter one.
+    delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the starts of each key.
+
+    Raises DefinitionError for a limit of 0 or less, a rate that cannot be read, two rates of one length, a rate that could
+    never hold anything back beside a shorter one, and a limit of each key that could never be reached beside that of all.
     """
 
     at_once: int | None = None
@@ -70,8 +73,9 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             read_rates(rate, name)
             if not isinstance(rate, str):
                 msgspec.structs.force_setattr(self, name, tuple(rate))
-        if self.by is not None and not callable(self.by):
-            raise DefinitionError(f"expected by to be a function of the payload, got: {shown(self.by)}")
+        if self.by is not None and (not callable(self.by) or inspect.iscoroutinefunction(self.by)):
+            raise DefinitionError(f"expected by to be a plain function of the payload, got: {shown(self.by)}")
+        _check_each(self)
         if not (self.at_once or self.rate or self.by or self.each or self.each_rate):
             raise DefinitionError(
                 "expected a Limit to have at_once, rate, by, each or each_rate; for no limit leave it out"
@@ -98,6 +102,22 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             [f"{rate.starts}/{rate.window_ms}ms" for rate in given] for given in (wire.rates, wire.each_rates)
         )
         return cls(at_once=wire.at_once or None, rate=rates, each=wire.each or None, each_rate=each_rates)
+
+
+def _check_each(limit: Limit) -> None:
+    """Raise DefinitionError if what bounds each key could never hold anything back beside what bounds all of them."""
+    if limit.each and limit.at_once and limit.each > limit.at_once:
+        raise DefinitionError(
+            f"each={limit.each} can never be reached, because at_once={limit.at_once} bounds all keys together; "
+            "lower each, or leave it out"
+        )
+    for rate in read_rates(limit.rate, "rate"):
+        for own in read_rates(limit.each_rate, "each_rate"):
+            if own.window_ms == rate.window_ms and own.starts > rate.starts:
+                raise DefinitionError(
+                    f"each_rate {_show(own)} can never be reached, because the rate {_show(rate)} bounds all keys "
+                    "together; lower it, or leave it out"
+                )
 
 
 def read_rates(given: Any, name: str) -> list[Rate]:

@@ -52,6 +52,7 @@ def make_row(due: DueRow, plan: Plan, now: int) -> FireRow:
         pauses=int(plan.on_failure == "pause"),
         root=int(plan.root is not None),
         timeout=plan.root.timeout if plan.root else 0,
+        limit=plan.limit_key,
     )
 
 

@@ -75,6 +75,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     window: int = 86_400_000
     on_failure: OnFailure = "go on"
     limit: int = 0
+    limit_key: str = ""
+    """The digest of the limit key of `payload`, for an event that has a limit by key."""
     root: RootForm | None = None
     """If the jobs are roots of trees; then `event` is the name in their ids, and `payload` their body."""
 

@@ -20,7 +20,7 @@ class Edit(NamedTuple):
     """What is to change of one job. What is `''` stays.
 
     `states` are those in which it may be changed. `call` is fresh for each request. `due` is in ms from now, 0 for now.
-    `print` is the SHA-1, in hex, of the body that `body` replaces.
+    `print` is the SHA-1, in hex, of the body that `body` replaces. `limit` is the digest of the limit key that goes with `body`.
     """
 
     job: str
@@ -30,6 +30,7 @@ class Edit(NamedTuple):
     priority: int | str = ""
     print: str = ""
     body: str = ""
+    limit: str = ""
 
 
 class Orders(NamedTuple):
@@ -64,8 +65,8 @@ class ControlStore:
         Return `changed`; `other` if its body is another one; `member` for a job of a tree; `begun` for a root that has run;
         `unknown`; or its state, which is none of the states asked for.
         """
-        job, call, states, due, priority, print_, body = edit
-        arguments: list[Any] = [now, job, call, due, priority, print_, body, states]
+        job, call, states, due, priority, print_, body, limit = edit
+        arguments: list[Any] = [now, job, call, due, priority, print_, body, limit, states]
         return await self._caller.script("edit", arguments, deadline=deadline)
 
     async def set_limit(

@@ -74,13 +74,13 @@ MORE: dict[str, tuple[str, str]] = {
     # what an emission asked for
     "due": (
         "when it is or was due, ms",
-        "delays edit enqueue merging plant restart settle_rows signal succession",
+        "delays edit enqueue replacing plant restart settle_rows signal succession",
     ),
     "priority": ("its priority, if not 0", "edit enqueue plant restart"),
     "lifo": ("1: it goes to the head of its priority", "enqueue"),
     "key": ("the digest of its idempotency key", "enqueue graph restart"),
     "after": ("of the next job of a key: the job that it waits for", "enqueue"),
-    "ripe": ("of the next job of a key: when it may begin, if that one has ended, ms", "enqueue merging"),
+    "ripe": ("of the next job of a key: when it may begin, if that one has ended, ms", "enqueue replacing"),
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
     "attempts": ("attempts that ended, from 255 on", "fields"),
@@ -95,7 +95,10 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "cancel": ("who cancelled it: a call, or the root of its tree", "cancelling stopping"),
     "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
-    "entry": ("how often it was taken out of a list: part of its entry", "edit promote restart stopping"),
+    "entry": (
+        "how often it was taken out of a list: part of its entry",
+        "edit promote replacing restart stopping",
+    ),
     "edited": ("the call that changed it last while it waited", "edit"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",

@@ -8,15 +8,16 @@
 -- The first write is one that a full server refuses.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
--- head: now id call due priority print body states
+-- head: now id call due priority print body limit states
 --   call: fresh for each request, the same when it is sent again
 --   due: ms from now (0: now), or '' | priority: or '' | print: SHA-1 of the body that `body` replaces, or ''
+--   limit: the limit key of `body`, '' if it stays
 --   states: in which it may be changed
 -- answer: changed | other (its body is not the one that `print` says) | member | begun | unknown | or else its state
 --include base guard codec delays due entry fields format holds lines putting_off ready record waking
 
 local now = read_now(take())
-local id, call, due, priority, print, body, states = take(), take(), take(), take(), take(), take(), take()
+local id, call, due, priority, print, body, limit, states = take(), take(), take(), take(), take(), take(), take(), take()
 local record = read(id)
 if not record or record.is_later then return 'unknown' end
 if record.edited == call then return 'changed' end
@@ -29,7 +30,8 @@ if record.root then return 'member' end
 if bit.band(record.flags, FLAG.JOURNAL) ~= 0 or record.waited or record.wakes or record.listens or record.pending or record.stop then return 'begun' end
 if print ~= '' and redis.sha1hex(record.size and try('GET', key('body', id)) or record.body or '') ~= print then return 'other' end
 
-local moves = state == 'waiting' and (priority ~= '' or due ~= '' and due > 0)
+if limit == '' then limit = record.limit end
+local moves = state == 'waiting' and (priority ~= '' or due ~= '' and due > 0 or limit ~= record.limit)
   or state == 'delayed' and due ~= '' and (due > 0 or not record.after)
 redis.call('HSET', key('more', id), 'edited', call) -- a full server refuses it
 if moves and state == 'delayed' then
@@ -43,6 +45,10 @@ change(id, 'edited', call)
 if priority ~= '' then
   record.priority = priority
   change(id, 'priority', priority)
+end
+if limit ~= record.limit then
+  record.limit = limit
+  change(id, 'limit', limit)
 end
 if body ~= '' then
   local head = peek(id)

@@ -9,12 +9,13 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now key_ttl most bytes rows
 --   most, bytes: of schedules that are due, which the answer brings
--- rows: id gen slot fire next due wait missed queue has_default job body key print overlap late pauses root timeout
+-- rows: id gen slot fire next due wait missed queue has_default job body key print overlap late pauses root timeout limit
 --   gen, slot: as who calculated the row saw them | fire: the slot of the job, '' to let it pass
 --   next, due: the next slot and when it is due, '' if there is none | wait: ms to put it off, for nobody here can fire it
 --   late: 1 if the next one is late too, or the slot was it, so that one comes after the other
 --   pauses: 1 to pause the schedule if its last job failed
 --   root: 1 if the job is the root of a tree, as `add` has it | timeout: of a root, ms, 0 without one
+--   limit: the digest of the limit key of the job, or ''
 -- answer: now, when the first one is due or -1, for each row what became of it, then of those that are due:
 --   id gen slot lastjob held due plan
 --   became: fired | joined (a job had the key) | skipped (the last job is open) | missed | held (until the last job has ended) |
@@ -29,7 +30,7 @@ for i = 1, row_count do
   local row = { id = take(), gen = take(), slot = take(), fire = take(), next = take(), due = take(), wait = take(), missed = take() }
   row.queue, row.has_default, row.job, row.body, row.key, row.print = take(), take() == 1, take(), take(), take(), take()
   row.overlap, row.late, row.pauses = take(), take() == 1, take() == 1
-  row.is_root, row.timeout = take() == 1, take()
+  row.is_root, row.timeout, row.limit = take() == 1, take(), take()
   rows[i] = row
 end
 

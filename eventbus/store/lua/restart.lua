@@ -31,7 +31,7 @@ local function open_key(digest)
   redis.call('DEL', key('outcome', id))
 end
 
-local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE }
+local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE, limit = record.limit }
 local entry = (tonumber(record.entry) or 0) + 1 -- the last run may have left a tombstone
 local more = { 'restarter', call, 'run', run + 1, 'due', now, 'entry', entry }
 for _, field in ipairs({ 'tree', 'on', 'key', 'priority' }) do
@@ -63,7 +63,7 @@ try('ZADD', key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 
 local ready = {}
-line_up(ready, queue, { id = id, priority = record.priority, entry = entry })
+line_up(ready, queue, { id = id, priority = record.priority, entry = entry, limit = record.limit })
 place_ready(ready, now, put_off)
 if timeout ~= '' then
   redis.call('ZADD', root .. ':due', now + timeout, 'timeout:' .. id)

@@ -18,7 +18,7 @@ if not hold or Hold.token(hold) ~= worker .. ':h' then
   return (not record or plain.was_completed_by(record, worker)) and 'done' or 'lost'
 end
 local simple = {}
-if not record or string.sub(hold, 7, 7) ~= '0' or Hold.slot_of(hold) or not settling.add_simple(simple, id, record, hold, text) then return 'long' end
+if not record or string.sub(hold, 7, 7) ~= '0' or Hold.place_of_slot(hold) ~= '' or not settling.add_simple(simple, id, record, hold, text) then return 'long' end
 
 begin_writing()
 settling.write_simple(simple, held, worker, {}, now)

@@ -30,7 +30,7 @@ local function oldest_of(queue)
     local ids = try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', key(look[1], queue), look[2], look[3]) or {}
     oldest = math.min(oldest, first_created(ids, look[4]))
   end
-  local lane = (try('LRANGE', key('turns', queue), 0, 0) or {})[1]
+  local lane = (try('LRANGE', key('turns', queue), 0, 0) or {})[1] or try('SRANDMEMBER', key('resting', queue))
   local ids = lane and try('LRANGE', lanes.key_of(queue, lane), 0, 9) or {}
   oldest = math.min(oldest, first_created(ids, 1))
   return oldest < math.huge and oldest

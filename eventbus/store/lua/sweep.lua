@@ -1,12 +1,13 @@
 -- Removes finished jobs past their retention, a bounded number for each queue. Sees to it that the delayed ones stand in
--- `due`, and that the book knows of other priorities and of suspects, should somebody have removed it. Takes out emitters
--- that are gone. The first write is one that a full server allows.
+-- `due`, and that the book knows of other priorities, of suspects and of limit keys, should somebody have removed it. Takes
+-- out emitters that are gone. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
 --include base book guard floors retain completed delays waking
+--defer load_limits: limit_sweep
 
 local now = read_now(take())
 local limit, count = take(), take()
@@ -18,6 +19,10 @@ for _ = 1, count do
   delays.note(queue)
   if redis.call('EXISTS', key('ready+', queue)) == 1 then book.set(queue, book.PLUS) end
   if redis.call('EXISTS', key('suspects', queue)) == 1 then book.set(queue, book.SUSPECTS) end
+  if redis.call('EXISTS', key('slots', queue), key('turns', queue), key('resting', queue)) > 0 then
+    load_limits()
+    limit_sweep.keep(queue, now)
+  end
   if book.changed[queue] then wake(queue, now) end
   removed = removed + completed.retain(queue, keep_completed, age_completed, limit, now)
   removed = removed + retain('failed', queue, keep_failed, age_failed, limit, now)

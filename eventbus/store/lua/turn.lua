@@ -25,7 +25,7 @@
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim
---defer load_slots: slots lanes turns
+--defer load_slots: slots lanes quotas turns
 --defer load_retention: retain completed
 --defer load_idle: idle
 --defer load_trees: ready waking appends settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
@@ -75,12 +75,12 @@ if not is_plain then
   for _, queue in ipairs(queues) do queue.flags = book.changed[queue.name] or queue.flags end
 end
 
-if is_limited and want > 0 then slots.cut_quotas(queues, now) end
+if is_limited and want > 0 then quotas.cut(queues, now) end
 local plan = claims.read(queues, want, bytes, room, function(which, ...)
   if which == 'lanes' then load_slots() else load_trees() end
   return (which == 'lanes' and turns.take or which == 'suspects' and suspects.take or unusual.choose)(...)
 end)
-if is_limited then slots.claim(plan, queues, now) end
+if is_limited then quotas.claim(plan, queues, now) end
 claims.write(plan, held, token, now, unusual and unusual.name_holder) -- what is named, `choose` has found
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 claims.remove(plan)

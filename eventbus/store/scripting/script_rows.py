@@ -359,6 +359,7 @@ class FireRow(NamedTuple):
     pauses: int
     root: int = 0
     timeout: int = 0
+    limit: str = ""
 
 
 class DueRow(NamedTuple):

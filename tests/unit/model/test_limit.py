@@ -22,7 +22,9 @@ def test_what_bounds_each_key_needs_the_function_that_says_which() -> None:
             DefinitionError, match=rf"limit of event 'placed' has {next(iter(given))} and no by"
         ):
             Event("placed", limit=Limit(**given))  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="expected by to be a function of the payload, got: 'tenant'"):
+    with pytest.raises(
+        DefinitionError, match="expected by to be a plain function of the payload, got: 'tenant'"
+    ):
         Limit(by="tenant")  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match="expected each_rate to be a number and a duration"):
         Limit(each_rate="x")
@@ -88,3 +90,25 @@ def test_equal_limits_are_sent_as_equal_texts_and_come_back(limit: Limit, text: 
 def test_a_text_that_is_no_limit_is_refused(text: str) -> None:
     with pytest.raises(DefinitionError):
         Limit.from_wire(text)
+
+
+async def _key_of(payload: Any) -> str:
+    return "x"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"by": _key_of}, "expected by to be a plain function of the payload, got: <function _key_of"),
+        ({"by": str, "at_once": 5, "each": 6}, "each=6 can never be reached, because at_once=5"),
+        ({"by": str, "rate": "5/1s", "each_rate": "6/1s"}, "each_rate 6/1s can never be reached.* rate 5/1s"),
+        ({"by": str, "each_rate": "0/1s"}, "expected each_rate to allow a positive number, got: '0/1s'"),
+        (
+            {"by": str, "each_rate": ["5/1s", "9/1s"]},
+            "rates of each_rate .*different lengths, got: 5/1s and 9/1s",
+        ),
+    ],
+)
+def test_what_each_key_may_do_is_checked_with_its_values(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        Limit(**given)

@@ -41,9 +41,8 @@ local function read_entries(line, count)
       found = try('LRANGE', key(part[1], line.place), read, read + count - 1)
     end
     line.is_foreign = line.is_foreign or not found
-    found = found or {}
-    add_entries(line, found, not part[2])
-    local more = #found
+    add_entries(line, found or {}, not part[2])
+    local more = #(found or {})
     line.counts[line.part] = read + more
     if more < count then line.part = line.part + 1 end
     count = count - more
@@ -59,10 +58,21 @@ function candidates.read_line(plan, queue, count, of_suspects, lane)
   return line
 end
 
+-- Shares out among lines that have more what is left when each has given its part.
+function candidates.read_shares(lines, takes, left)
+  for i, line in ipairs(lines) do
+    local more = math.min(line.quota - takes[i], left)
+    if more > 0 and #line.ids > takes[i] then
+      read_entries(line, takes[i] + more + 1 - #line.ids)
+      more = math.min(more, #line.ids - takes[i])
+      takes[i], left = takes[i] + more, left - more
+    end
+  end
+end
+
 -- The lines of all queues, and how many jobs each gives: equal shares first, then what is left in order.
 function candidates.read_lines(plan, queues, want)
-  local lines, takes, left = {}, {}, want
-  local asked = 0
+  local lines, takes, left, asked = {}, {}, want, 0
   for _, queue in ipairs(queues) do
     if queue.quota > 0 then asked = asked + 1 end
   end
@@ -75,14 +85,7 @@ function candidates.read_lines(plan, queues, want)
       left = left - takes[#lines]
     end
   end
-  for i, line in ipairs(lines) do
-    local more = math.min(line.quota - takes[i], left)
-    if more > 0 and #line.ids > takes[i] then
-      read_entries(line, takes[i] + more + 1 - #line.ids)
-      more = math.min(more, #line.ids - takes[i])
-      takes[i], left = takes[i] + more, left - more
-    end
-  end
+  candidates.read_shares(lines, takes, left)
   return lines, takes
 end
 

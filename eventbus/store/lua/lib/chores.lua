@@ -60,7 +60,7 @@ end
 -- A key that rested because of its rates may have jobs started again: `<key>/<queue>`.
 function do_chore.lane(name, now)
   local lane, queue = string.match(name, '^([^/]*)/(.*)$')
-  if lane and lanes.end_rest(queue, lane) then wake_filled({ queue }, now) end
+  if lane and lanes.end_rests(queue, { lane }) then wake_filled({ queue }, now) end
 end
 
 function do_chore.forget(id)

@@ -30,9 +30,19 @@ function Hold.token(hold)
   return string.sub(hold, 10, cut and cut - 1 or -1)
 end
 
--- The queue of whose limit it takes a slot, or nil; and its limit key, or ''.
-function Hold.slot_of(hold)
-  return string.match(hold, '%z(%Z*)%z?(.*)$', 10)
+-- Whether that is its token, and a slot of a limit stands behind it.
+function Hold.has_token(hold, token)
+  return string.byte(hold, 10 + #token) == 0 and string.sub(hold, 10, 9 + #token) == token
+end
+
+-- What stands behind the token: of what limit it takes a slot; or ''.
+function Hold.place_of_slot(hold)
+  return string.sub(hold, string.find(hold, '\0', 10, true) or #hold + 1)
+end
+
+-- The queue of that limit, or nil; and the limit key, or ''.
+function Hold.slot_of(place)
+  return string.match(place, '^%z(%Z*)%z?(.*)$')
 end
 
 -- hold: or its token.

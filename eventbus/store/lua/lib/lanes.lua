@@ -22,7 +22,7 @@ end
 function lanes.note_placed(queue, lane, count, was_empty)
   try('HINCRBY', key('slots', queue), '#', count)
   if not was_empty then return end
-  redis.call('RPUSH', key('turns', queue), lane)
+  try('RPUSH', key('turns', queue), lane)
   book.set(queue, book.BY_KEY)
 end
 
@@ -47,11 +47,21 @@ function lanes.count(queue)
   return tonumber(try('HGET', key('slots', queue), '#') or 0) or 0
 end
 
--- A key that rested has turns again. Returns whether it did.
-function lanes.end_rest(queue, lane)
-  if try('SREM', key('resting', queue), lane) ~= 1 then return false end
-  redis.call('RPUSH', key('turns', queue), lane)
-  return true
+-- Those of the keys that rest have turns again. Returns whether any did.
+function lanes.end_rests(queue, names)
+  local resting = {}
+  for i, does_rest in ipairs(names[1] and try('SMISMEMBER', key('resting', queue), unpack(names)) or {}) do
+    if does_rest == 1 then resting[#resting + 1] = names[i] end
+  end
+  call_many('SREM', key('resting', queue), resting)
+  call_many('RPUSH', key('turns', queue), resting)
+  return resting[1] ~= nil
+end
+
+function lanes.end_all_rests(queue)
+  local names = try('SMEMBERS', key('resting', queue)) or {}
+  call_many('RPUSH', key('turns', queue), names)
+  if names[1] then redis.call('DEL', key('resting', queue)) end
 end
 
 -- All keys of the queue that have jobs, in a lasting order.

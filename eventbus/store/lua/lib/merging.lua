@@ -1,4 +1,4 @@
---needs base accept codec delays due enqueue fields holds joining passed pointer succession waking
+--needs base accept enqueue fields holds joining passed pointer replacing succession
 --exports merging
 -- Fewer jobs from many emissions of one key: rows whose `meeting` is 3 to 5.
 --   throttle   the first wins: the key makes no other job while its job is open, and not before `until`
@@ -72,26 +72,6 @@ local function decide(row, target, now)
   return meet(choice, row, now)
 end
 
--- A debounced job waits from its last row on, but no longer than `span` from its first.
-local function change_due(id, record, row, now)
-  local due, earliest = row.due, next_due()
-  if row.span ~= '' then due = math.max(now, math.min(due, record.created + row.span)) end
-  change(id, 'due', whole(due))
-  if record.after then change(id, 'ripe', whole(due)) end
-  delays.place({ [record.queue] = { due, id } }, now, function() end)
-  if earliest < 0 or due < earliest then wake(record.queue, now) end
-end
-
-local function change_body(choice, row, now)
-  local id, record = choice.join, peek(choice.join)
-  keep_body(record, id, row.body)
-  redis.call('SET', job_root .. id, codec.encode(record))
-  if choice.replaced.size and not record.size then redis.call('DEL', key('body', id)) end
-  if row.due and record.state == 'delayed' then change_due(id, choice.replaced, row, now) end
-  local print = choice.replaced.after and 'nextprint' or 'print'
-  redis.call('HSET', choice.pointer, print, row.print, 'seen', passed.add(choice.seen, row.id))
-end
-
 -- What the pointer of a new job tells the rows that come.
 local function note(choice, row, now)
   if row.meeting == THROTTLE then redis.call('HSET', choice.pointer, 'until', whole(now + row.span)) end
@@ -109,7 +89,7 @@ function merging.add(merges, fresh, emitter, now, answer)
       if not refused[job.id] then note(job, each.row, now) end
     end
     for _, join in ipairs(taken.joins) do
-      if join.choice.replaced then change_body(join.choice, each.row, now) end
+      if join.choice.replaced then replacing.change_body(join.choice, each.row, now) end
       if not join_job(join.job, join.emitter) and join.state_at then answer[join.state_at] = 'unlisted' end
     end
   end

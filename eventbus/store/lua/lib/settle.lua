@@ -21,7 +21,7 @@ local function read_records(holds, count)
   for i = 1, count do
     local hold, row = holds[i + 2], at + (i - 1) * WIDTH
     local is_whole = hold and string.sub(hold, 10) == args[row + 2] -- mostly there is nothing behind the token
-    if is_whole or hold and Hold.token(hold) == args[row + 2] then
+    if is_whole or hold and Hold.has_token(hold, args[row + 2]) then
       names[#names + 1], places[#places + 1] = job_root .. args[row + 1], i
       has_slots = has_slots or not is_whole
     end

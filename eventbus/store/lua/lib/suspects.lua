@@ -38,6 +38,7 @@ local function admit(plan, room, line, id, record)
   local n = #plan.watched
   plan.watched[n + 1], plan.watched[n + 2], plan.watched[n + 3] = id, math.max(1, cap), tonumber(record.fatal) or 0
   plan.is_alone, plan.is_unusual = cap <= 1, true
+  if record.limit and line.limit then limit_keys.note_planned(line.limit, line.queue, record.limit, room.now) end
   room.left = math.min(room.left - 1, cap - others - 1)
   return true
 end
