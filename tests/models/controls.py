@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from models.job_model_values import Job, Turn
+from models.lanes import list_claimable
 
 __all__ = ["ControlRules", "Controls"]
 
+_MANY = 10**9
 _QUEUES = st.sampled_from(["a", "a", "b", "b@g"])
 
 
@@ -24,10 +26,19 @@ class Controls:
     def __init__(self) -> None:
         self.paused: set[str] = set()
         self.at_once: dict[str, int] = {}
+        """Of queues with a limit: how many of their jobs run at once."""
+        self.each: dict[str, int] = {}
+        """The same of each limit key."""
 
     def is_open(self, queue: str, jobs: Iterable[Job]) -> bool:
-        """Return whether jobs of the queue may be claimed now."""
-        return self._free(queue, jobs) > 0
+        """Return whether any job that waits in the queue may be claimed now."""
+        return self._free(queue, jobs) > 0 and bool(self.list_claimable(queue, jobs))
+
+    def list_claimable(self, queue: str, jobs: Iterable[Job]) -> list[Job]:
+        """Return the waiting jobs that the limit of each key lets start."""
+        mine = [job for job in jobs if job.queue == queue]
+        running, waiting = ([job for job in mine if job.state == state] for state in ("active", "waiting"))
+        return list_claimable(waiting, running, self.each.get(queue, _MANY))
 
     def bound(self, turn: Turn, jobs: Iterable[Job]) -> Turn:
         """Return the turn as it must be answered: a queue that is closed is as one that is not asked."""
@@ -42,7 +53,7 @@ class Controls:
         if queue in self.paused:
             return 0
         if queue not in self.at_once:
-            return 10**9
+            return _MANY
         running = sum(job.queue == queue and job.state == "active" for job in jobs)
         return max(0, self.at_once[queue] - running)
 
@@ -72,15 +83,16 @@ class ControlRules:
         controls = self.model.controls
         assert set(self.bench.run(self.store.controls.limited)) == controls.paused | controls.at_once.keys()
 
-    @rule(queue=_QUEUES, at_once=st.sampled_from([0, 1, 1, 2, 3]))
-    def set_limit(self, queue: str, at_once: int) -> None:
-        limit = f'{{"at_once":{at_once}}}' if at_once else ""
+    @rule(queue=_QUEUES, at_once=st.sampled_from([0, 1, 1, 2, 3]), each=st.sampled_from([0, 0, 1, 2]))
+    def set_limit(self, queue: str, at_once: int, each: int = 0) -> None:
+        limit = f'{{"at_once":{at_once},"each":{each}}}' if at_once or each else ""
         for _ in range(2):  # it may be sent again
             assert self.bench.run(self.store.controls.set_limit, queue, limit, now=self.model.now) == limit
-        if at_once:
-            self.model.controls.at_once[queue] = at_once
-        else:
-            self.model.controls.at_once.pop(queue, None)
+        controls = self.model.controls
+        controls.at_once.pop(queue, None)
+        controls.each.pop(queue, None)
+        if limit:
+            controls.at_once[queue], controls.each[queue] = at_once or _MANY, each or _MANY
         self.check()
 
     def take_orders_back(self) -> None:

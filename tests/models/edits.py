@@ -32,6 +32,8 @@ def _edit(model: Any, edit: Edit) -> str:
     if edit.priority != "":
         job.priority = int(edit.priority)
     job.body = edit.body or job.body
+    moves = edit.priority != "" or edit.limit not in ("", job.lane)
+    job.lane = edit.limit or job.lane
     if job.after and edit.due != "":
         job.ripe = model.now + int(edit.due)
         job.due = job.ripe if edit.due else job.due
@@ -41,7 +43,7 @@ def _edit(model: Any, edit: Edit) -> str:
             job.state = "delayed"
         else:
             model.place(job)
-    elif edit.priority != "" and job.state == "waiting":
+    elif moves and job.state == "waiting":
         model.place(job)
     return "changed"
 
@@ -65,10 +67,11 @@ class EditRules:
         due=st.sampled_from(["", 0, 700, 40_000]),
         priority=st.sampled_from(["", 0, 3, -4000]),
         body=st.sampled_from(["", "new", "n" * 300]),
+        limit=st.sampled_from(["", "p", "q"]),
         is_again=st.booleans(),
     )
     def edit(
-        self, data: st.DataObject, due: int | str, priority: int | str, body: str, is_again: bool
+        self, data: st.DataObject, due: int | str, priority: int | str, body: str, limit: str, is_again: bool
     ) -> None:
         """Send a new change, or repeat the last one, as if its answer was lost."""
         if not (is_again and self.edits):
@@ -78,7 +81,7 @@ class EditRules:
             is_right = data.draw(st.booleans())
             print_ = _print(known.body if known and is_right else "else") if body else ""
             self.count, call = self.count + 1, f"e{self.count}"
-            self.edits = [Edit(job, call, _STATES, due, priority, print_, body)]
+            self.edits = [Edit(job, call, _STATES, due, priority, print_, body, limit if body else "")]
         (edit,) = self.edits
         expected = _edit(self.model, edit)
         assert self.bench.run(self.store.controls.edit, edit, now=self.model.now) == expected

@@ -15,6 +15,7 @@ from models.job_model import JobModel
 from models.job_model_values import Job, Turn
 from models.job_places import worker_of
 from models.journals import check_stories, check_told
+from models.lanes import list_claimable, split_lines
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 from models.stall_model import check_suspects
 
@@ -57,20 +58,27 @@ class JobChecker:
         for index, (name, quota) in enumerate(turn.queues, start=1):
             there = self.model.waiting(name)
             mine = [jobs[claim.id] for claim in answer.claims if claim.queue == index]
-            for is_suspect in (False, True):
-                taken = [job for job in mine if job.is_suspect == is_suspect]
-                line = [job for job in there if job.is_suspect == is_suspect]
-                assert taken == line[: len(taken)], f"{name} is claimed in order"
+            lines = split_lines(there)
+            for line, taken in split_lines(mine).items():
+                assert taken == lines[line][: len(taken)], f"{name} is claimed in order"
             assert len(mine) <= quota, f"{name} gives no more than its quota"
             rest = [job for job in there if job not in mine]
+            running = [job for job in jobs.values() if (job.queue, job.state) == (name, "active")]
+            each = self.model.controls.each.get(name, 10**9)
+            counts = Counter(job.lane for job in (*running, *mine) if job.lane)
+            over = [lane for lane in {job.lane for job in mine if job.lane} if counts[lane] > each]
+            assert not over, f"more jobs of {over} run in {name} than {each}"
             is_asked = turn.want > 0 and quota > 0
+            free = list_claimable(rest, (*running, *mine), each)
             if is_asked:
                 left[name] = [job for job in rest if job.is_suspect]
+                if left[name] and left[name][0] not in free and index not in answer.lonely:
+                    left[name] = []  # who is behind it waits, too
             is_said = index in answer.more
             if self.model.controls.is_filled(name, len(mine), jobs.values()):
                 assert not is_said, f"{name} is full"
                 continue
-            has_more = is_asked and any(not job.is_suspect for job in rest)
+            has_more = is_asked and any(not job.is_suspect for job in free)
             assert is_said or not has_more or self._is_alone(chosen), f"{name} has more"
             # Of suspects as many are read as may be taken: whether there are more is not known then.
             may_say = (is_asked and rest) or self._dead.get(name) or any(job.is_suspect for job in mine)
@@ -97,7 +105,20 @@ class JobChecker:
     def _check_share(self, turn: Turn, answer: TurnAnswer, chosen: list[Job]) -> None:
         """Unless a suspect is in the way, no job may be left that could have been claimed."""
         waiting = {name: self.model.waiting(name) for name, quota in turn.queues if quota > 0}
-        there = {name: [job for job in jobs if not job.is_suspect] for name, jobs in waiting.items()}
+        controls, mine = (
+            self.model.controls,
+            {name: [each for each in chosen if each.queue == name] for name in waiting},
+        )
+        there: dict[str, list[Job]] = {}
+        for name, jobs in waiting.items():
+            running = [job for job in self.model.jobs.values() if (job.queue, job.state) == (name, "active")]
+            suspects_of = [job for job in mine[name] if job.is_suspect]
+            free = list_claimable(
+                [job for job in jobs if not job.is_suspect],
+                (*running, *suspects_of),
+                controls.each.get(name, 10**9),
+            )
+            there[name] = free
         if self._is_alone(chosen):
             return
         suspects = Counter(job.queue for job in chosen if job.is_suspect)
@@ -105,6 +126,9 @@ class JobChecker:
         if chosen and sum(len(job.body) + job.story.size for job in chosen) >= turn.max_bytes:
             return
         took = Counter(turn.queues[claim.queue - 1][0] for claim in answer.claims)
+        has_lanes = any(job.lane for jobs in there.values() for job in jobs)
+        if has_lanes and (len(chosen) == turn.want or any(self._dead.get(name) for name in there)):
+            return  # which lines and keys give how much is a matter of turns, and tombstones take a part of them
         for name, quota in turn.queues:
             part = want if len(chosen) < turn.want else want // max(len(there), 1)
             should = min(part, quota - suspects[name], len(there.get(name, [])))
@@ -141,6 +165,7 @@ class JobChecker:
         for queue in {job.queue for job in self.model.jobs.values()}:
             line = [job.id for job in self.model.waiting(queue)]
             assert now.waiting(queue) == line, f"the order of {queue}"
+            self._check_rests(queue, now)
         self._dead = dict(now.values["dead"].get("", {}))
         check_stories(self.model, now.values)
         self._check_pointers(now)
@@ -153,6 +178,7 @@ class JobChecker:
     def _check_record(self, job: Job, now: Snapshot) -> None:
         record = now.jobs[job.id]
         assert (record["state"], record["queue"]) == (job.state, job.queue), job
+        assert record.get("limit", "") == job.lane, job
         counts = [
             int(record.get(name, 0)) for name in ("attempts", "stalls", "spared", "alone", "crowd", "fatal")
         ]
@@ -171,6 +197,15 @@ class JobChecker:
                 assert job.text.startswith('{"'), job
             assert now.text_of(job.id) == job.text, job
             assert now.zset(job.state, job.queue)[job.id] == job.ended == int(record["ended"]), job
+
+    def _check_rests(self, queue: str, now: Snapshot) -> None:
+        """A key rests only while so many of its jobs run as may: whoever frees a slot gives it turns again."""
+        running = Counter(
+            job.lane for job in self.model.jobs.values() if (job.queue, job.state) == (queue, "active")
+        )
+        each = self.model.controls.each.get(queue, 10**9)
+        idle = [lane for lane in now.values["resting"].get(queue, []) if running[lane] < each]
+        assert not idle, f"keys of {queue} rest and may start: {idle}"
 
     def _check_forgotten(self, gone: list[Job]) -> None:
         """Retention may only remove ended jobs outside the window, over the count or age, oldest first."""
@@ -283,7 +318,7 @@ class Wakes:
             armed = self.known.get(pool, set()).union(now.zset("wake", pool))
             for queue, announced in served.items():
                 is_open = model.controls.is_open(queue, model.jobs.values())
-                if announced >= model.now - _LIVE and is_open and model.waiting(queue):
+                if announced >= model.now - _LIVE and is_open:
                     assert queue in armed, f"jobs wait in {queue}, and nobody of {pool} knows"
 
     def forget(self, now: Snapshot) -> None:

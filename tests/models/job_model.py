@@ -104,7 +104,7 @@ class JobModel(Merges):
         due = max(self.due_of(row), self.now)
         told = emitter if row.reply and not suffix else ""
         job = Job(row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, told)
-        self.jobs[job.id] = job
+        self.jobs[job.id], job.lane = job, row.limit
         if due > self.now:
             job.state = "delayed"
         else:

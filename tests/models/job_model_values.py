@@ -63,6 +63,8 @@ class Job(Stalled):
     due: int
     key: str
     emitter: str
+    lane: str = ""
+    """Its limit key."""
     place: tuple[int, int] = (0, 0)
     state: str = "waiting"
     attempts: int = 0

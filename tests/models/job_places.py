@@ -41,9 +41,9 @@ class JobPlaces:
         return ["", *(f"@{group}" for group in sorted(queue.groups))]
 
     def waiting(self, queue: str) -> list[Job]:
-        """Return the waiting jobs in the order in which they must be claimed, the suspects last."""
+        """Return the waiting jobs in the order in which they must be claimed, suspects and then lanes behind."""
         found = [each for each in self.jobs.values() if (each.queue, each.state) == (queue, "waiting")]
-        return sorted(found, key=lambda job: (job.is_suspect, job.place))
+        return sorted(found, key=_line_of)
 
     def place_released(self) -> None:
         """Place what the call under way has released: the last thing that it does before it claims."""
@@ -64,8 +64,10 @@ class JobPlaces:
         """Put it behind the jobs of its priority, or in front of them; a suspect behind all suspects."""
         self._placed += 1
         job.state = "waiting"
-        is_first = (is_back or job.is_lifo) and not job.is_suspect
-        job.place = (0 if job.is_suspect else job.priority, -self._placed if is_first else self._placed)
+        is_urgent = job.lane != "" and job.priority < 0
+        is_first = (is_back or job.is_lifo or is_urgent) and not job.is_suspect
+        is_ranked = not job.is_suspect and not job.lane
+        job.place = (job.priority if is_ranked else 0, -self._placed if is_first else self._placed)
 
     def give_back(self, jobs: Sequence[Job]) -> None:
         """Put jobs before those of their priorities, the first one first; suspects behind all suspects."""
@@ -100,6 +102,11 @@ class JobPlaces:
             job.due, job.state = self.now, "released"
             self._released.append(job)
         return True
+
+
+def _line_of(job: Job) -> tuple[int, str, tuple[int, int]]:
+    """Return where a waiting job stands among all of its queue; suspects have their line whatever their key is."""
+    return (1, "", job.place) if job.is_suspect else (2 if job.lane else 0, job.lane, job.place)
 
 
 def worker_of(job: Job) -> str:

@@ -106,6 +106,10 @@ class Merges(JobPlaces):
             return
         pointer.seen.append(row.id)
         job.body = row.body
+        if row.limit and row.limit != job.lane:
+            job.lane = row.limit
+            if job.state == "waiting":
+                self.place(job)
         if job is pointer.following:
             pointer.next_print = row.print
         else:
@@ -121,7 +125,7 @@ class Merges(JobPlaces):
         job = Job(
             row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, emitter
         )
-        self.jobs[job.id] = job
+        self.jobs[job.id], job.lane = job, row.limit
         if after:
             job.after, job.ripe, job.state = after, due, "delayed"
             job.due = due if row.meeting == DEBOUNCE else self.now + PUT_OFF
@@ -175,7 +179,7 @@ _MERGING = st.builds(
     reply=st.sampled_from([1, 1, 0]),
     meeting=st.sampled_from([THROTTLE, DEBOUNCE, KEEP_LAST, KEEP_LAST]),
     span=st.just(""),
-    limit=st.just(""),
+    limit=st.sampled_from(["", "", "p", "q"]),
 )
 
 

@@ -7,6 +7,7 @@ place that its state names, and that every key expires that must expire accordin
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from eventbus.store.keys import KINDS, TIME_DIGITS
@@ -36,8 +37,13 @@ for _, name in ipairs(redis.call('KEYS', '*')) do
       value[i], value[i + 1] = all[i], is_job and string.sub(all[i + 1], 7, 7) .. string.gsub(string.sub(all[i + 1], 10), '%z', ' ') or ''
     end
   elseif string.find(name, '}:slots:', 1, true) then
-    local counted = redis.call('HGET', name, '')
-    value = counted and { 'running', tostring(struct.unpack('>I4', counted)) } or {}
+    value = redis.call('HGETALL', name)
+    for i = 1, #value, 2 do
+      local field = value[i]
+      if field == '' or string.sub(field, 1, 1) == ':' then value[i + 1] = tostring(struct.unpack('>I4', value[i + 1])) end
+      if field == '=' then value[i + 1] = '' end
+      if field == '' then value[i] = 'running' end
+    end
   elseif kind == 'hash' then value = redis.call('HGETALL', name)
   elseif kind == 'zset' then value = redis.call('ZRANGE', name, 0, -1, 'WITHSCORES')
   elseif kind == 'set' then value = redis.call('SMEMBERS', name)
@@ -108,6 +114,8 @@ class Snapshot:
         """job -> the worker that holds it."""
         self.slots: dict[str, set[str]] = {}
         """queue -> the jobs whose holds take a slot of its limit."""
+        self._keys: dict[str, Counter[str]] = {}
+        """queue -> limit key -> how many of these holds name it."""
         for worker, holds in self.values["held"].items():
             for job, hold in holds.items():
                 if not job.startswith("#"):
@@ -116,14 +124,21 @@ class Snapshot:
         self._tombstones: Counter[str] = Counter()
         for kind in ("ready", "suspects"):
             for queue, entries in self.values[kind].items():
-                self.values[kind][queue] = self._confirm(queue, entries)
+                self.values[kind][queue] = self._confirm(queue, entries=entries)
+        _check_lanes(self.values, self._keys)
+        for name, entries in self.values["lane"].items():
+            self.values["lane"][name] = self._confirm(*name.split(":"), entries=entries)
 
     def _note_hold(self, worker: str, job: str, hold: str) -> None:
         """A held job is active: its record does not say so, unless it names the token of its holder."""
         assert job not in self.held, f"{job} is held by {self.held[job]} and by {worker}"
-        hold, _, queue = hold.partition(" ")
+        hold, _, slot = hold.partition(" ")
+        queue, _, key = slot.partition(" ")
         if queue:
             self.slots.setdefault(queue, set()).add(job)
+            assert self.jobs[job].get("limit", "") == key, f"{job} takes a slot of another key"
+        if key:
+            self._keys.setdefault(queue, Counter())[key] += 1
         self.held[job] = worker
         record = self.jobs[job]
         assert record["state"] == "waiting", f"{job} is held by {worker} in the state {record['state']}"
@@ -133,11 +148,15 @@ class Snapshot:
 
     def _check_slots(self) -> None:
         """The number of each limit is that of the holds that name its queue."""
-        counted = {queue: int(fields["running"]) for queue, fields in self.values["slots"].items() if fields}
+        counted = {
+            queue: int(fields["running"])
+            for queue, fields in self.values["slots"].items()
+            if "running" in fields
+        }
         real = {queue: len(self.slots.get(queue, ())) for queue in counted}
         assert counted == real, "the number of a limit has moved away from what it counts"
 
-    def _confirm(self, queue: str, entries: list[str]) -> dict[str, int]:
+    def _confirm(self, queue: str, lane: str = "", *, entries: list[str]) -> dict[str, int]:
         """Return the jobs whose records confirm these entries, with their places; count the tombstones."""
         found: dict[str, int] = {}
         for place, entry in enumerate(entries):
@@ -148,6 +167,7 @@ class Snapshot:
                 self._tombstones[queue] += 1
                 continue
             assert job not in found, f"{job} stands twice in {queue}"
+            assert not lane or record["limit"] == lane, f"{job} stands in the lane of another key"
             found[job] = place
         return found
 
@@ -160,7 +180,11 @@ class Snapshot:
             *self.zset("ready", queue),
             *(job for job in ranked if job not in first),
             *self.zset("suspects", queue),
+            *(job for name in self._lanes_of(queue) for job in self.zset("lane", name)),
         ]
+
+    def _lanes_of(self, queue: str) -> list[str]:
+        return sorted(name for name in self.values["lane"] if name.rpartition(":")[0] == queue)
 
     def dead(self, queue: str) -> int:
         """Return how many tombstones the lists of a queue have, as the server counts them."""
@@ -209,7 +233,7 @@ class Snapshot:
         queues = {*self._tombstones, *self.values["dead"].get("", {})}
         counts = {queue: self.dead(queue) for queue in queues}
         assert counts == {queue: self._tombstones[queue] for queue in queues}, "how many tombstones there are"
-        for kind in ("ready", "ready+", "suspects", "delayed", "parked", *ENDED):
+        for kind in ("ready", "ready+", "suspects", "lane", "delayed", "parked", *ENDED):
             for queue, members in self.values[kind].items():
                 for job in members:
                     stands.setdefault(job, []).append(f"{kind}:{queue}")
@@ -248,6 +272,27 @@ class Snapshot:
             assert life >= 0, f"{kind}:{name} stays for ever"
 
 
+def _check_lanes(values: dict[str, dict[str, Any]], holds: dict[str, Counter[str]]) -> None:
+    """Check that a key is in `turns` or rests exactly while its lane is not empty, and that its numbers are right.
+
+    `holds` has for each queue how many holds name each of its limit keys.
+    """
+    lanes: dict[str, set[str]] = {}
+    entries: Counter[str] = Counter()
+    for name, lane in values["lane"].items():
+        queue, _, key = name.rpartition(":")
+        lanes.setdefault(queue, set()).add(key)
+        entries[queue] += len(lane)
+    for queue in {*lanes, *values["turns"], *values["resting"]}:
+        both: Sequence[str] = [*values["turns"].get(queue, []), *values["resting"].get(queue, [])]
+        assert sorted(both) == sorted(lanes.get(queue, set())), f"the keys of {queue} that have jobs: {both}"
+    for queue, fields in values["slots"].items():
+        assert int(fields.get("#", 0)) == entries[queue], f"how many entries the lanes of {queue} have"
+        counted = {name[1:]: int(count) for name, count in fields.items() if name[:1] == ":"}
+        real = holds.get(queue, Counter()) if "running" in fields else {}
+        assert counted == dict(real), f"how many jobs of each key run in {queue}"
+
+
 class Finals:
     """The final states of jobs, as they were first seen: they never change."""
 
@@ -277,6 +322,8 @@ def _place_of(record: dict[str, str]) -> str:
         return state
     if state == "waiting":
         is_suspect = int(record.get("stalls", 0)) - int(record.get("spared", 0)) >= SUSPECT
+        if "limit" in record and not is_suspect:
+            return f"lane:{record['queue']}:{record['limit']}"
         state = "suspects" if is_suspect else "ready+" if int(record.get("priority", 0)) else "ready"
     return f"{state}:{record['queue']}"
 

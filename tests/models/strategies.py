@@ -39,7 +39,7 @@ ROWS = st.lists(
     st.builds(
         AddRow,
         id=st.just(""),
-        limit=st.just(""),
+        limit=st.sampled_from(["", "", "", "p", "q"]),
         queue=st.sampled_from([1, 1, 2]),
         body=_BODIES,
         key=st.sampled_from(["", "", "k", "l"]),

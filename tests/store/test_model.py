@@ -29,6 +29,7 @@ from models.job_checker import JobChecker, Wakes
 from models.job_model import JobModel
 from models.job_model_values import Queue, Turn
 from models.journals import JournalRules, append
+from models.lanes import LaneRules
 from models.merges import MergeRules
 from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
@@ -62,7 +63,9 @@ _SETTINGS = settings(
 )
 
 
-class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, MergeRules, RuleBasedStateMachine):
+class Life(
+    ControlRules, EditRules, FloorRules, HandRules, JournalRules, LaneRules, MergeRules, RuleBasedStateMachine
+):
     """Calls of emitters, workers and others, in any order."""
 
     def __init__(self, bench: Bench) -> None:
@@ -390,7 +393,8 @@ class Life(ControlRules, EditRules, FloorRules, HandRules, JournalRules, MergeRu
 @pytest.mark.slow
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
-    HandRules.handed = JournalRules.woken = JournalRules.appended = MergeRules.merged = 0
+    HandRules.handed = LaneRules.rested = JournalRules.woken = JournalRules.appended = MergeRules.merged = 0
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)
     assert HandRules.handed > 15
+    assert LaneRules.rested > 15
     assert min(JournalRules.woken, JournalRules.appended, MergeRules.merged) > 15

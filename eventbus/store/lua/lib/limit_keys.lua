@@ -99,7 +99,8 @@ function limit_keys.end_rests(counts, queue)
   end
   counts.freed = {}
   call_many('ZADD', root .. ':due', opens)
-  return lanes.end_rests(queue, open)
+  local is_any = lanes.end_rests(queue, open)
+  return is_any or open[1] and redis.call('EXISTS', key('suspects', queue)) == 1 -- which have lines of their own
 end
 
 -- Writes the numbers of keys that have changed; a key with none needs none.
