@@ -33,6 +33,7 @@ from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowP
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
+_TENANTS = _ROOT / "examples" / "tenants.py"
 _NIGHTLY = _ROOT / "examples" / "nightly_report.py"
 _STAGES = _ROOT / "examples" / "stages.py"
 _EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
@@ -154,6 +155,17 @@ def test_the_nightly_report_prints_what_its_page_shows() -> None:
         [sys.executable, str(_NIGHTLY)], capture_output=True, text=True, check=True, timeout=50
     )
     assert [f"$ python {_NIGHTLY.name}", *ran.stdout.splitlines()] == shown.splitlines()
+
+
+@pytest.mark.usefixtures("own_keys")
+def test_the_client_of_a_foreign_api_prints_what_its_page_shows() -> None:
+    (shown,) = [
+        text for _, text in _blocks(_ROOT / "docs" / "controls.md", "console") if _TENANTS.name in text
+    ]
+    ran = subprocess.run(
+        [sys.executable, str(_TENANTS)], capture_output=True, text=True, check=True, timeout=50
+    )
+    assert [f"$ python {_TENANTS.name}", *ran.stdout.splitlines()] == shown.splitlines()
 
 
 def _without_ids(lines: list[str]) -> list[str]:
