@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from models.job_model_values import Job, Pointer
 from models.job_places import JobPlaces
-from models.strategies import LEASE, PLAIN
+from models.strategies import KEEPS, LEASE, PLAIN
 
 from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
 
@@ -121,7 +121,7 @@ class Merges(JobPlaces):
         job = Job(
             row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, emitter
         )
-        self.jobs[job.id] = job
+        self.jobs[job.id], job.keep = job, row.keep
         if after:
             job.after, job.ripe, job.state = after, due, "delayed"
             job.due = due if row.meeting == DEBOUNCE else self.now + PUT_OFF
@@ -175,6 +175,7 @@ _MERGING = st.builds(
     reply=st.sampled_from([1, 1, 0]),
     meeting=st.sampled_from([THROTTLE, DEBOUNCE, KEEP_LAST, KEEP_LAST]),
     span=st.just(""),
+    keep=KEEPS,
 )
 
 

@@ -6,7 +6,7 @@
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
---include base book guard floors retain completed delays waking
+--include base book guard floors retain completed leaving delays waking
 
 local now = read_now(take())
 local limit, count = take(), take()
@@ -20,6 +20,7 @@ for _ = 1, count do
   if redis.call('EXISTS', key('suspects', queue)) == 1 then book.set(queue, book.SUSPECTS) end
   if book.changed[queue] then wake(queue, now) end
   removed = removed + completed.retain(queue, keep_completed, age_completed, limit, now)
+  removed = removed + leaving.sweep(queue, now)
   removed = removed + retain('failed', queue, keep_failed, age_failed, limit, now)
   removed = removed + retain('cancelled', queue, keep_failed, age_failed, limit, now)
 end

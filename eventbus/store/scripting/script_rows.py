@@ -98,6 +98,8 @@ class AddRow(NamedTuple):
     """What happens if an earlier job has the key: `JOIN`, `REUSE`, `SUPERSEDE`, `THROTTLE`, `DEBOUNCE` or `KEEP_LAST`."""
     span: int | str = ""
     """In ms: the window of a throttle; how long a debounced job waits at most, `''` for no limit."""
+    keep: str = ""
+    """How long the job is kept once it has ended, `completed,failed` in ms, `''` in either place for as its queue says."""
 
 
 class PlainRow(NamedTuple):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from eventbus.cli.times import span
-from eventbus.emit.emitter import _due
 from eventbus.errors import DefinitionError
 from eventbus.model import clock
 from eventbus.model.clock import to_unix_ms
 from eventbus.settings.keywords import emit_options
 from eventbus.settings.settings import Settings
+from eventbus.settings.terms import read_due
 from eventbus.store.connection.availability import Availability
 
 _NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -70,11 +70,11 @@ def test_a_deadline_begins_now(manual: ManualClock) -> None:
 
 def test_an_emission_for_a_time_of_the_day_waits_for_that_time(manual: ManualClock) -> None:
     at = datetime.fromtimestamp(_NEW_YEAR + 60, UTC)
-    assert _due(emit_options({"at": at})) == ("", int((_NEW_YEAR + 60) * 1000), 60.0)
+    assert read_due(emit_options({"at": at})) == ("", int((_NEW_YEAR + 60) * 1000), 60.0)
     manual.advance(50)
-    assert _due(emit_options({"at": at}))[2] == 10.0
+    assert read_due(emit_options({"at": at}))[2] == 10.0
     manual.advance(50)
-    assert _due(emit_options({"at": at}))[2] == 0.0
+    assert read_due(emit_options({"at": at}))[2] == 0.0
 
 
 @pytest.mark.parametrize(

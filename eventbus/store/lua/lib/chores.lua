@@ -1,4 +1,4 @@
---needs agenda base fields finish giving_back leaves promote record retain stopping telling trees waking
+--needs agenda base fields finish giving_back leaves leaving promote record retain stopping telling trees waking
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -55,6 +55,11 @@ end
 -- A queue that had started as much as its rates allow may start again (`slots.lua`).
 function do_chore.turn(queue, now)
   wake_filled({ queue }, now)
+end
+
+-- The time of finished jobs of a queue has come, or may have (`leaving.lua`).
+function do_chore.leave(queue, now)
+  leaving.sweep(queue, now)
 end
 
 function do_chore.forget(id)
