@@ -6,6 +6,7 @@ import pytest
 from drivers.shards import QUEUE, START, Shard, row, settle, turn_queue
 
 from eventbus.emit.job_tree import Tree, chunks_of
+from eventbus.store.queries import Cursor
 from eventbus.store.scripting.script_rows import SUPERSEDE, SweepQueue
 
 _WINDOW = 120_000
@@ -188,3 +189,19 @@ async def test_a_job_that_is_superseded_goes_by_its_own_time(shard: Shard) -> No
     await shard.add(row("a", key="k", print="p", keep=",0"))
     await shard.add(row("b", key="k", print="q", meeting=SUPERSEDE))
     assert (await shard.members("leaving"), await shard.members("cancelled")) == (["a"], [])
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+async def test_pages_show_what_goes_by_itself_behind_all_others(shard: Shard, limit: int) -> None:
+    for job, keep in (("a", ""), ("b", "900000,"), ("c", ""), ("d", "800000,"), ("e", ",900000")):
+        await shard.add(row(job, keep=keep))
+        await shard.run("failed" if job == "e" else "completed", text="{}")
+        shard.now += 1000
+    for state, expected in (("completed", ["c", "a", "b", "d"]), ("failed", ["e"]), ("cancelled", [])):
+        found: list[str] = []
+        cursor: Cursor | None = Cursor()
+        while cursor is not None:
+            page = await shard.store.inspection.jobs(QUEUE, state, cursor=cursor, limit=limit)
+            found += [each.id for each in page.jobs]
+            cursor = page.cursor
+        assert found == expected
