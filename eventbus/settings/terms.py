@@ -54,7 +54,7 @@ def keep_text(completed: Any, failed: Any) -> str:
 def _age(option: str, value: Any) -> int | str:
     if value is None:
         return ""
-    if isinstance(value, (str, timedelta)) or (value == 0 and not isinstance(value, bool)):
+    if isinstance(value, (str, timedelta)) or (type(value) is int and value == 0):
         return milliseconds(value, setting=option)
     raise DefinitionError(
         f'expected {option} of one job to be 0 or an age such as "1 hour", got: {shown(value)}; '
