@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from eventbus.handlers.worker import EventWorker
     from eventbus.model.batch import Batch
     from eventbus.model.event import Event
+    from eventbus.model.keep import Keep
     from eventbus.model.later import Later
     from eventbus.model.limit import Limit
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
-    from eventbus.settings.keep import Keep
     from eventbus.settings.keywords import EmitKeywords
 
 
@@ -109,7 +109,7 @@ __all__ = [
 
 _PLACES = (
     "errors",
-    "settings.keep",
+    "model.keep",
     "model.retry",
     "model.later",
     "model.limit",

@@ -26,6 +26,7 @@ from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
+from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
@@ -86,6 +87,7 @@ __all__ = [
     "Job",
     "JobClient",
     "JobReport",
+    "KeepGiven",
     "Logger",
     "Member",
     "Outcome",
@@ -112,6 +114,7 @@ __all__ = [
     "chain",
     "check_correlation_id",
     "check_job_id",
+    "check_keep",
     "check_key",
     "check_middleware",
     "check_priority",

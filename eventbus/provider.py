@@ -106,7 +106,8 @@ class EventProvider(HandlerRegistry):
         default that of the surrounding handler or `context`, otherwise the job's own id), `meta` (a dict of
         JSON values that handlers see), `retry` (the rule for this job), `timeout` (for an attempt of it,
         over that of the handler; 0: none), `ttl` (over that of the event), `require_worker` (over that of the
-        event: refused with NoWorker while nobody serves it), `reply=False` (fire and forget).
+        event: refused with NoWorker while nobody serves it), `keep_completed` and `keep_failed` (an age or 0,
+        over those of the event and the settings), `reply=False` (fire and forget).
 
         Raises PayloadError, DefinitionError for a bad option, ProviderStopped, and EmitError when too many
         emissions are unsent. Later errors are raised where the emission is awaited.

@@ -209,7 +209,7 @@ _OFFERED = {
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
-    eventbus.Event: "default errors key limit name payload reply require_worker result retry retry_on ttl",
+    eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
     workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
     workflows.AttemptContext: (
@@ -222,7 +222,7 @@ _OFFERED = {
         "run shared sleep state step uuid wait_for"
     ),
     workflows.Durable: (
-        "check_signal concurrency errors function input is_answer max_history name output retry retry_on signals state timeout version where"
+        "check_signal concurrency errors function input is_answer keep_completed keep_failed max_history name output retry retry_on signals state timeout version where"
     ),
     workflows.Task: (
         "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"

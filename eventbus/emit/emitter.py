@@ -32,7 +32,7 @@ from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.merging import read_merging
 from eventbus.settings.settings import Settings
-from eventbus.settings.terms import read_due, read_ttl
+from eventbus.settings.terms import keep_text, read_due, read_ttl
 from eventbus.store.keys import EVENT_KEY, key_digest, payload_digest
 from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, KEEP_LAST, REUSE, SUPERSEDE, THROTTLE, AddRow
 from eventbus.store.store import Store
@@ -67,6 +67,8 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What happens if a job has the key (header of `add.lua`)."""
     span: int | str
     """In ms: the window of a throttle, or how long a debounced job waits at most; `''` if absent."""
+    keep: str
+    """How long the job is kept once it has ended (`AddRow`)."""
     keyed_by: str
     """The option that needs a key, or `''`."""
     is_plain: bool
@@ -194,6 +196,7 @@ class Emitter:
         delay, due, wait = read_due(options)
         timeout = self._reply_timeout(options)
         priority, merging = check_priority(options.priority), read_merging(options)
+        keep = keep_text(options.keep_completed, options.keep_failed)
         meeting, keyed_by = (
             _meeting(options) if merging is None else (_MERGING[merging.option], merging.option)
         )
@@ -209,9 +212,10 @@ class Emitter:
             lifo=int(options.lifo),
             meeting=meeting,
             span=merging.span if merging is not None and merging.span else "",
+            keep=keep,
             keyed_by=keyed_by,
             is_plain=options.require_worker is None
-            and (delay, due, priority, options.lifo, meeting) == ("", "", 0, False, JOIN),
+            and (delay, due, priority, options.lifo, meeting, keep) == ("", "", 0, False, JOIN, ""),
         )
         if options.at is None:  # with `at`, the wait is shorter at each emission
             self._planned, self._plan = options, plan
@@ -355,6 +359,7 @@ def _row(job: str, body: str, digest: str, data: bytes, plan: _Plan, *, reply: b
         reply=int(reply),
         meeting=plan.meeting,
         span=plan.span,
+        keep=plan.keep,
     )
 
 

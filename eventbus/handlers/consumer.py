@@ -33,11 +33,11 @@ from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import LONGEST
+from eventbus.model.keep import Keep
 from eventbus.model.message import EventMessage
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.process_pool import ProcessPool, available_processors
 from eventbus.runtime.thread_pool import ThreadPool
-from eventbus.settings.keep import Keep
 from eventbus.settings.settings import Settings
 from eventbus.telemetry.log_context import (
     ATTEMPT,
@@ -88,7 +88,8 @@ class HandlerConsumer:
         self._counts_from_claim = self._pool is None
         """Whether the timeout of a job counts from its claim on, and not from a later moment."""
         self._held = 0
-        self.retention: Retention = retention_of(settings)
+        event = route.event
+        self.retention: Retention = retention_of(settings, event.keep_completed, event.keep_failed)
         self.limit: str = "" if route.event.limit is None else route.event.limit.to_wire()
         self._name = route.name
         self._function = handler.function
@@ -314,9 +315,12 @@ def _as_it_is(data: Any) -> Any:
     return data
 
 
-def retention_of(settings: Settings) -> Retention:
-    """Return the settings' retention in the units of the engine: counts, and ages in ms."""
-    completed, failed = _kept(settings.keep_completed), _kept(settings.keep_failed)
+def retention_of(
+    settings: Settings, keep_completed: Keep | None = None, keep_failed: Keep | None = None
+) -> Retention:
+    """Return a retention in the units of the engine: counts, and ages in ms. What is None is that of the settings."""
+    completed = _kept(settings.keep_completed if keep_completed is None else keep_completed)
+    failed = _kept(settings.keep_failed if keep_failed is None else keep_failed)
     return Retention(*completed, *failed, key_ttl=round(settings.key_ttl * 1000))
 
 

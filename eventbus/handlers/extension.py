@@ -12,6 +12,7 @@ from eventbus.engine.job import Job
 from eventbus.handlers.consumer import retention_of
 from eventbus.handlers.context import SyncTools, Tools
 from eventbus.handlers.worker_pools import WorkerPools
+from eventbus.model.keep import Keep
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.settings.settings import Settings
 
@@ -41,6 +42,10 @@ class WorkerServices(msgspec.Struct, frozen=True):
     def retention(self) -> Retention:
         """How many finished jobs the provider's settings keep, and for how long."""
         return retention_of(self.settings)
+
+    def retention_for(self, keep_completed: Keep | None, keep_failed: Keep | None) -> Retention:
+        """Return the retention of jobs whose definition says so itself; what is None is that of the settings."""
+        return retention_of(self.settings, keep_completed, keep_failed)
 
 
 class Extension(Protocol):

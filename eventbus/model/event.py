@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast, overlo
 
 from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
+from eventbus.model.keep import Keep, KeepGiven, check_keep
 from eventbus.model.limit import Limit
 from eventbus.model.names import check_event_name, shown
 from eventbus.model.retry import Retry, check_answers
@@ -46,6 +47,8 @@ class Event(Generic[P, R]):
     retry: Retry | None
     limit: Limit | None
     require_worker: bool
+    keep_completed: Keep | None
+    keep_failed: Keep | None
     reply: bool
     default: bool
 
@@ -65,6 +68,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -82,6 +87,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -99,6 +106,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -116,6 +125,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -133,6 +144,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -150,6 +163,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -167,6 +182,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = ...,
         limit: Limit | None = ...,
         require_worker: bool = ...,
+        keep_completed: KeepGiven | None = ...,
+        keep_failed: KeepGiven | None = ...,
         reply: bool = ...,
         default: bool = ...,
     ) -> None: ...
@@ -184,6 +201,8 @@ class Event(Generic[P, R]):
         retry: Retry | None = None,
         limit: Limit | None = None,
         require_worker: bool = False,
+        keep_completed: KeepGiven | None = None,
+        keep_failed: KeepGiven | None = None,
         reply: bool = True,
         default: bool = True,
     ) -> None:
@@ -201,6 +220,8 @@ class Event(Generic[P, R]):
         - `limit`: how many of its jobs may run at once in the whole fleet, and how many may start within a time.
           Workers declare it; those of the newest release win.
         - `require_worker=True` refuses an emission, with NoWorker, while no worker serves the event or one of its groups.
+        - `keep_completed`, `keep_failed`: how long its finished jobs are kept, over the settings of the provider: a Keep,
+          a count or an age. 0 keeps a completed job only until its emitters have its outcome.
         - `reply=False` makes emissions fire-and-forget.
         - `default=False` makes no job for the default group, only for the other groups that exist.
 
@@ -220,6 +241,8 @@ class Event(Generic[P, R]):
             retry=_check_retry(retry, name),
             limit=_check_limit(limit, name),
             require_worker=_check_flag(require_worker, "require_worker", name),
+            keep_completed=check_keep("keep_completed", keep_completed, f"event {name!r}"),
+            keep_failed=check_keep("keep_failed", keep_failed, f"event {name!r}"),
             reply=reply and default,
             default=default,
         )

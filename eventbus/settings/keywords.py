@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration
+from eventbus.model.keep import KeepGiven
 from eventbus.model.names import check_correlation_id, shown
 from eventbus.model.retry import Retry
-from eventbus.settings.keep import Keep
 
 __all__ = ["EmitKeywords", "EmitOptions", "ProviderKeywords", "check_priority", "emit_options"]
 
@@ -28,8 +28,8 @@ class ProviderKeywords(TypedDict, total=False):
     max_concurrency: int
     lease: Duration
     grace: Duration
-    keep_completed: Keep | int | str | timedelta | tuple[int | None, Duration | None]
-    keep_failed: Keep | int | str | timedelta | tuple[int | None, Duration | None]
+    keep_completed: KeepGiven
+    keep_failed: KeepGiven
     key_ttl: Duration
     max_waiting: int | None
     max_payload: int | str
@@ -67,6 +67,8 @@ class EmitKeywords(TypedDict, total=False):
     timeout: Duration | None
     ttl: Duration | None
     require_worker: bool | None
+    keep_completed: Duration | None
+    keep_failed: Duration | None
 
 
 class EmitOptions(msgspec.Struct, frozen=True):
@@ -91,6 +93,8 @@ class EmitOptions(msgspec.Struct, frozen=True):
     timeout: Duration | None = None
     ttl: Duration | None = None
     require_worker: bool | None = None
+    keep_completed: Duration | None = None
+    keep_failed: Duration | None = None
 
 
 _LOWEST_PRIORITY, _HIGHEST_PRIORITY = -4000, 4000

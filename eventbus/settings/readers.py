@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from eventbus.errors import ConfigError
 from eventbus.model.durations import seconds
+from eventbus.model.keep import read_keep
 from eventbus.model.names import shown
 from eventbus.model.retry import Retry
-from eventbus.settings.keep import Keep
 
 __all__ = ["READERS", "VARIABLES", "refused"]
 
@@ -110,21 +109,6 @@ def _retry(name: str, value: object) -> Retry:
     raise refused(name, "a Retry or a number of attempts", value)
 
 
-def _keep(name: str, value: object) -> Keep:
-    if isinstance(value, Keep):
-        return value
-    if isinstance(value, tuple):
-        pair = cast("tuple[Any, ...]", value)
-        if len(pair) == 2:
-            return Keep(*pair)
-        raise refused(name, "(count, age)", pair)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Keep(count=value)
-    if isinstance(value, (str, timedelta)):
-        return Keep(age=value)
-    raise refused(name, 'a Keep, a count, an age such as "7 days", or (count, age)', value)
-
-
 def _positive(name: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -181,8 +165,8 @@ READERS: dict[str, Reader] = {
     "max_concurrency": _positive,
     "lease": _duration,
     "grace": _duration,
-    "keep_completed": _keep,
-    "keep_failed": _keep,
+    "keep_completed": read_keep,
+    "keep_failed": read_keep,
     "key_ttl": _duration_above_zero,
     "max_waiting": _positive_or_none,
     "max_payload": _size,
@@ -202,6 +186,6 @@ VARIABLES: dict[Reader, Callable[[str], object]] = {
     _size: _text_to_number,
     _flag: lambda text: _FLAGS.get(text.lower(), text),
     _retry: _text_to_retry,
-    _keep: _text_to_keep,
+    read_keep: _text_to_keep,
 }
 """How the text of an environment variable becomes a value for a reader; others take the text itself."""

@@ -1,9 +1,12 @@
-"""What an emission says for its own job, read from its options: when it is due, and when it expires.
+"""What an emission says for its own job, read from its options: when it is due, when it expires, and how long it is kept.
 
 Not here: options that merge emissions (`merging`), and what travels as it is given.
 """
 
 from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
 
 from eventbus.errors import DefinitionError
 from eventbus.model import clock
@@ -11,7 +14,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
 
-__all__ = ["read_due", "read_ttl"]
+__all__ = ["keep_text", "read_due", "read_ttl"]
 
 
 def read_due(options: EmitOptions) -> tuple[int | str, int | str, float]:
@@ -36,3 +39,24 @@ def read_ttl(ttl: Duration) -> int:
     if ttl_ms == 0:
         raise DefinitionError(f"expected ttl to be more than 0 s, got: {shown(ttl)}")
     return ttl_ms
+
+
+def keep_text(completed: Any, failed: Any) -> str:
+    """Return how long a job is kept once it has ended, as its record has it: `completed,failed` in ms, `""` for none.
+
+    None is as the queue of the job says. Raises DefinitionError for what is no age: one job has no count.
+    """
+    if completed is None and failed is None:
+        return ""
+    return f"{_age('keep_completed', completed)},{_age('keep_failed', failed)}"
+
+
+def _age(option: str, value: Any) -> int | str:
+    if value is None:
+        return ""
+    if isinstance(value, (str, timedelta)) or (type(value) is int and value == 0):
+        return milliseconds(value, setting=option)
+    raise DefinitionError(
+        f'expected {option} of one job to be 0 or an age such as "1 hour", got: {shown(value)}; '
+        "a count is for an event or a provider"
+    )

@@ -141,6 +141,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "by retention",
     ),
     "cancelled": ("zset", "job -> end, ms", "turn, cancel, add, rescue", "by retention"),
+    "leaving": (
+        "zset",
+        "job that has ended and goes by itself -> when it may go, ms (`leaving.lua`)",
+        "turn, cancel, add, rescue",
+        "with its last job",
+    ),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "limits": (

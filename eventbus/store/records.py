@@ -81,6 +81,10 @@ MORE: dict[str, tuple[str, str]] = {
     "key": ("the digest of its idempotency key", "enqueue graph restart"),
     "after": ("of the next job of a key: the job that it waits for", "enqueue"),
     "ripe": ("of the next job of a key: when it may begin, if that one has ended, ms", "enqueue replacing"),
+    "keep": (
+        "how long it is kept once it has ended, over its queue: `completed,failed`, ms",
+        "enqueue restart",
+    ),
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
     "attempts": ("attempts that ended, from 255 on", "fields"),

@@ -1,6 +1,6 @@
-"""A program whose jobs save what is done: `eventbus worker apps.saved_app:provider`, run in `integration/`.
+"""A program whose jobs save what is done, and one whose jobs are not kept: `eventbus worker apps.saved_app:provider`.
 
-Its handler writes into the journal which part it does.
+Run it in `integration/`. The handler of `walk` writes into the journal which part it does.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 from harness.journal import Journal
 
-from eventbus import EventContext, EventProvider, Later
+from eventbus import Event, EventContext, EventProvider, Later
 
 __all__ = ["provider"]
 
 provider: EventProvider = EventProvider()
+quick = Event("quick", payload=int, result=str, keep_completed=0)
 _journal = Journal(Path(os.environ["EVENTBUS_TEST_FOLDER"]) / "journal")
 
 
@@ -32,3 +33,9 @@ async def walk(payload: Any, ctx: EventContext) -> int:
         if done % 10 == 0:
             raise Later("20ms")
     return done
+
+
+@provider.on(quick, concurrency=100)
+async def answer(size: int) -> str:
+    """Return a text of that length."""
+    return "x" * size

@@ -92,7 +92,7 @@ class Audit:
             self._read(client)
             self._members = {
                 (kind, name): set(client.zrange(self._key(kind, name), 0, -1))
-                for kind in ("ready+", "delayed", "parked", "failed", "cancelled")
+                for kind in ("ready+", "delayed", "parked", "failed", "cancelled", "leaving")
                 for name in self.names.get(kind, ())
             }
             for name in self.names.get("completed", ()):
@@ -221,6 +221,8 @@ class Audit:
                 places[job].append(place)
         for job, record in self.jobs.items():
             kinds = _LINES if record.state == "waiting" else (record.state,)
+            if record.state in _FINAL:
+                kinds = (record.state, "leaving")
             expected = [[(kind, "" if kind == "active" else record.queue)] for kind in kinds]
             if record.state == "waiting-children" or (record.root and record.state in _FINAL):
                 expected = [[]]

@@ -172,6 +172,7 @@ class JobChecker:
         self._check_told(now)
         assert now.zset("workers") == self.model.leases, "when the leases of workers end"
         assert now.zset("emitters") == self.floors.scores, "up to when emitters have got all outcomes"
+        self._check_looks(now)
         messages = {worker: set(each) for worker, each in now.values["control"].items()}
         assert messages == self.model.messages, "what workers are to hear"
 
@@ -196,7 +197,9 @@ class JobChecker:
                 job.text = now.text_of(job.id)
                 assert job.text.startswith('{"'), job
             assert now.text_of(job.id) == job.text, job
-            assert now.zset(job.state, job.queue)[job.id] == job.ended == int(record["ended"]), job
+            assert job.ended == int(record["ended"]), job
+            place = job.state if job.leaves is None else "leaving"
+            assert now.zset(place, job.queue)[job.id] == (job.leaves or job.ended), job
 
     def _check_rests(self, queue: str, now: Snapshot) -> None:
         """A key rests only while so many of its jobs run as may: whoever frees a slot gives it turns again."""
@@ -211,6 +214,10 @@ class JobChecker:
         """Retention may only remove ended jobs outside the window, over the count or age, oldest first."""
         for job in gone:
             assert job.state in ENDED, f"lost: {job}"
+            if job.leaves is not None:
+                at = self.floors.limit("completed", self.model.now)
+                assert job.leaves < at, f"forgotten before its time: {job}"
+                continue
             limit = self.floors.limit(job.state, self.model.now)
             assert job.ended < limit, f"forgotten while it may be asked for: {job}"
             count, age = self._limits(job)
@@ -221,10 +228,21 @@ class JobChecker:
                 f"forgotten before older ones: {job}"
             )
 
+    def _check_looks(self, now: Snapshot) -> None:
+        """Check that somebody looks at what goes by itself a second after its time, or a second from now, and no later."""
+        self.model.looks = now.looks
+        for queue, jobs in now.values["leaving"].items():
+            first = max(min(jobs.values()), self.model.now) + 1000
+            assert now.looks[queue] <= first, f"what goes by itself in {queue} is looked at late"
+
     def check_swept(self) -> None:
         """After a sweep without a limit, no job may be left that retention should have removed."""
         for job in self.model.jobs.values():
-            if job.state in ENDED and job.ended < self.floors.limit(job.state, self.model.now):
+            if job.leaves is not None:
+                assert job.leaves >= self.floors.limit("completed", self.model.now), (
+                    f"kept beyond its time: {job}"
+                )
+            elif job.state in ENDED and job.ended < self.floors.limit(job.state, self.model.now):
                 count, age = self._limits(job)
                 age = age if job.state == "completed" else max(age, WINDOW)
                 line = self._line(job.queue, job.state)
@@ -241,6 +259,7 @@ class JobChecker:
     def _line(self, queue: str, state: str) -> list[Job]:
         """Return the jobs of a queue that ended in one state, the oldest first."""
         found = [each for each in self.model.jobs.values() if (each.queue, each.state) == (queue, state)]
+        found = [each for each in found if each.leaves is None]
         return sorted(found, key=lambda job: (job.ended, self._places.get(job.id, 0), job.id))
 
     def _note_completed(self, now: Snapshot) -> None:

@@ -48,7 +48,7 @@ class JobModel(Merges):
 
     def next_due(self) -> int:
         delayed = [each.due for each in self.jobs.values() if each.state == "delayed"]
-        return min([*delayed, *self.hands.open.values()], default=-1)
+        return min([*delayed, *self.hands.open.values(), *self.looks.values()], default=-1)
 
     # emitters
 
@@ -104,7 +104,7 @@ class JobModel(Merges):
         due = max(self.due_of(row), self.now)
         told = emitter if row.reply and not suffix else ""
         job = Job(row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, told)
-        self.jobs[job.id], job.lane = job, row.limit
+        self.jobs[job.id], job.lane, job.keep = job, row.limit, row.keep
         if due > self.now:
             job.state = "delayed"
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from models.floors import WINDOW
 from models.journals import Story
 from models.snapshots import ENDED, SUSPECT
 
@@ -87,6 +88,14 @@ class Job(Stalled):
     ripe: int = 0
     """When it may begin, if that one has ended."""
     story: Story = field(default_factory=Story)
+    keep: str = ""
+    """How long it is kept once it has ended, as its emission said."""
+
+    @property
+    def leaves(self) -> int | None:
+        """When it may go, if it has ended and goes at a time of its own."""
+        age = self.keep.split(",")[self.state != "completed"] if self.keep and not self.is_open else ""
+        return self.ended + max(int(age), 0 if self.state == "completed" else WINDOW) if age else None
 
     @property
     def is_open(self) -> bool:

@@ -26,6 +26,8 @@ class JobPlaces:
         self.messages_expire: dict[str, int] = {}
         self.controls = Controls()
         self._placed = 0
+        self.looks: dict[str, int] = {}
+        """queue -> when somebody is to look at its jobs that go by themselves."""
         self._released: list[Job] = []
         """Jobs whose predecessor has ended in the call under way; they are placed behind all others of it."""
 

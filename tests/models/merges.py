@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from models.job_model_values import Job, Pointer
 from models.job_places import JobPlaces
-from models.strategies import LEASE, PLAIN
+from models.strategies import KEEPS, LEASE, PLAIN
 
 from eventbus.store.scripting.script_rows import DEBOUNCE, KEEP_LAST, SUPERSEDE, THROTTLE, AddRow, AddVerdict
 
@@ -125,7 +125,7 @@ class Merges(JobPlaces):
         job = Job(
             row.id + suffix, name, row.body, row.priority, bool(row.lifo), self.now, due, row.key, emitter
         )
-        self.jobs[job.id], job.lane = job, row.limit
+        self.jobs[job.id], job.lane, job.keep = job, row.limit, row.keep
         if after:
             job.after, job.ripe, job.state = after, due, "delayed"
             job.due = due if row.meeting == DEBOUNCE else self.now + PUT_OFF
@@ -180,6 +180,7 @@ _MERGING = st.builds(
     meeting=st.sampled_from([THROTTLE, DEBOUNCE, KEEP_LAST, KEEP_LAST]),
     span=st.just(""),
     limit=st.sampled_from(["", "", "p", "q"]),
+    keep=KEEPS,
 )
 
 

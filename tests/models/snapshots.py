@@ -194,6 +194,11 @@ class Snapshot:
         """Members with their scores, in order; empty if there is no such key."""
         return self.values[kind].get(name, {})
 
+    @property
+    def looks(self) -> dict[str, int]:
+        """Queue -> when somebody is to look at its jobs that go by themselves."""
+        return {name[6:]: score for name, score in self.zset("due").items() if name.startswith("leave:")}
+
     def text_of(self, job: str) -> str:
         """The result or error of a job, wherever it lies."""
         return self.jobs[job].get("result") or self.values["result"].get(job, "")
@@ -233,7 +238,7 @@ class Snapshot:
         queues = {*self._tombstones, *self.values["dead"].get("", {})}
         counts = {queue: self.dead(queue) for queue in queues}
         assert counts == {queue: self._tombstones[queue] for queue in queues}, "how many tombstones there are"
-        for kind in ("ready", "ready+", "suspects", "lane", "delayed", "parked", *ENDED):
+        for kind in ("ready", "ready+", "suspects", "lane", "delayed", "parked", "leaving", *ENDED):
             for queue, members in self.values[kind].items():
                 for job in members:
                     stands.setdefault(job, []).append(f"{kind}:{queue}")
@@ -247,6 +252,8 @@ class Snapshot:
         assert noted.keys() == first.keys()
         late = [queue for queue, score in noted.items() if score > first[queue]]
         assert not late, f"delayed jobs are looked at late: {late}"
+        unseen = self.values["leaving"].keys() - self.looks.keys()
+        assert not unseen, f"nobody looks at what goes by itself in {unseen}"
 
     def _check_life(self, kind: str, name: str, life: int) -> None:
         goes = KINDS[kind][3]
@@ -320,6 +327,8 @@ def _place_of(record: dict[str, str]) -> str:
         return ""
     if state == "active":
         return state
+    if state in ENDED and record.get("keep", ",").split(",")[state != "completed"]:
+        state = "leaving"
     if state == "waiting":
         is_suspect = int(record.get("stalls", 0)) - int(record.get("spared", 0)) >= SUSPECT
         if "limit" in record and not is_suspect:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from eventbus.store.scripting.script_rows import AddRow
 
-__all__ = ["DELAYS", "LEASE", "LONE", "MANY", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
+__all__ = ["DELAYS", "KEEPS", "LEASE", "LONE", "MANY", "PLAIN", "ROWS", "START", "STATES", "TEXTS"]
 
 START = 1_800_000_000_000
 LEASE = 10_000
@@ -16,13 +16,16 @@ DELAYS = st.sampled_from([0, 500, 30_000])
 TEXTS = st.sampled_from(["1", '"' + "x" * 100 + '"', '"' + "x" * 9000 + '"'])
 """Outcomes that fit into a field of the record, that need a key of their own, and that no reply can carry."""
 
+KEEPS = st.sampled_from([*[""] * 9, "0,", "0,0", "30000,200000", ",0", "500000,"])
+"""How long jobs are kept: no time, shorter and longer than their queues keep them."""
+
 LONE = st.builds(
     AddRow,
     id=st.just(""),
     limit=st.just(""),
     queue=st.sampled_from([1, 1, 1, 1, 2]),
     body=_BODIES,
-    **dict.fromkeys(("key", "print", "delay", "due", "span"), st.just("")),
+    **dict.fromkeys(("key", "print", "delay", "due", "span", "keep"), st.just("")),
     **dict.fromkeys(("priority", "lifo", "meeting"), st.just(0)),
     reply=st.sampled_from([1, 1, 0]),
 )
@@ -51,6 +54,7 @@ ROWS = st.lists(
         reply=st.sampled_from([1, 1, 0]),
         meeting=st.sampled_from([0, 0, 0, 1, 2]),
         span=st.just(""),
+        keep=KEEPS,
     ),
     min_size=1,
     max_size=4,

@@ -252,8 +252,8 @@ class Life(
             self.wakes.turn(turn, answer, self.model)
             self.model.claim(turn, answer)
             self.leases += [(claim.id, answer.token) for claim in answer.claims]
-        self.checker.check_next_due(answer, is_repeat=first is not None)
         self.check(may_forget=first is None)
+        self.checker.check_next_due(answer, is_repeat=first is not None)
 
     def some_leases(self, draw: Callable[..., Any]) -> list[tuple[str, str]]:
         return draw(st.lists(st.sampled_from(self.leases[-8:]), max_size=4, unique_by=lambda each: each[0]))

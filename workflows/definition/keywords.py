@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 
 from eventbus import DefinitionError, Retry
-from eventbus.lowlevel import Duration
+from eventbus.lowlevel import Duration, KeepGiven
 
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
@@ -28,6 +28,8 @@ class WorkflowKeywords(TypedDict, total=False):
     retry: Retry | None
     timeout: Duration | None
     concurrency: int | None
+    keep_completed: KeepGiven | None
+    keep_failed: KeepGiven | None
     version: str | None
     spread: bool
     errors: Sequence[type[Exception]]

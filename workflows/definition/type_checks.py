@@ -1,16 +1,16 @@
-"""Checks of the types of a workflow, whose values must be able to travel, and of its version."""
+"""Checks of the types of a workflow, whose values must be able to travel, of its version, and of its retention."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from eventbus import DefinitionError
-from eventbus.lowlevel import Codec, is_untyped, shown
+from eventbus import DefinitionError, Keep
+from eventbus.lowlevel import Codec, check_keep, is_untyped, shown
 from workflows.definition.step import Step
 
-__all__ = ["check_types", "check_version"]
+__all__ = ["check_kept", "check_types", "check_version"]
 
 _VERSION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.+-]{0,63}")
 
@@ -31,6 +31,12 @@ def check_types(name: str, input: Any, output: Any, steps: Iterable[Step[Any, An
         if step.workflow is None and not is_untyped(kind) and kind not in judged[-20:]:
             Codec(kind, role="result", owner=f"{name}.{step.name}", max_bytes=0)
             judged.append(kind)
+
+
+def check_kept(options: Mapping[str, Any], where: str) -> tuple[Keep | None, Keep | None]:
+    """Return how long completed and failed flows are kept, None for what is not given. Raises DefinitionError, naming `where`."""
+    completed, failed = options.get("keep_completed"), options.get("keep_failed")
+    return check_keep("keep_completed", completed, where), check_keep("keep_failed", failed, where)
 
 
 def check_version(version: Any, where: str) -> str | None:

@@ -33,7 +33,7 @@ from workflows.definition.step import (
     make_step,
 )
 from workflows.definition.step_graph import After, PauseSteps, StepDecorator, StepGraph
-from workflows.definition.type_checks import check_types, check_version
+from workflows.definition.type_checks import check_kept, check_types, check_version
 from workflows.records.ids import check_workflow_name, steps_queue
 
 if TYPE_CHECKING:
@@ -119,11 +119,10 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         that one worker runs at a time, by default the provider's setting; of a spread workflow it limits hooks and
         rollbacks alone, because its steps are jobs. Only workers that have a flow's `version` run it; the default
         version is computed from the names and edges of the steps, and from what they wait for. With `spread` each step
-        is a job of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a
-        flow, except those that are spread themselves. `errors` are the declared errors: awaiting a flow
-        raises them as themselves, and a step that raises one is not retried, unless it is in `retry_on` too.
-
-        Raises DefinitionError for a value that cannot be used.
+        is a job of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a flow, but
+        for those that are spread themselves. `errors` are the declared errors: awaiting a flow raises them as themselves,
+        and a step that raises one is not retried, unless it is in `retry_on` too. `keep_completed` and `keep_failed` say
+        how long ended flows are kept, as for an event. Raises DefinitionError for a value that cannot be used.
         """
         self.name: str = check_workflow_name(name)
         check_options(options, WorkflowKeywords, self._where)
@@ -132,6 +131,7 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         self.retry: Retry = check_retry(options.get("retry"), self._where) or Retry()
         self.timeout: float | None = check_timeout(options.get("timeout"), self._where)
         self.concurrency: int | None = check_concurrency(options.get("concurrency"), self._where)
+        self.keep_completed, self.keep_failed = check_kept(options, self._where)
         self.errors: tuple[type[Exception], ...] = check_errors(options.get("errors", ()), self._where)
         self.retry_on: tuple[type[Exception], ...] = check_retry_on(
             options.get("retry_on", ()), self.errors, self._where

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, Retry
-from eventbus.lowlevel import Codec, Duration, is_answer, shown
+from eventbus import DefinitionError, Keep, Retry
+from eventbus.lowlevel import Codec, Duration, KeepGiven, check_keep, is_answer, shown
 from workflows.definition.checks.declared_errors import check_errors, check_retry_on
 from workflows.definition.checks.signature import (
     accepts,
@@ -71,6 +71,8 @@ class Durable(Generic[I, O]):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         concurrency: int | None = None,
+        keep_completed: KeepGiven | None = None,
+        keep_failed: KeepGiven | None = None,
         version: str = "1",
         max_history: int = MAX_ENTRIES,
     ) -> None:
@@ -88,6 +90,8 @@ class Durable(Generic[I, O]):
         self.retry: Retry = check_retry(retry, self.where) or Retry()
         self.timeout: float | None = check_timeout(timeout, self.where)
         self.concurrency: int | None = check_concurrency(concurrency, self.where)
+        self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)
+        self.keep_failed: Keep | None = check_keep("keep_failed", keep_failed, self.where)
         self.signals: dict[str, Signal[Any]] | None = _check_signals(signals, self.where)
         self.version: str = check_version(version, self.where) or "1"
         self.max_history: int = _check_history(max_history, self.where)
@@ -154,6 +158,8 @@ def durable(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     concurrency: int | None = None,
+    keep_completed: KeepGiven | None = None,
+    keep_failed: KeepGiven | None = None,
     version: str = "1",
     max_history: int = MAX_ENTRIES,
 ) -> DurableDecorator:
@@ -169,8 +175,8 @@ def durable(
     and the function waits for no other; None accepts any. `retry` applies to tasks without a rule of their own (default: 3
     attempts, exponential from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the
     function that one worker runs at a time, by default the provider's setting; a flow that sleeps or waits is not counted.
-    Only workers that have a flow's `version` run it. `max_history` is the
-    number of entries that a flow may record before `HistoryFull` is raised in it.
+    Only workers that have a flow's `version` run it. `max_history` is the number of entries that a flow may record before
+    `HistoryFull` is raised in it. `keep_completed` and `keep_failed` say how long ended flows are kept, as for an event.
 
     Raises DefinitionError for a value or a function that cannot be used.
     """
@@ -183,6 +189,8 @@ def durable(
         "retry": retry,
         "timeout": timeout,
         "concurrency": concurrency,
+        "keep_completed": keep_completed,
+        "keep_failed": keep_failed,
         "version": version,
         "max_history": max_history,
     }

@@ -12,11 +12,12 @@
 -- timeouts: row timeout
 --   row: the number of a root among all rows, from 0 | timeout: from when it is due, ms
 -- plain: id queue body reply
--- rows: id queue body key print delay due priority lifo reply meeting span limit
+-- rows: id queue body key print delay due priority lifo reply meeting span limit keep
 --   limit: the limit key, up to 48 characters, or '' | meeting, when the key stands for a job: 0 join it | 1 join it also if it failed |
 --   2 supersede it: cancel it and take its place, whatever became of it |
 --   3 throttle | 4 debounce | 5 keep the last (`merging.lua`)
 --   span: of 3 the window; of 4 how long the job waits at most, from its first row on, '' for no limit; ms
+--   keep: how long the job is kept once it has ended, `completed,failed`, in ms, each may be empty: as its queue says; '' for none
 -- answer: now, for each queue how many jobs an emission makes there, then for each row that is not simply new:
 --   index word job state text
 --   word: joined | other (joined, with another payload) | full (text: the queue, state: served | unserved) |

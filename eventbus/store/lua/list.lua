@@ -1,11 +1,12 @@
 -- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims and then suspects,
--- active ones by worker and then the longest held first, delayed ones the first due first, all others the newest first. Of `waiting-children` only roots are listed, and
+-- active ones by worker and then the longest held first, delayed ones the first due first, all others the newest first; of those that ended, the ones that go by themselves are last (`leaving.lua`). Of `waiting-children` only roots are listed, and
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
 -- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue state after score limit has_rows
 --   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed;
---     of a completed one: its number in the list; of a waiting one: see `waiting_page.lua`);
+--     of a completed one: its number in the list; of one that goes by itself: `l` and its score, if any; of a waiting one: see
+--     `waiting_page.lua`);
 --     '' for the first page
 --   limit: of jobs on the page | has_rows: without them it only counts
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
@@ -18,11 +19,13 @@ local has_rows = take() == 1
 local is_rising = state == 'delayed'
 local name = key(state == 'waiting-children' and 'roots' or state, queue)
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
+local is_leaving = is_ended and string.sub(score, 1, 1) == 'l'
+if is_leaving then name, score = key('leaving', queue), string.sub(score, 2) end
 
 -- The rank of the first one behind those that were seen, from the lowest score or from the highest. Where the
 -- last one that was seen is gone, its neighbours may be seen twice.
 local function first_rank()
-  if after == '' then return 0 end
+  if after == '' or is_leaving and score == '' then return 0 end
   local count, rank = redis.call('ZCARD', name), redis.call('ZRANK', name, after)
   if rank then return is_rising and rank + 1 or count - rank end
   local bound = is_rising and score or '(' .. score
@@ -75,7 +78,7 @@ end
 
 local function read_page()
   if state == 'active' then return read_held() end
-  if state == 'completed' then return read_numbered() end
+  if state == 'completed' and not is_leaving then return read_numbered() end
   if state == 'waiting' then return read_waiting(queue, score, SEEN + 1) end
   local first = first_rank()
   return redis.call(is_rising and 'ZRANGE' or 'ZREVRANGE', name, first, first + SEEN, 'WITHSCORES')
@@ -87,7 +90,10 @@ while 2 * seen < #page and seen < SEEN and found < limit do
   seen = seen + 1
   add_row(page[2 * seen - 1], page[2 * seen])
 end
-if 2 * seen >= #page then return { '', '', found, rows } end
+if 2 * seen >= #page then
+  local has_leaving = is_ended and not is_leaving and (try('ZCARD', key('leaving', queue)) or 0) > 0
+  return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows }
+end
 local last = page[2 * seen]
-if state == 'waiting' then last = end_page(last, page[2 * seen + 2]) end
+if state == 'waiting' then last = end_page(last, page[2 * seen + 2]) elseif is_leaving then last = 'l' .. last end
 return { page[2 * seen - 1], last, found, rows }

@@ -34,7 +34,7 @@ end
 local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE, limit = record.limit }
 local entry = (tonumber(record.entry) or 0) + 1 -- the last run may have left a tombstone
 local more = { 'restarter', call, 'run', run + 1, 'due', now, 'entry', entry }
-for _, field in ipairs({ 'tree', 'on', 'key', 'priority' }) do
+for _, field in ipairs({ 'tree', 'on', 'key', 'priority', 'keep' }) do
   if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
 end
 local text = state ~= 'completed' and text_of(id, record) or ''
@@ -59,6 +59,7 @@ if state == 'completed' then
 else
   redis.call('ZREM', key(state, queue), id)
 end
+try('ZREM', key('leaving', queue), id)
 try('ZADD', key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 

@@ -21,12 +21,12 @@ local simple = {}
 if not record or string.sub(hold, 7, 7) ~= '0' or Hold.place_of_slot(hold) ~= '' or not settling.add_simple(simple, id, record, hold, text) then return 'long' end
 
 begin_writing()
-settling.write_simple(simple, held, worker, {}, now)
+local queue = simple[5]
+settling.write_simple(simple, held, worker, { [queue] = { keep_completed = keep } }, now)
 local lengths = outcomes.flush()
 if pool ~= '' and found[1] then idle.note(worker, pool, now) end
 if now % 8 == 0 then -- as a turn of few ends
   load_retention()
-  local queue = simple[5]
   completed.retain(queue, keep, age, 32, now, lengths[queue])
 end
 return 'done'

@@ -6,7 +6,7 @@
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
---include base book guard floors retain completed delays waking
+--include base book guard floors retain completed leaving delays waking
 --defer load_limits: limit_sweep
 
 local now = read_now(take())
@@ -25,6 +25,7 @@ for _ = 1, count do
   end
   if book.changed[queue] then wake(queue, now) end
   removed = removed + completed.retain(queue, keep_completed, age_completed, limit, now)
+  removed = removed + leaving.sweep(queue, now)
   removed = removed + retain('failed', queue, keep_failed, age_failed, limit, now)
   removed = removed + retain('cancelled', queue, keep_failed, age_failed, limit, now)
 end

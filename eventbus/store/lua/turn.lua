@@ -99,7 +99,7 @@ if not is_plain then
   due_at = next_due()
 end
 if is_limited or settles.slotted or not is_plain then due_at = slots.flush(now, due_at) end
-local lengths = outcomes.flush()
+local lengths, next_at = outcomes.flush(due_at)
 retain_some(queues, now, function(queue, is_eighth)
   load_retention()
   completed.retain_ended(queue, is_eighth, now, lengths)
@@ -111,7 +111,7 @@ if offer > 0 then
   idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1])
 end
 redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken, appended }))
-local answer = { now, due_at, lost, woken, plan.more, plan.rows, plan.foreign }
+local answer = { now, next_at, lost, woken, plan.more, plan.rows, plan.foreign }
 if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] or has_duty then
   load_trees()
   answer[8], answer[9], answer[10], answer[11] = plan.watched, suspects.list_lonely(plan), appended, plan.journals

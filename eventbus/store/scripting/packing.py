@@ -51,7 +51,7 @@ class AddRows:
 
     def put(self, row: AddRow) -> None:
         """Take a row."""
-        if not (row.key or row.delay != "" or row.due != "" or row.priority or row.lifo or row.limit):
+        if not (row.key or row.delay != "" or row.due != "" or row.priority or row.lifo or row.limit or row.keep):
             self.put_plain(row.id, row.queue, row.body, row.reply)
             return
         if self.is_plain:

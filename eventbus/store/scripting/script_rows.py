@@ -100,6 +100,8 @@ class AddRow(NamedTuple):
     """In ms: the window of a throttle; how long a debounced job waits at most, `''` for no limit."""
     limit: str = ""
     """The digest of the limit key, `''` without one."""
+    keep: str = ""
+    """How long the job is kept once it has ended, `completed,failed` in ms, `''` in either place for as its queue says."""
 
 
 class PlainRow(NamedTuple):

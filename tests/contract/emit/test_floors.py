@@ -45,7 +45,8 @@ class Floors:
         return float(self._admin("ZRANGE", f"{self.root}:emitters", 0, 0, "WITHSCORES")[1])
 
     def kept(self, event: str = "ask") -> int:
-        return self._admin("LLEN", f"{self.root}:completed:event.{event}")
+        listed = self._admin("LLEN", f"{self.root}:completed:event.{event}")
+        return listed + self._admin("ZCARD", f"{self.root}:leaving:event.{event}")
 
 
 @pytest.fixture

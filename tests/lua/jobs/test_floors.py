@@ -52,7 +52,8 @@ async def test_what_ends_in_a_call_does_not_go_in_it(shard: Shard) -> None:
     answer = await shard.turn()
     kept = [turn_queue(keep_completed=0)]
     await shard.turn(*(settle(each, answer.token) for each in answer.claims), queues=kept, want=0)
-    assert len(await shard.members("completed")) == 8
+    assert len(await shard.members("leaving")) == 8
+    assert await shard.state("0") == "completed"
 
 
 async def test_an_add_that_says_the_name_holds_back_what_it_adds_and_what_ends_later(shard: Shard) -> None:
@@ -204,7 +205,7 @@ async def test_turns_remove_what_was_got(shard: Shard) -> None:
 
 async def test_a_turn_asks_for_the_floors_only_where_something_young_would_go(shard: Shard) -> None:
     asked: list[bool] = []
-    for keep, age, passed in ((100, 10**9, 0), (8, 10**9, 2 * _WINDOW), (0, 10**9, 0), (100, 1, 5)):
+    for keep, age, passed in ((100, 10**9, 0), (8, 10**9, 2 * _WINDOW), (1, 10**9, 0), (100, 1, 5)):
         await _end(shard, *(f"{len(asked)}-{n}" for n in range(4)))
         shard.now += passed
         await shard.add(*(row(f"{len(asked)}+{n}") for n in range(8)))

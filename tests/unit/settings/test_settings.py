@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.errors import ConfigError, DefinitionError
+from eventbus.model.keep import Keep
 from eventbus.model.retry import Retry
 from eventbus.model.url_redaction import redact
-from eventbus.settings.keep import Keep
 from eventbus.settings.settings import DEFAULT_URL, Settings
 
 

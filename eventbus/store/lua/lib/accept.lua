@@ -20,7 +20,7 @@ local function read_row(queues, now)
   local row = { id = take(), queues = queues[take()], body = take(), key = take(), print = take() }
   row.delay, row.due = take(), take()
   row.priority, row.lifo, row.reply, row.meeting, row.span = take(), take() == 1, take() == 1, take(), take()
-  row.limit = take()
+  row.limit, row.keep = take(), take()
   if row.limit == '' then row.limit = nil end
   if row.delay ~= '' then row.due = now + row.delay end
   if row.due == '' or row.due <= now then row.due = nil end

@@ -1,4 +1,4 @@
---needs agenda base fields finish giving_back lanes leaves promote record retain stopping telling trees waking
+--needs agenda base fields finish giving_back lanes leaves leaving promote record retain stopping telling trees waking
 --exports do_chores
 -- What is due: delayed jobs of queues, deadlines of trees, and chores, which are the rest of work that was too much for
 -- one call.
@@ -61,6 +61,11 @@ end
 function do_chore.lane(name, now)
   local lane, queue = string.match(name, '^([^/]*)/(.*)$')
   if lane and lanes.end_rests(queue, { lane }) then wake_filled({ queue }, now) end
+end
+
+-- The time of finished jobs of a queue has come, or may have (`leaving.lua`).
+function do_chore.leave(queue, now)
+  leaving.sweep(queue, now)
 end
 
 function do_chore.forget(id)

@@ -7,7 +7,7 @@ local function write_more(row, id, has_key)
   local more, is_full = {}, row.queues.are_roots and row.due
   for field, value in pairs({
     due = row.due or nil, lifo = row.lifo and 1 or nil, key = has_key and row.key or nil,
-    priority = row.priority ~= 0 and row.priority or nil, after = row.after, ripe = row.ripe, tree = is_full and 1 or nil, on = is_full and 'wake' or nil,
+    priority = row.priority ~= 0 and row.priority or nil, after = row.after, ripe = row.ripe, keep = row.keep ~= '' and row.keep or nil, tree = is_full and 1 or nil, on = is_full and 'wake' or nil,
   }) do
     more[#more + 1], more[#more + 2] = field, value
   end

@@ -1,4 +1,4 @@
---needs base chore_list fields outcomes succession
+--needs base chore_list fields floors outcomes succession
 --exports tells tell_waiters tell finish finish_cancelled
 -- The end of jobs: record, finished set, key pointer, replies. Used by settle and rescue.
 tells = {} -- members of trees that ended in this call; see `trees.lua`
@@ -48,6 +48,14 @@ local function end_root(id, record)
   redis.call('ZREM', root .. ':due', 'timeout:' .. id)
 end
 
+-- An emission may say how long its job is kept (`leaving.lua`). What did not complete stays for WINDOW, as any other does.
+local function list_ended(state, record, id, now)
+  local completed, failed = string.match(record.keep or '', '^(%d*),(%d*)$')
+  local keep = tonumber(state == 'completed' and completed or failed)
+  if not keep then return outcomes.list(state, record.queue, id, now) end
+  outcomes.leave(record.queue, id, now + (state == 'completed' and keep or math.max(keep, floors.WINDOW)))
+end
+
 -- Writes the final state, and returns it. `text` is the result or the error, JSON.
 function finish(id, record, state, text, now, key_ttl)
   close(id, state, text, now, record.hold)
@@ -55,7 +63,7 @@ function finish(id, record, state, text, now, key_ttl)
     local is_unlisted = state == 'completed' and not try('RPUSH', key('done', record.root), id)
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up, is_unlisted = is_unlisted }
   elseif not record.is_removed then
-    outcomes.list(state, record.queue, id, now)
+    list_ended(state, record, id, now)
   end
   if record.tree then end_root(id, record) end
   if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end

@@ -7,6 +7,7 @@ outcomes = {
 }
 local ends = {} -- state .. ':' .. queue -> flat list of time, job
 local done = {} -- queue -> entries of its list (`completed.lua`)
+local leaves = {} -- queue -> flat list of time, job (`leaving.lua`)
 local roots = {} -- queue -> roots that are open no more
 local replies = {} -- emitter -> flat list of job, state, carried, text
 
@@ -39,6 +40,11 @@ function outcomes.list(state, queue, id, now)
   end
 end
 
+-- It goes at a time of its own: not in the list of all.
+function outcomes.leave(queue, id, at)
+  push(leaves, queue, whole(at), id)
+end
+
 -- A root that ended is open no more, and its deadline is none.
 function outcomes.unlist_root(queue, id)
   push(roots, queue, id)
@@ -58,10 +64,25 @@ local function unlist_roots(queue, list)
   call_many('ZREM', root .. ':due', deadlines)
 end
 
+-- What goes by itself is looked at a second later, for emitters read first. Returns what is due first, as `next_due`.
+local function place_leaving(due_at)
+  for queue, list in pairs(leaves) do
+    if try_many('ZADD', key('leaving', queue), list) then
+      local first = math.huge
+      for i = 1, #list, 2 do first = math.min(first, tonumber(list[i]) + 1000) end
+      redis.call('ZADD', root .. ':due', 'LT', whole(first), 'leave:' .. queue)
+      if due_at < 0 or first < due_at then due_at = first end
+    else
+      for i = 2, #list, 2 do outcomes.expire_record(list[i]) end
+    end
+  end
+  return due_at
+end
+
 -- The last write of a call: what ended is listed, and each emitter gets one entry. Returns how long the lists of
--- completed jobs are now.
+-- completed jobs are now, and what is due first; `due_at`: what was before this write.
 -- NOMKSTREAM: the stream of an emitter that is gone does not come back.
-function outcomes.flush()
+function outcomes.flush(due_at)
   local lengths = {}
   for queue, list in pairs(done) do
     lengths[queue] = try_many('RPUSH', key('completed', queue), list)
@@ -78,5 +99,6 @@ function outcomes.flush()
   for emitter, rows in pairs(replies) do
     try('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'd', cmsgpack.pack(rows))
   end
-  return lengths
+  if next(leaves) then due_at = place_leaving(due_at or -1) end
+  return lengths, due_at
 end

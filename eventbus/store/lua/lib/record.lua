@@ -45,7 +45,7 @@ end
 function is_placed(id, record)
   -- In long lists nobody can find an entry.
   if record.state == 'completed' or record.state == 'waiting' then return true end
-  return try('ZSCORE', key(record.state, record.queue), id)
+  return try('ZSCORE', key(record.state, record.queue), id) or record.ended and try('ZSCORE', key('leaving', record.queue), id)
 end
 
 -- What was recorded is kept for a while.

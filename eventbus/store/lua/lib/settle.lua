@@ -99,7 +99,7 @@ function settling.write_simple(simple, held, worker, policies, now)
       records[n + 1], records[n + 2] = key('result', id), text
       n = n + 2
     end
-    outcomes.list('completed', queue, id, now)
+    if policy and policy.keep_completed == 0 then outcomes.leave(queue, id, now) else outcomes.list('completed', queue, id, now) end
     if simple[i + 8] then outcomes.unlist_root(queue, id) end
     if emitter ~= '' then outcomes.reply(emitter, id, 'completed', text) end
   end

@@ -83,6 +83,7 @@ function settle_rows.write(rows, held, policies, ready, now)
   for _, row in ipairs(rows) do
     local record = row.record
     local policy = policies[record.queue]
+    if policy and policy.keep_completed == 0 and not record.keep then record.keep = '0,' end
     row.state = decide_in_tree(row, record, now)
     if row.state then
       if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
