@@ -18,7 +18,7 @@ local LOOKS = { { 'ready', 0, 9, 1 }, { 'ready', -10, -1, -1 }, { 'ready+', 0, 0
 -- When the first job that waits among these entries was added.
 local function first_created(ids, step)
   for i = step > 0 and 1 or #ids, step > 0 and #ids or 1, step do
-    local record = peek(id_of(ids[i]))
+    local record = peek(Entry.job(ids[i]))
     if record and record.state == 'waiting' then return record.created end
   end
   return math.huge

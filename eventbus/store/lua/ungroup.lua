@@ -54,14 +54,14 @@ end
 
 for _, kind in ipairs({ 'ready', 'suspects' }) do
   local place, ids = key(kind, name), {}
-  for i, entry in ipairs(redis.call('LRANGE', place, 0, limit - 1)) do ids[i] = id_of(entry) end
+  for i, entry in ipairs(redis.call('LRANGE', place, 0, limit - 1)) do ids[i] = Entry.job(entry) end
   cancel_waiting(ids)
   redis.call('LTRIM', place, limit, -1)
   is_done = is_done and redis.call('EXISTS', place) == 0
 end
 for _, lane in ipairs(lanes.list(name)) do
   local place, ids = lanes.key_of(name, lane), {}
-  for i, entry in ipairs(try('LRANGE', place, 0, limit - 1) or {}) do ids[i] = id_of(entry) end
+  for i, entry in ipairs(try('LRANGE', place, 0, limit - 1) or {}) do ids[i] = Entry.job(entry) end
   cancel_waiting(ids)
   redis.call('LTRIM', place, #ids, -1)
   lanes.cut(name, lane, #ids)

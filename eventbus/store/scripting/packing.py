@@ -51,7 +51,9 @@ class AddRows:
 
     def put(self, row: AddRow) -> None:
         """Take a row."""
-        if not (row.key or row.delay != "" or row.due != "" or row.priority or row.lifo or row.limit or row.keep):
+        if not (
+            row.key or row.delay != "" or row.due != "" or row.priority or row.lifo or row.limit or row.keep
+        ):
             self.put_plain(row.id, row.queue, row.body, row.reply)
             return
         if self.is_plain:
@@ -93,7 +95,7 @@ class AddRows:
 
 def _in_full(job: str, queue: int, body: str, reply: int) -> tuple[Any, ...]:
     """Return the values of a `PlainRow` as those of an `AddRow`."""
-    return (job, queue, body, "", "", "", "", 0, 0, reply, JOIN, "", "")
+    return (job, queue, body, "", "", "", "", 0, 0, reply, JOIN, "", "", "")
 
 
 def join_arguments(head: tuple[Any, ...], queues: Sequence[AddQueue], rows: AddRows) -> list[Any]:

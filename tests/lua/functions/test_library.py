@@ -219,7 +219,8 @@ _PROPERTIES = {  # of a hold, a record, a key or the time: what they return
     "idle": {"turn"},
     "lanes": {"key_of"},
     "lines": {"blames"},
-    "": {"key", "entry_of", "entry_of_hand", "claimed_of", "first_created", "first_rank", "id_of", "line_up",
+    "Entry": {"job", "of"},
+    "": {"key", "entry_of_hand", "claimed_of", "first_created", "first_rank", "line_up",
          "mark_of", "next_due", "oldest_of", "record_keys", "targets_of", "text_of", "whole", "without_gone"},
 }  # fmt: skip
 

@@ -37,7 +37,7 @@ function unusual.choose(plan, line, i)
   local id, entry, text = line.ids[i], line.entries[i], line.records[i] or nil
   if entry and text and plain.has_ended(text) and has_dead(line) then return drop(plan, line) end -- mostly
   local record, why = read(id, text)
-  local is_other = record and entry and entry ~= entry_of(id, record) -- it was taken out, and waits by another entry
+  local is_other = record and entry and entry ~= Entry.of(id, record) -- it was taken out, and waits by another entry
   if is_other or entry and why == 'missing' and has_dead(line) then return drop(plan, line) end
   local is_sound = record and record.state == 'waiting' and record.queue == line.queue and not record.is_later
   if is_sound and record.root and find_mark(record.root) ~= '' and not record.stop then

@@ -27,7 +27,7 @@ local function add_entries(line, found, is_list)
   local ids, entries, n = line.ids, line.entries, #line.ids
   local is_marked = is_list and string.find(table.concat(found), '!', 1, true)
   for i, entry in ipairs(found) do
-    ids[n + i], entries[n + i] = is_marked and id_of(entry) or entry, is_list and entry
+    ids[n + i], entries[n + i] = is_marked and Entry.job(entry) or entry, is_list and entry
   end
 end
 

@@ -21,7 +21,7 @@ local function add_jobs(rows, words, now)
   for i, row in ipairs(rows) do
     if words[i] == 'fired' then
       queues[#queues + 1], places[#places + 1] = make_queue(row), i
-      for _, value in ipairs({ row.job, #queues, row.body, row.key, row.print, '', '', 0, 0, 0, 1, '', row.limit }) do args[#args + 1] = value end
+      for _, value in ipairs({ row.job, #queues, row.body, row.key, row.print, '', '', 0, 0, 0, 1, '', row.limit, '' }) do args[#args + 1] = value end
     end
   end
   local jobs = args

@@ -27,7 +27,11 @@ local PATIENCE = 1000 -- ms until somebody looks again, where a job is held back
 -- Sees to it that somebody looks when the first one may go.
 local function note(queue, earliest)
   local first = tonumber((try('ZRANGE', key('leaving', queue), 0, 0, 'WITHSCORES') or {})[2])
-  if first then redis.call('ZADD', root .. ':due', whole(math.max(first, earliest)), 'leave:' .. queue) end
+  if first then
+    redis.call('ZADD', root .. ':due', whole(math.max(first, earliest)), 'leave:' .. queue)
+  else
+    redis.call('ZREM', root .. ':due', 'leave:' .. queue)
+  end
 end
 
 -- Whether a chore still has to tell who joined the job.

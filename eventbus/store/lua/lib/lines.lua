@@ -28,7 +28,7 @@ function lines.leave(id, record)
     lines.unlisted[id] = 'nowhere'
     return false
   end
-  local queue, entry = record.queue, entry_of(id, record)
+  local queue, entry = record.queue, Entry.of(id, record)
   if record.limit and not lines.is_suspect(record) then -- a lane is cut by claims alone
     try('HINCRBY', root .. ':dead', queue, 1)
     return true

@@ -21,7 +21,7 @@ function line_up(ready, queue, record, is_back)
   ready[queue] = line
   lines.unlisted[record.id] = kind -- of a job that was lined up before, taken out and released again, this alone counts
   local is_ranked = kind == 'ranked'
-  push(line, kind, is_ranked and { id = record.id, priority = priority, is_lifo = record.lifo, is_back = is_back } or entry_of(record.id, record))
+  push(line, kind, is_ranked and { id = record.id, priority = priority, is_lifo = record.lifo, is_back = is_back } or Entry.of(record.id, record))
 end
 
 -- records: queue -> list of what was read of each job, with its id; one that waits already keeps its record.
@@ -66,7 +66,7 @@ end
 local function list_due(jobs, kind)
   local due = {}
   for _, each in ipairs(jobs) do
-    local id = kind == 'ranked' and each.id or id_of(each)
+    local id = kind == 'ranked' and each.id or Entry.job(each)
     if lines.unlisted[id] == kind then
       lines.unlisted[id] = nil
       due[#due + 1] = each
@@ -88,7 +88,7 @@ local function place_line(queue, lane, line, now, refuse)
       is_filled = extend(name, jobs, kind == 'heads' or kind == 'backs', kind == 'backs')
     end
     if is_filled == nil then
-      for _, each in ipairs(jobs) do refuse(each.id or id_of(each), now, queue, name) end
+      for _, each in ipairs(jobs) do refuse(each.id or Entry.job(each), now, queue, name) end
     end
     if jobs[1] and lane ~= '' and is_filled ~= nil then lanes.note_placed(queue, lane, #jobs, is_filled) end
     was_empty = was_empty or is_filled

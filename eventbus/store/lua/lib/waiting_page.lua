@@ -83,7 +83,7 @@ function read_waiting(queue, score, count)
       found = read_listed(name, entry, next_entry, place, left)
     end
     for i = 1, #found, 2 do
-      page[#page + 1] = is_ranked and found[i] or id_of(found[i])
+      page[#page + 1] = is_ranked and found[i] or Entry.job(found[i])
       page[#page + 1] = number .. ' ' .. found[i + 1] .. ' ' .. found[i]
     end
     entry = nil
@@ -94,7 +94,7 @@ end
 -- Whether the record of a waiting job confirms the entry of this score.
 function is_in_line(id, record, score)
   local number, entry = string.match(score, '^(%d) %S+ (.*)$')
-  return PARTS[tonumber(number)][1] == 'ready+' or entry == entry_of(id, record)
+  return PARTS[tonumber(number)][1] == 'ready+' or entry == Entry.of(id, record)
 end
 
 -- The score at the end of a page, with the entry that follows there.
