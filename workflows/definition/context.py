@@ -9,17 +9,13 @@ every reader has its own copy, and parallel steps see the same value.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
-    Generator,
     Iterable,
     Mapping,
-    Sequence,
 )
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
@@ -31,20 +27,27 @@ from eventbus.lowlevel import (
     get_logger,
     progress_text,
     running_loop,
-    trace_facts,
-    trace_id_of,
 )
 from workflows.definition.codecs import Codecs
-from workflows.definition.flow_tools import (
+from workflows.definition.contexts.flow_tools import (
     FlowData,
     FlowFacts,
     FlowTools,
-    RemoteSteps,
     StepEmission,
     StepLoad,
     TellProgress,
 )
-from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware
+from workflows.definition.contexts.reading import (
+    attempt_of,
+    codecs_of,
+    data_of,
+    loaded_of,
+    log_facts,
+    middleware_of,
+    remote_of,
+    without_results,
+)
+from workflows.definition.contexts.thread_calls import Done, ThreadLoad
 from workflows.definition.step import Step
 from workflows.errors import ResultNotLoaded, StepFailed, StepSkipped
 from workflows.records.records import StepRecord, revive_error
@@ -209,7 +212,7 @@ class StepContext(Generic[I]):
         Await it in an async function. In a plain function, which runs in a thread, `.result()` waits.
         """
         work = self._load(step, default)
-        return work if running_loop() is not None else _ThreadLoad(self._tools, work)
+        return work if running_loop() is not None else ThreadLoad(self._tools, work)
 
     async def _load(self, step: Any, default: Any) -> Any:
         name = self._find(step)
@@ -236,7 +239,7 @@ class StepContext(Generic[I]):
         if running_loop() is not None:
             return work
         self._tools.wait(work)
-        return _Done()
+        return Done()
 
     @property
     def results(self) -> Mapping[str, Any]:
@@ -313,82 +316,3 @@ class StepContext(Generic[I]):
         return revive_error(
             record.failure, owner=f"{workflow.name}.{name}", job=self.job_id, errors=workflow.errors
         )
-
-
-def data_of(ctx: StepContext[Any]) -> FlowData:
-    """Return the place of the data that the functions of a flow share."""
-    return ctx._data  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def without_results(ctx: StepContext[Any]) -> StepContext[Any]:
-    """Return a context of the same job that belongs to no step, and has no results."""
-    made = copy.copy(ctx)
-    made.step = ""
-    made._reach, made._records, made._values, made._log = (), {}, {}, None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return made
-
-
-class _Done:
-    """The awaitable of a call that has ended."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield from ()
-
-
-class _ThreadLoad:
-    """What `ctx.load` returns in a thread."""
-
-    def __init__(self, tools: FlowTools, work: Coroutine[Any, Any, Any]) -> None:
-        self._tools = tools
-        self._work = work
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result. Raises what `ctx.load` raises, and TimeoutError."""
-        return self._tools.wait(self._work, timeout)
-
-
-def codecs_of(ctx: StepContext[Any]) -> Codecs:
-    """Return the codecs of the workflow that a context belongs to."""
-    return ctx._codecs  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def remote_of(ctx: StepContext[Any]) -> RemoteSteps | None:
-    """Return what runs the steps of a context's flow in processes, if anything does."""
-    return ctx._tools.remote  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def middleware_of(ctx: StepContext[Any]) -> Sequence[FlowMiddleware]:
-    """Return the functions around each attempt in a context's flow."""
-    return ctx._tools.middleware  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
-    """Return the facts about the attempt of a context for middleware."""
-    return AttemptContext(
-        kind,
-        workflow=ctx.workflow,
-        step=ctx.step,
-        flow_id=ctx.flow_id,
-        run=ctx.run,
-        job_id=ctx.job_id,
-        attempt=ctx.attempt,
-        meta=ctx.meta,
-        correlation_id=ctx.correlation_id,
-        traceparent=ctx.traceparent,
-    )
-
-
-def loaded_of(
-    ctx: StepContext[Any],
-) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
-    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and its `tell`."""
-    return ctx._loaded()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:
-    """Return the fields that identify a function of a workflow in its log events."""
-    facts: dict[str, Any] = {"workflow": ctx.workflow, "flow_id": ctx.flow_id}
-    if ctx.step:
-        facts["step"] = ctx.step
-    facts |= {"job_id": ctx.job_id, "attempt": ctx.attempt, "correlation_id": ctx.correlation_id}
-    return facts | trace_facts(trace_id_of(ctx.traceparent))
