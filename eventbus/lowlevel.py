@@ -10,7 +10,8 @@ from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
 from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry, suspend
-from eventbus.handlers.context import progress_text
+from eventbus.handlers.attempt_tools import AttemptTools, JobAttempt
+from eventbus.handlers.context import Stopping, Tools, progress_text
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.middleware import chain, check_middleware
 from eventbus.handlers.process.calls import ProcessCalls
@@ -20,6 +21,7 @@ from eventbus.handlers.process.import_path import (
     import_path_of_function,
     import_path_of_object,
 )
+from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import clock
@@ -28,6 +30,7 @@ from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
+from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 from eventbus.runtime.blocking_call import run_blocking, running_loop
@@ -74,6 +77,7 @@ __all__ = [
     "REUSE",
     "SUPERSEDE",
     "Ambient",
+    "AttemptTools",
     "Codec",
     "Consumer",
     "Duration",
@@ -85,6 +89,7 @@ __all__ = [
     "ImportPath",
     "Inspector",
     "Job",
+    "JobAttempt",
     "JobClient",
     "JobReport",
     "KeepGiven",
@@ -100,7 +105,9 @@ __all__ = [
     "ScheduledRoot",
     "Settle",
     "Signal",
+    "Stopping",
     "ThreadPool",
+    "Tools",
     "Tree",
     "TreeMember",
     "TreePage",
@@ -112,6 +119,7 @@ __all__ = [
     "begin_apart",
     "cancel",
     "chain",
+    "check_answers",
     "check_correlation_id",
     "check_job_id",
     "check_keep",
@@ -146,11 +154,13 @@ __all__ = [
     "park",
     "progress_text",
     "read_failure",
+    "read_saved",
     "receive_span",
     "retry",
     "revive",
     "run_blocking",
     "running_loop",
+    "saved_text",
     "seconds",
     "set_facts",
     "shown",

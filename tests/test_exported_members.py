@@ -229,8 +229,8 @@ _OFFERED = {
     ),
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
-        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run shared "
-        "step traceparent tracestate workflow"
+        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run save "
+        "saved shared step stopping traceparent tracestate workflow"
     ),
 }
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
 
-from eventbus.handlers.saved import read_saved, saved_text
+from eventbus.handlers.saved import SAVED, read_saved, saved_text
 from eventbus.model.codec.codec import Codec
 from eventbus.model.emits import Emits
 from eventbus.model.names import DEFAULT_GROUP
@@ -67,11 +67,11 @@ class Tools(Emits["Emission[Any]"], Protocol):
         """Record a job's progress, JSON text, under its lease."""
         ...
 
-    def save(self, job: Job, text: str) -> Coroutine[Any, Any, None]:
-        """Keep a JSON text for the next run of a job, under its lease."""
+    def save(self, job: Job, text: str, name: str = SAVED, /) -> Coroutine[Any, Any, None]:
+        """Keep a JSON text for the next run of a job, under its lease; `name` is that of the live text."""
         ...
 
-    def read_saved(self, job: Job) -> Coroutine[Any, Any, str | None]:
+    def read_saved(self, job: Job, name: str = SAVED, /) -> Coroutine[Any, Any, str | None]:
         """Return the JSON text that a job saved last, None if there is none."""
         ...
 

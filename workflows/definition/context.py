@@ -14,6 +14,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Iterable,
     Mapping,
 )
@@ -23,10 +24,14 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
 from eventbus.lowlevel import (
+    AttemptTools,
     Logger,
+    Stopping,
     get_logger,
     progress_text,
+    read_saved,
     running_loop,
+    saved_text,
 )
 from workflows.definition.codecs import Codecs
 from workflows.definition.contexts.flow_tools import (
@@ -35,7 +40,6 @@ from workflows.definition.contexts.flow_tools import (
     FlowTools,
     StepEmission,
     StepLoad,
-    TellProgress,
 )
 from workflows.definition.contexts.reading import (
     attempt_of,
@@ -59,7 +63,6 @@ __all__ = [
     "StepContext",
     "StepEmission",
     "StepLoad",
-    "TellProgress",
     "attempt_of",
     "codecs_of",
     "data_of",
@@ -92,9 +95,9 @@ class StepContext(Generic[I]):
         "_codecs",
         "_data",
         "_log",
+        "_own",
         "_reach",
         "_records",
-        "_tell",
         "_tools",
         "_unloaded",
         "_values",
@@ -125,13 +128,13 @@ class StepContext(Generic[I]):
         records: Mapping[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
-        tell: TellProgress | None = None,
+        own: AttemptTools | None = None,
     ) -> None:
         """Use the loaded `records`; `reach` names the steps whose results may be asked for, nearest first.
 
         `unloaded` are the steps of `reach` whose records were left out because of their size or number. A
-        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `tell` records the
-        progress of a step; rollbacks and hooks have none.
+        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `own` is what the attempt
+        of a step can do itself: save, tell its progress; rollbacks and hooks have none.
         """
         self._codecs = codecs
         self.workflow: str = codecs.workflow.name
@@ -150,7 +153,7 @@ class StepContext(Generic[I]):
         self._records = records
         self._reach = reach
         self._unloaded = unloaded
-        self._tell = tell
+        self._own = own
         self._values: dict[str, Any] = {}
         self._log: Logger | None = None
 
@@ -230,16 +233,67 @@ class StepContext(Generic[I]):
         hook, and StoreRefused if the server refuses the call.
         """
         text = progress_text(value)
-        if self._tell is None:
+        if self._own is None:
             raise UsageError(
                 f"ctx.progress is for steps: the reports of workflow {self.workflow!r} show no progress of "
                 "rollbacks and hooks"
             )
-        work = self._tell(text)
+        return self._do(self._own.tell(text))
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Why this attempt should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it should go on.
+
+        `"stop"` is the stop of the worker, after which the attempt still has the grace; `"cancel"` says that
+        its flow was cancelled, or timed out; `"timeout"` is that of this attempt. All but the first come with a
+        cancellation, of which a thread hears only here. Always None in a rollback and a hook.
+        """
+        return None if self._own is None else self._own.stopping
+
+    def save(self, value: Any) -> Awaitable[None]:
+        """Keep a JSON value for the next attempt of this step, in place of what was saved before.
+
+        It stays over retries, `Later`, stops and crashes of the worker, and is gone when the step has ended. No other step,
+        and no other item of an each step, sees it. Await the call in an async function; in a plain function it returns when
+        the value is recorded. Raises PayloadError for a value that would not come back as it is, or over `max_result`;
+        StoreRefused if the lease is lost or the attempt has ended; ProviderStopped; and UsageError in a rollback or a hook.
+        """
+        own = self._find_own("save")
+        return self._do(own.save(saved_text(value, owner=self._owner, max_bytes=own.max_saved)))
+
+    @overload
+    def saved(self, kind: type[S], /) -> StepLoad[S | None]: ...
+    @overload
+    def saved(self, kind: type[S], /, *, default: D) -> StepLoad[S | D]: ...
+    def saved(self, kind: Any, /, *, default: Any = None) -> Any:
+        """Return what an attempt of this step saved last, as a value of the type `kind`; otherwise `default`.
+
+        Await it in an async function. In a plain function, which runs in a thread, `.result()` waits. Raises PayloadError if
+        the value does not fit the type, StoreError, and UsageError in a rollback or a hook.
+        """
+        work = self._saved(self._find_own("saved"), kind, default)
+        return work if running_loop() is not None else ThreadLoad(self._tools, work)
+
+    async def _saved(self, own: AttemptTools, kind: Any, default: Any) -> Any:
+        return read_saved(await own.read_saved(), kind, default, owner=self._owner)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Return what is to be awaited; in a thread, wait for it here."""
         if running_loop() is not None:
             return work
         self._tools.wait(work)
         return Done()
+
+    def _find_own(self, name: str) -> AttemptTools:
+        if self._own is None:
+            raise UsageError(
+                f"ctx.{name} is for steps: rollbacks and hooks of workflow {self.workflow!r} have nothing saved"
+            )
+        return self._own
+
+    @property
+    def _owner(self) -> str:
+        return f"{self.workflow}.{self.step}"
 
     @property
     def results(self) -> Mapping[str, Any]:
@@ -283,9 +337,9 @@ class StepContext(Generic[I]):
         """Return the value that a function decorated with `@provider.lifespan` yielded in this worker."""
         return self._tools.shared(lifespan)
 
-    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
+    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], AttemptTools | None]:
         records = self._records
-        return {name: records[name] for name in self._reach if name in records}, self._unloaded, self._tell
+        return {name: records[name] for name in self._reach if name in records}, self._unloaded, self._own
 
     def _find(self, step: Any) -> str:
         name = self._codecs.workflow.find(step).name

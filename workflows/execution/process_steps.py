@@ -13,6 +13,7 @@ again).
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -21,6 +22,7 @@ import msgspec
 from eventbus import DefinitionError, ProcessContext, UsageError
 from eventbus.lowlevel import (
     ImportPath,
+    Stopping,
     ThreadPool,
     WorkerPools,
     baggage_around,
@@ -91,7 +93,7 @@ class PooledSteps:
             return await self._call_sync(call, pool.threads)
         codecs = codecs_of(ctx)
         workflow = codecs.workflow
-        records, unloaded, tell = loaded_of(ctx)
+        records, unloaded, own = loaded_of(ctx)
         place = self._place_of(workflow, step)
         given = _Given(
             workflow=place,
@@ -111,7 +113,7 @@ class PooledSteps:
             name=f"{workflow.name}.{step.name}",
             job_id=ctx.job_id,
             attempt=ctx.attempt,
-            note=tell or _tell_nobody,
+            note=_tell_nobody if own is None else own.tell,
             correlation_id=ctx.correlation_id,
             meta=ctx.meta,
             traceparent=ctx.traceparent,
@@ -154,9 +156,6 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         )
     step = workflow.steps[given.step]
 
-    async def tell(text: str) -> None:
-        ctx.progress(msgspec.json.decode(text))
-
     inner: StepContext[Any] = StepContext(
         _ProcessTools(),
         codecs,
@@ -176,7 +175,7 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         records={name: decode_step(text) for name, text in given.records.items()},
         reach=Before(workflow.plan, step.name),
         unloaded=given.unloaded,
-        tell=tell,
+        own=_ProcessAttempt(ctx),
     )
     with with_facts(log_facts(inner)):
         return codecs.result(step.name).encode(step.function(inner)).decode()
@@ -197,6 +196,28 @@ def _function_place() -> ImportPath:
 
 async def _tell_nobody(_: str) -> None:
     """Record no progress."""
+
+
+class _ProcessAttempt:
+    """The tools of an attempt in a process."""
+
+    stopping: Stopping | None = None
+    max_saved: int = sys.maxsize
+
+    def __init__(self, ctx: ProcessContext) -> None:
+        self._ctx = ctx
+
+    async def tell(self, progress: str, /) -> None:
+        """Send the progress to the worker."""
+        self._ctx.progress(msgspec.json.decode(progress))
+
+    async def save(self, text: str, /) -> None:  # noqa: ARG002
+        """Refuse."""
+        _refuse("save")
+
+    async def read_saved(self) -> str | None:
+        """Refuse."""
+        _refuse("saved")
 
 
 class _NoData(FlowData):

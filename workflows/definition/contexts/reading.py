@@ -9,9 +9,9 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from eventbus.lowlevel import trace_facts, trace_id_of
+from eventbus.lowlevel import AttemptTools, trace_facts, trace_id_of
 from workflows.definition.codecs import Codecs
-from workflows.definition.contexts.flow_tools import FlowData, RemoteSteps, TellProgress
+from workflows.definition.contexts.flow_tools import FlowData, RemoteSteps
 from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware
 from workflows.records.records import StepRecord
 
@@ -76,8 +76,8 @@ def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
 
 def loaded_of(
     ctx: StepContext[Any],
-) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
-    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and its `tell`."""
+) -> tuple[Mapping[str, StepRecord], Collection[str], AttemptTools | None]:
+    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and what its attempt can do itself."""
     return ctx._loaded()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
