@@ -227,6 +227,7 @@ _OFFERED = {
     workflows.Task: (
         "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"
     ),
+    workflows.TaskContext: "attempt key save saved stopping",
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
         "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run save "

@@ -215,7 +215,7 @@ class StepContext(Generic[I]):
         Await it in an async function. In a plain function, which runs in a thread, `.result()` waits.
         """
         work = self._load(step, default)
-        return work if running_loop() is not None else ThreadLoad(self._tools, work)
+        return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)
 
     async def _load(self, step: Any, default: Any) -> Any:
         name = self._find(step)
@@ -272,7 +272,7 @@ class StepContext(Generic[I]):
         the value does not fit the type, StoreError, and UsageError in a rollback or a hook.
         """
         work = self._saved(self._find_own("saved"), kind, default)
-        return work if running_loop() is not None else ThreadLoad(self._tools, work)
+        return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)
 
     async def _saved(self, own: AttemptTools, kind: Any, default: Any) -> Any:
         return read_saved(await own.read_saved(), kind, default, owner=self._owner)

@@ -40,7 +40,7 @@ from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.records.records import StepRecord, decode_step, encode_step
 
-__all__ = ["PooledSteps", "check_known", "run_here"]
+__all__ = ["PooledSteps", "ProcessAttempt", "check_known", "run_at_once", "run_here"]
 
 T = TypeVar("T")
 
@@ -175,7 +175,7 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         records={name: decode_step(text) for name, text in given.records.items()},
         reach=Before(workflow.plan, step.name),
         unloaded=given.unloaded,
-        own=_ProcessAttempt(ctx),
+        own=ProcessAttempt(ctx),
     )
     with with_facts(log_facts(inner)):
         return codecs.result(step.name).encode(step.function(inner)).decode()
@@ -198,7 +198,7 @@ async def _tell_nobody(_: str) -> None:
     """Record no progress."""
 
 
-class _ProcessAttempt:
+class ProcessAttempt:
     """The tools of an attempt in a process."""
 
     stopping: Stopping | None = None
@@ -263,13 +263,18 @@ class _ProcessTools:
     def remote(self) -> None:
         """None: this is the process."""
 
-    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG002
-        """Run `work`, which never waits here."""
-        try:
-            work.send(None)
-        except StopIteration as end:
-            return end.value
-        raise AssertionError("a call of a step in a process must not wait")
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` at once."""
+        return run_at_once(work, timeout)
+
+
+def run_at_once(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG001
+    """Run `work`, which never waits for an event loop in a process."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a call of a step in a process must not wait")
 
 
 def _refuse(what: str) -> NoReturn:

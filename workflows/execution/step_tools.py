@@ -88,9 +88,9 @@ class MemoryShelf:
     stopping: Stopping | None = None
     max_saved: int = 1 << 20
 
-    def __init__(self) -> None:
-        self.live: dict[str, str] = {}
-        """The live texts that are kept, by name."""
+    def __init__(self, live: dict[str, str] | None = None) -> None:
+        """Keep the texts among the live texts of the flow, by name."""
+        self.live: dict[str, str] = {} if live is None else live
 
     async def save(self, name: str, text: str) -> None:
         """Keep a text."""

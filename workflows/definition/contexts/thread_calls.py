@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
-
-from workflows.definition.contexts.flow_tools import FlowTools
 
 __all__ = ["Done", "ThreadLoad"]
 
@@ -18,12 +16,13 @@ class Done:
 
 
 class ThreadLoad:
-    """What `ctx.load` returns in a thread."""
+    """What `ctx.load` and `ctx.saved` return in a thread."""
 
-    def __init__(self, tools: FlowTools, work: Coroutine[Any, Any, Any]) -> None:
-        self._tools = tools
+    def __init__(self, wait: Callable[..., Any], work: Coroutine[Any, Any, Any]) -> None:
+        """`wait(work, timeout)` waits in a thread for what runs elsewhere."""
+        self._wait = wait
         self._work = work
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result. Raises what `ctx.load` raises, and TimeoutError."""
-        return self._tools.wait(self._work, timeout)
+        """Wait for the result. Raises what the call raises, and TimeoutError."""
+        return self._wait(self._work, timeout)
