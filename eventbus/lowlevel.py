@@ -10,8 +10,9 @@ from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
 from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry, suspend
-from eventbus.handlers.attempt_tools import AttemptTools, JobAttempt
 from eventbus.handlers.context import Stopping, Tools, progress_text
+from eventbus.handlers.contexts.attempt_tools import AttemptTools, JobAttempt
+from eventbus.handlers.contexts.process_context import ProcessTools, tools_of
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.middleware import chain, check_middleware
 from eventbus.handlers.process.calls import ProcessCalls
@@ -100,6 +101,7 @@ __all__ = [
     "Places",
     "Policy",
     "ProcessCalls",
+    "ProcessTools",
     "Retention",
     "RootForm",
     "ScheduledRoot",
@@ -165,6 +167,7 @@ __all__ = [
     "set_facts",
     "shown",
     "suspend",
+    "tools_of",
     "trace_facts",
     "trace_id_of",
     "traceparent_of",

@@ -13,7 +13,6 @@ again).
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -30,6 +29,7 @@ from eventbus.lowlevel import (
     import_path_of_function,
     import_path_of_object,
     shown,
+    tools_of,
     with_facts,
 )
 from workflows.definition.codecs import Codecs
@@ -94,6 +94,7 @@ class PooledSteps:
         codecs = codecs_of(ctx)
         workflow = codecs.workflow
         records, unloaded, own = loaded_of(ctx)
+        assert own is not None  # noqa: S101  (only the attempts of steps have pools)
         place = self._place_of(workflow, step)
         given = _Given(
             workflow=place,
@@ -113,7 +114,7 @@ class PooledSteps:
             name=f"{workflow.name}.{step.name}",
             job_id=ctx.job_id,
             attempt=ctx.attempt,
-            note=_tell_nobody if own is None else own.tell,
+            own=own,
             correlation_id=ctx.correlation_id,
             meta=ctx.meta,
             traceparent=ctx.traceparent,
@@ -194,30 +195,33 @@ def _function_place() -> ImportPath:
     return import_path_of_function(run_here, "the function that runs steps in processes")
 
 
-async def _tell_nobody(_: str) -> None:
-    """Record no progress."""
-
-
 class ProcessAttempt:
-    """The tools of an attempt in a process."""
-
-    stopping: Stopping | None = None
-    max_saved: int = sys.maxsize
+    """The tools of an attempt in a process: its worker does what it asks for, so each call has ended when it returns."""
 
     def __init__(self, ctx: ProcessContext) -> None:
-        self._ctx = ctx
+        self._tools = tools_of(ctx)
 
     async def tell(self, progress: str, /) -> None:
         """Send the progress to the worker."""
-        self._ctx.progress(msgspec.json.decode(progress))
+        self._tools.tell(progress)
 
-    async def save(self, text: str, /) -> None:  # noqa: ARG002
-        """Refuse."""
-        _refuse("save")
+    async def save(self, text: str, /) -> None:
+        """Have the worker keep a text for the next attempt."""
+        self._tools.save(text)
 
     async def read_saved(self) -> str | None:
-        """Refuse."""
-        _refuse("saved")
+        """Ask the worker for the text that was saved last."""
+        return self._tools.read_saved()
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Why the attempt should end early."""
+        return self._tools.stopping
+
+    @property
+    def max_saved(self) -> int:
+        """The most bytes of a saved value."""
+        return self._tools.max_saved
 
 
 class _NoData(FlowData):

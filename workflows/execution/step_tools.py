@@ -2,7 +2,7 @@
 
     saved (a live text of the flow's job, by the name of the step) -> replaced -> gone with the entry of the step's end
 
-A spread step is a job of its own and saves there, as a handler does (`eventbus.handlers.attempt_tools`).
+A spread step is a job of its own and saves there, as a handler does (`eventbus.handlers.contexts.attempt_tools`).
 
 What must always hold:
 - a text is written under the lease of the flow's job, by an attempt that has not ended: one that outlives its end, in a thread

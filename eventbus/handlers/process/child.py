@@ -28,7 +28,6 @@ A handler is any code. It may do the following to this process:
 from __future__ import annotations
 
 import fcntl
-import functools
 import itertools
 import os
 import queue
@@ -44,9 +43,20 @@ import msgspec
 import structlog
 
 from eventbus._version import __version__
+from eventbus.handlers.process.child_calls import AttemptCalls
 from eventbus.handlers.process.child_run import run_request
 from eventbus.handlers.process.messages import LogNote, Report, Request
-from eventbus.runtime.process_channel import ANSWER, HEADER, NOTE, PROGRESS, REQUEST, BadFrame, pack, unpack
+from eventbus.runtime.process_channel import (
+    ANSWER,
+    HEADER,
+    NOTE,
+    REPLY,
+    REQUEST,
+    STOPPING,
+    BadFrame,
+    pack,
+    unpack,
+)
 from eventbus.runtime.process_pool import CHANNEL_LOST, mark_child
 
 __all__ = ["main"]
@@ -110,6 +120,7 @@ class _Server:
         self._requests: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._number = 0  # that of the request that runs, or that ran last
         self._is_busy = False
+        self._calls: AttemptCalls | None = None  # of that request
         self._broken_streams = set[str]()
         self._forking = threading.local()  # `mask`: the signals that a forking thread had blocked before
         os.register_at_fork(
@@ -126,7 +137,10 @@ class _Server:
     def _answer(self, number: int, request: bytes) -> bool:
         """Run a request and report its outcome; return False if the worker is gone."""
         self._number = number
-        report, error = run_request(_decode(request), functools.partial(self.tell_progress, number))
+        given = _decode(request)
+        calls = self._calls = AttemptCalls(number, max_saved=given.max_saved, send=self._send_now)
+        report, error = run_request(given, calls)
+        calls.end()
         if os.getpid() != self._pid:  # the handler forked, and this is the fork
             _end_fork(error)
         self._tell_unprinted(_flush())
@@ -155,10 +169,10 @@ class _Server:
         """Send one message; return False if the worker or the channel is gone."""
         return self._send_frame(pack(kind, self._number, _encode(message)))
 
-    def tell_progress(self, number: int, text: str) -> None:
-        """Send the progress of the request `number`, JSON text, unless that request has ended."""
-        if self._is_ours() and self._is_busy and number == self._number:
-            self._send_frame(pack(PROGRESS, number, text.encode()))
+    def _send_now(self, kind: bytes, number: int, message: bytes) -> bool:
+        """Send a frame of the request `number`; return False if that has ended, in a fork, and if the channel is gone."""
+        is_now = self._is_ours() and self._is_busy and number == self._number
+        return is_now and self._send_frame(pack(kind, number, message))
 
     def _send_frame(self, frame: bytes) -> bool:
         with self._lock:
@@ -219,14 +233,29 @@ class _Server:
 
     def _receive_request(self, expected: int) -> bytes | None:
         """Return the next request, or None if the channel has ended. Raises BadFrame."""
-        header = self._receive(HEADER.size)
-        found = unpack(header) if header is not None else None
-        if found is None:
-            return None
-        kind, number, size = found
-        if kind != REQUEST or number != expected:
-            raise BadFrame(f"a frame of kind {kind!r} for request {number} in place of request {expected}")
-        return self._receive(size)
+        while (header := self._receive(HEADER.size)) is not None and (found := unpack(header)) is not None:
+            kind, number, size = found
+            if kind == REQUEST and number == expected:
+                return self._receive(size)
+            if kind not in (REPLY, STOPPING) or number != expected - 1:
+                raise BadFrame(
+                    f"a frame of kind {kind!r} for request {number} in place of request {expected}"
+                )
+            message = self._receive(size)
+            if message is None:
+                return None
+            self._hear(kind, number, message)
+        return None
+
+    def _hear(self, kind: bytes, number: int, message: bytes) -> None:
+        """Pass on what the worker says about the request that runs; one that has ended hears nothing."""
+        calls = self._calls
+        if calls is None or calls.number != number:
+            return
+        if kind == REPLY:
+            calls.reply(message)
+        else:
+            calls.stop(message.decode())
 
     def _receive(self, size: int) -> bytes | None:
         parts = bytearray()

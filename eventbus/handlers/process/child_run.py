@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.handlers.context import ProcessContext
+from eventbus.handlers.contexts.process_context import ProcessContext, ProcessTools
 from eventbus.handlers.process.import_path import find
 from eventbus.handlers.process.messages import HandlerSpec, Report, Request
 from eventbus.model.codec.codec import Codec
@@ -29,12 +29,12 @@ from eventbus.telemetry.spans import attach_context, trace_id_of
 __all__ = ["run_request"]
 
 
-def run_request(given: Request, tell: Callable[[str], None]) -> tuple[Report, BaseException | None]:
+def run_request(given: Request, tools: ProcessTools) -> tuple[Report, BaseException | None]:
     """Run a handler in a context of its own; return its report and its error, which a fork needs to end.
 
-    `tell` sends its progress.
+    `tools` are those of its context.
     """
-    return contextvars.copy_context().run(_run_here, given, tell)
+    return contextvars.copy_context().run(_run_here, given, tools)
 
 
 def _surround(given: Request) -> None:
@@ -54,7 +54,7 @@ def _surround(given: Request) -> None:
     attach_context(facts["traceparent"], given.baggage)
 
 
-def _run_here(given: Request, tell: Callable[[str], None]) -> tuple[Report, BaseException | None]:
+def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseException | None]:
     declared: tuple[type[Exception], ...] = ()
     retry_on: tuple[type[Exception], ...] = ()
     facts = given.facts
@@ -63,7 +63,7 @@ def _run_here(given: Request, tell: Callable[[str], None]) -> tuple[Report, Base
         handler = _prepare(given.task)
         declared, retry_on = handler.declared, handler.retry_on
         payload = handler.decode(bytes(given.payload))
-        keywords = {given.task.context: ProcessContext(tell, **facts)} if given.task.context else {}
+        keywords = {given.task.context: ProcessContext(tools, **facts)} if given.task.context else {}
         return Report(result=msgspec.Raw(handler.encode(handler.function(payload, **keywords)))), None
     except Later as error:
         return Report(later=error.delay), error

@@ -100,7 +100,7 @@ class TaskPools:
             name=f"{self._durable.name}.{task.name}",
             job_id=self._flow_id,
             attempt=attempt,
-            note=own.tell,
+            own=own,
             correlation_id=around.correlation_id,
             meta=around.meta,
             traceparent=around.traceparent,
