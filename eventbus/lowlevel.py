@@ -10,7 +10,9 @@ from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
 from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry, suspend
-from eventbus.handlers.context import progress_text
+from eventbus.handlers.context import Stopping, Tools, progress_text
+from eventbus.handlers.contexts.attempt_tools import AttemptTools, JobAttempt
+from eventbus.handlers.contexts.process_context import ProcessTools, tools_of
 from eventbus.handlers.extension import Extension, WorkerServices
 from eventbus.handlers.middleware import chain, check_middleware
 from eventbus.handlers.process.calls import ProcessCalls
@@ -20,6 +22,7 @@ from eventbus.handlers.process.import_path import (
     import_path_of_function,
     import_path_of_object,
 )
+from eventbus.handlers.saved import read_saved, saved_text
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import clock
@@ -28,6 +31,7 @@ from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
+from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
 from eventbus.runtime.blocking_call import run_blocking, running_loop
@@ -74,6 +78,7 @@ __all__ = [
     "REUSE",
     "SUPERSEDE",
     "Ambient",
+    "AttemptTools",
     "Codec",
     "Consumer",
     "Duration",
@@ -85,6 +90,7 @@ __all__ = [
     "ImportPath",
     "Inspector",
     "Job",
+    "JobAttempt",
     "JobClient",
     "JobReport",
     "KeepGiven",
@@ -95,12 +101,15 @@ __all__ = [
     "Places",
     "Policy",
     "ProcessCalls",
+    "ProcessTools",
     "Retention",
     "RootForm",
     "ScheduledRoot",
     "Settle",
     "Signal",
+    "Stopping",
     "ThreadPool",
+    "Tools",
     "Tree",
     "TreeMember",
     "TreePage",
@@ -112,6 +121,7 @@ __all__ = [
     "begin_apart",
     "cancel",
     "chain",
+    "check_answers",
     "check_correlation_id",
     "check_job_id",
     "check_keep",
@@ -146,15 +156,18 @@ __all__ = [
     "park",
     "progress_text",
     "read_failure",
+    "read_saved",
     "receive_span",
     "retry",
     "revive",
     "run_blocking",
     "running_loop",
+    "saved_text",
     "seconds",
     "set_facts",
     "shown",
     "suspend",
+    "tools_of",
     "trace_facts",
     "trace_id_of",
     "traceparent_of",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from eventbus.engine.job import Job
 from eventbus.errors import ProviderStopped, UsageError
 from eventbus.handlers.context import Stopping
+from eventbus.handlers.saved import SAVED
 from eventbus.handlers.worker import EventWorker
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ class Toolbox:
         if worker is not None:
             await worker.note_progress(job_id, token, progress)
 
-    async def save(self, job: Job, text: str) -> None:
+    async def save(self, job: Job, text: str, name: str = SAVED, /) -> None:
         """Keep a JSON text for the next run of a job, under its lease. Raises StoreRefused, ProviderStopped."""
-        await self._worker("save a value").save(job, text)
+        await self._worker("save a value").save(job, text, name)
 
-    async def read_saved(self, job: Job) -> str | None:
+    async def read_saved(self, job: Job, name: str = SAVED, /) -> str | None:
         """Return the JSON text that a job saved last, None if there is none. Raises StoreError, ProviderStopped."""
-        return await self._worker("read a saved value").read_saved(job)
+        return await self._worker("read a saved value").read_saved(job, name)
 
     def stopping(self, job: Job) -> Stopping | None:
         """Return why a job should end early, None if it should go on; called from any thread."""

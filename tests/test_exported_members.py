@@ -207,7 +207,7 @@ _OFFERED = {
     eventbus.JobFacts: _CONTEXT,
     eventbus.EventContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
-    eventbus.ProcessContext: f"{_CONTEXT} progress",
+    eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
@@ -227,10 +227,11 @@ _OFFERED = {
     workflows.Task: (
         "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"
     ),
+    workflows.TaskContext: "attempt key save saved stopping",
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
-        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run shared "
-        "step traceparent tracestate workflow"
+        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run save "
+        "saved shared step stopping traceparent tracestate workflow"
     ),
 }
 

@@ -32,7 +32,7 @@ from workflows.errors import (
 from workflows.functions.calls.group import Winner
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, durable
-from workflows.functions.step_key import step_key
+from workflows.functions.step_key import TaskContext, step_key, task_context
 from workflows.functions.task import Task, task
 from workflows.provider import WorkflowProvider
 from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
@@ -67,6 +67,7 @@ __all__ = [
     "StepReport",
     "StepSkipped",
     "Task",
+    "TaskContext",
     "Winner",
     "Workflow",
     "WorkflowError",
@@ -75,4 +76,5 @@ __all__ = [
     "step",
     "step_key",
     "task",
+    "task_context",
 ]

@@ -24,6 +24,7 @@ from eventbus.engine.consumer import Retention
 from eventbus.engine.job import Job, Settle, complete
 from eventbus.errors import EmissionExpired
 from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
+from eventbus.handlers.contexts.attempt_tools import JobAttempt
 from eventbus.handlers.failure_rules import FailureRules, chain_of, read_message
 from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
 from eventbus.handlers.pools import BUILT_IN
@@ -253,12 +254,12 @@ class HandlerConsumer:
         return await self._threads.run(lambda: self._function(payload, **keywords))
 
     async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        note = partial(self._tools.note_progress, job.id, job.token)
-        return await self._remote.call(payload, self._facts(job, message), message.baggage, note)
+        own = JobAttempt(self._tools, job)
+        return await self._remote.call(payload, self._facts(job, message), message.baggage, own)
 
     async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
-        note = partial(self._tools.note_progress, job.id, job.token)
-        return await self._remote.run(payload, self._facts(job, message), message.baggage, note)
+        own = JobAttempt(self._tools, job)
+        return await self._remote.run(payload, self._facts(job, message), message.baggage, own)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
         context = EventContext(self._tools, job, **self._facts(job, message))

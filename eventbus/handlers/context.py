@@ -1,7 +1,7 @@
 """Contexts: the facts about its job that a handler gets beside the payload, and what it can do there.
 
-An async handler gets an `EventContext`, a handler in a thread a `SyncContext`, and a handler in a process a
-`ProcessContext`, which can do little, because it has no connection to the server.
+An async handler gets an `EventContext`, and a handler in a thread a `SyncContext`. Not here: the `ProcessContext` of a handler
+in a process (`handlers.contexts.process_context`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
 
-from eventbus.handlers.saved import read_saved, saved_text
+from eventbus.handlers.saved import SAVED, read_saved, saved_text
 from eventbus.model.codec.codec import Codec
 from eventbus.model.emits import Emits
 from eventbus.model.names import DEFAULT_GROUP
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "EventContext",
     "JobFacts",
-    "ProcessContext",
     "Stopping",
     "SyncContext",
     "SyncTools",
@@ -67,11 +66,11 @@ class Tools(Emits["Emission[Any]"], Protocol):
         """Record a job's progress, JSON text, under its lease."""
         ...
 
-    def save(self, job: Job, text: str) -> Coroutine[Any, Any, None]:
-        """Keep a JSON text for the next run of a job, under its lease."""
+    def save(self, job: Job, text: str, name: str = SAVED, /) -> Coroutine[Any, Any, None]:
+        """Keep a JSON text for the next run of a job, under its lease; `name` is that of the live text."""
         ...
 
-    def read_saved(self, job: Job) -> Coroutine[Any, Any, str | None]:
+    def read_saved(self, job: Job, name: str = SAVED, /) -> Coroutine[Any, Any, str | None]:
         """Return the JSON text that a job saved last, None if there is none."""
         ...
 
@@ -342,22 +341,3 @@ class SyncContext(JobFacts):
         not a lifespan of this worker.
         """
         return self._tools.shared(lifespan)
-
-
-class ProcessContext(JobFacts):
-    """The context of a handler with `pool="process"`: the facts about its job, and its progress."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, tell: Callable[[str], None], **facts: Any) -> None:
-        super().__init__(**facts)
-        self._tell = tell
-
-    def progress(self, value: Any) -> None:
-        """Send the job's progress to the worker, which records it as `EventContext.progress` does; return at once.
-
-        The worker records the newest value that it has, one after the other. After the end of the attempt, as in a thread
-        that the handler left behind, the call does nothing. Raises PayloadError for a value that is no JSON value or over
-        16 KiB.
-        """
-        self._tell(progress_text(value))

@@ -271,21 +271,21 @@ class EventWorker:
         """Append to the journal of a job that runs in this worker; see `AppendQueue.put`."""
         return self._worker.claimer.append(job, entries, live=live, taken=taken)
 
-    async def save(self, job: Job, text: str) -> None:
-        """Keep a JSON text for the next run of a job, under its lease.
+    async def save(self, job: Job, text: str, name: str = SAVED, /) -> None:
+        """Keep a JSON text, the live text `name`, for the next run of a job, under its lease.
 
         Raises StoreRefused if the lease is lost; the handler is cancelled then. Raises ProviderStopped if the worker ends
         before the answer.
         """
-        if await self.append(job, (), live={SAVED: text}, taken=()) == "lost":
+        if await self.append(job, (), live={name: text}, taken=()) == "lost":
             self._worker.claimer.executor.lose([(job.id, job.token)])
             raise StoreRefused(
                 f"nothing was saved for job {job.id}: its lease is lost, and another run may have begun"
             )
 
-    async def read_saved(self, job: Job) -> str | None:
+    async def read_saved(self, job: Job, name: str = SAVED, /) -> str | None:
         """Return what a run of this job saved last, None if there is nothing. Raises StoreError."""
-        return await self._store.journals.live(job.id, SAVED, deadline=self._settings.deadline(None))
+        return await self._store.journals.live(job.id, name, deadline=self._settings.deadline(None))
 
     def stopping(self, job: Job) -> Stopping | None:
         """Return why a job of this worker should end early, None if it should go on; called from any thread."""

@@ -4,13 +4,15 @@ Not here: the processes (`runtime.process_pool`), the content of messages, and t
 (`handlers.process.child`).
 
     worker    request 1 ->                  request 2 ->
-    process                note 1, answer 1              progress 2, answer 2
+    process                note 1, answer 1              progress 2, call 2 ->           answer 2
+    worker                                                                   reply 2 <-
 
 What must always hold:
 - an answer is accepted only for the request whose number it has, and only while that request is under way;
 - a note may be late, because a thread that a handler left behind may log after its job has ended. Its number
   is that of the current request or of an earlier one;
-- the same holds for progress, but only that of the request under way counts: that of an ended job is dropped;
+- the same holds for progress and calls, but only those of the request under way count: those of an ended job are dropped;
+- a reply and the word that the process should end are sent only while their request is under way;
 - any other frame means that other code writes into the channel: a handler may run any code, and the channel
   is a descriptor of its process. Nothing after such a frame is trusted. The channel is broken for good, and
   the owner of the process kills it. This is noticed at once, also between two requests, so that the next job
@@ -25,14 +27,19 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from functools import partial
+from typing import Any, Protocol, cast
 
 __all__ = [
     "ANSWER",
+    "CALL",
     "HEADER",
     "NOTE",
     "PROGRESS",
+    "REPLY",
     "REQUEST",
+    "STOPPING",
+    "Attending",
     "BadFrame",
     "Channel",
     "ChannelEnded",
@@ -42,6 +49,9 @@ __all__ = [
 
 REQUEST, NOTE, PROGRESS, ANSWER = b"Q", b"N", b"P", b"A"
 """The kinds of frames: the request of the worker; a note or the progress of the process before its answer; the answer."""
+
+CALL, REPLY, STOPPING = b"C", b"R", b"S"
+"""Further kinds: a call of the process before its answer, the worker's reply to it, and its word why the process should end."""
 
 HEADER = struct.Struct("!4scQI")
 """The header of a frame: mark, kind, number of the request, length of the message in bytes."""
@@ -72,6 +82,22 @@ def unpack(header: bytes) -> tuple[bytes, int, int] | None:
     return None if len(header) < HEADER.size else HEADER.unpack(header)[1:]
 
 
+class Attending(Protocol):
+    """Serves the calls of the process during one request."""
+
+    def attend(self, send: Callable[[bytes, bytes], None]) -> None:
+        """Send frames with `send(kind, message)` from now on."""
+        ...
+
+    def called(self, message: bytes) -> None:
+        """Serve a call. Raises if it cannot be read."""
+        ...
+
+    def part(self) -> bool:
+        """Tell the process that its request is cancelled; return whether it wants to hear of that."""
+        ...
+
+
 class Channel(asyncio.Protocol):
     """The worker's end of a channel. At most one request is under way."""
 
@@ -85,7 +111,11 @@ class Channel(asyncio.Protocol):
         self._number = 0
         self._read: Callable[[bytes], Any] = bytes
         self._on_progress: Callable[[bytes], None] | None = None
+        self._attending: Attending | None = None
         self._answer: asyncio.Future[Any] | None = None  # while a request is under way
+        self._late: asyncio.Future[None] | None = (
+            None  # while somebody waits for the answer of a cancelled one
+        )
         self._transport: asyncio.Transport | None = None
 
     @property
@@ -98,19 +128,37 @@ class Channel(asyncio.Protocol):
         request: bytes,
         read: Callable[[bytes], Any],
         on_progress: Callable[[bytes], None] | None = None,
+        attending: Attending | None = None,
     ) -> Any:
         """Send a request and return its answer, converted by `read`. `on_progress` is called with each progress before it.
 
-        Raises ChannelEnded, also if `read` raises. After a cancellation the channel must not be used again,
-        because the late answer would meet the next request.
+        `attending` serves its calls. Raises ChannelEnded, also if `read` raises. After a cancellation the channel must not
+        be used again before `wait_late` has returned True, because the late answer would meet the next request.
         """
         if self.is_over or self._transport is None:
             raise ChannelEnded
         self._number += 1
-        self._read, self._on_progress = read, on_progress
+        self._read, self._on_progress, self._attending = read, on_progress, attending
+        if attending is not None:
+            attending.attend(partial(self._send, self._number))
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(pack(REQUEST, self._number, request))
         return await self._answer
+
+    async def wait_late(self, seconds: float) -> bool:
+        """Wait for the answer of a cancelled request, and drop it; return whether it came."""
+        if self._answer is not None and not self.is_over:
+            self._late = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.wait({self._late}, timeout=seconds)
+            finally:
+                self._late = None
+        return self._answer is None and not self.is_over
+
+    def _send(self, number: int, kind: bytes, message: bytes) -> None:
+        """Send a frame to the process while its request of that number is under way."""
+        if number == self._number and self._answer is not None and not self.is_over and self._transport:
+            self._transport.write(pack(kind, number, message))
 
     def close(self) -> None:
         """Hang up when all is sent."""
@@ -148,7 +196,7 @@ class Channel(asyncio.Protocol):
         if header is None:
             return None
         kind, number, size = header
-        is_note = kind in (NOTE, PROGRESS) and number <= self._number
+        is_note = kind in (NOTE, PROGRESS, CALL) and number <= self._number
         is_answer = kind == ANSWER and number == self._number and self._answer is not None
         if not is_note and not is_answer:  # before its length is read: that may be any number
             now = f"request {self._number} is under way" if self._answer else "none is under way"
@@ -169,19 +217,31 @@ class Channel(asyncio.Protocol):
                 if number == self._number and self._answer is not None and self._on_progress is not None:
                     self._on_progress(message)
                 return
+            if kind == CALL:
+                if number == self._number and self._answer is not None and self._attending is not None:
+                    self._attending.called(message)
+                return
             answer = self._read(message)
         except Exception as error:
             raise BadFrame(f"a message of kind {kind!r} that cannot be read: {error}") from error
         waiting, self._answer = self._answer, None
-        if waiting is not None and not waiting.done():  # done means cancelled: the process is being killed
+        if (
+            waiting is not None and not waiting.done()
+        ):  # done means cancelled: the process is being killed, or parts
             waiting.set_result(answer)
+        self._end_wait()
 
     def _end(self, fault: str) -> None:
         if self.is_over:
             return
         self.is_over = True
         self._buffer.clear()
+        self._end_wait()
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(ChannelEnded(fault))
         elif self.on_end is not None:
             self.on_end(fault)
+
+    def _end_wait(self) -> None:
+        if self._late is not None and not self._late.done():
+            self._late.set_result(None)

@@ -31,7 +31,7 @@ from typing import Any
 
 from eventbus._version import __version__
 from eventbus.errors import ProcessDied
-from eventbus.runtime.process_channel import Channel, ChannelEnded
+from eventbus.runtime.process_channel import Attending, Channel, ChannelEnded
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["CHANNEL_LOST", "ProcessPool", "available_processors", "is_child", "mark_child"]
@@ -47,6 +47,9 @@ _BOOT = (
 )
 _LAST_STEPS = 2.0
 """Seconds for an idle or hung-up process to end by itself, and for reading the last bytes of a dead one."""
+
+_MOMENT = 0.5
+"""Seconds for a process that heard of its cancellation; less than the patience of all who cancel."""
 
 _is_child = False  # set once, at the start of a child process
 
@@ -95,18 +98,23 @@ class ProcessPool:
         request: bytes,
         read: Callable[[bytes], Any],
         on_progress: Callable[[bytes], None] | None = None,
+        attending: Attending | None = None,
     ) -> Any:
         """Send a request to a process and return its answer, converted by `read`.
 
-        `on_progress` is called with each progress that it sends before its answer. Cancelling kills the process. Raises ProcessDied if the process ends before it answers, or sends bytes
-        that cannot be an answer.
+        `on_progress` is called with each progress that it sends before its answer, and `attending` serves its calls.
+        Cancelling kills the process, at once or, if it wants to hear of that, when it has had a moment to answer. Raises
+        ProcessDied if the process ends before it answers, or sends bytes that cannot be an answer.
         """
         process = self._idle.pop() if self._idle else await self._start()
         process.stop_clock()
         try:
-            answer = await process.ask(request, read, on_progress)
-        except BaseException:
-            await process.kill()
+            answer = await process.ask(request, read, on_progress, attending)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and await _part(process, attending):
+                self._keep(process)
+            else:
+                await process.kill()
             raise
         self._keep(process)
         return answer
@@ -225,12 +233,17 @@ class _Process:
         request: bytes,
         read: Callable[[bytes], Any],
         on_progress: Callable[[bytes], None] | None = None,
+        attending: Attending | None = None,
     ) -> Any:
         """Send a request and return the answer, converted by `read`. Raises ProcessDied."""
         try:
-            return await self._channel.ask(request, read, on_progress)
+            return await self._channel.ask(request, read, on_progress, attending)
         except ChannelEnded as error:
             raise _died(await self._end_code(str(error)), str(error)) from error
+
+    async def wait_late(self, seconds: float) -> bool:
+        """Wait for the answer of a cancelled request; return whether it came, so that the process may be used again."""
+        return await self._channel.wait_late(seconds)
 
     async def _end_code(self, fault: str) -> int | None:
         """End a process whose channel is over, by a `fault` or because it hung up; return its exit code.
@@ -295,6 +308,16 @@ class _Process:
         on_end(self)
         # Processes that it forked may keep the channel open, and nobody hangs up on a process that died idle.
         asyncio.get_running_loop().call_later(_LAST_STEPS, self._channel.abort)
+
+
+async def _part(process: _Process, attending: Attending | None) -> bool:
+    """Give a process whose request is cancelled a moment to answer, if it wants that; return whether it did."""
+    if attending is None or not attending.part():
+        return False
+    try:
+        return await process.wait_late(_MOMENT)
+    except asyncio.CancelledError:  # once more: no more patience
+        return False
 
 
 def _died(code: int | None, fault: str) -> ProcessDied:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 from eventbus import EventProvider
@@ -18,7 +18,16 @@ from workflows.definition.workflow import Workflow
 from workflows.records.report import FlowReport, FlowStatus
 from workflows.testing import InlineHandle, start_inline
 
-__all__ = ["DistributedRunner", "FlowHandle", "InlineRunner", "Runner", "states_of", "wait_states"]
+__all__ = [
+    "RUNNERS",
+    "DistributedRunner",
+    "FlowHandle",
+    "InlineRunner",
+    "Runner",
+    "open_runner",
+    "states_of",
+    "wait_states",
+]
 
 
 class FlowHandle(Protocol):
@@ -117,6 +126,22 @@ class DistributedRunner:
 
     async def aclose(self) -> None:
         await self._stack.aclose()
+
+
+RUNNERS = ("inline", "local", "spread")
+"""Each way to run a flow."""
+
+
+@asynccontextmanager
+async def open_runner(name: str, make_provider: Callable[..., EventProvider]) -> AsyncGenerator[Runner]:
+    """Run flows in one of these ways, and end those that still run."""
+    runner: Runner = (
+        InlineRunner() if name == "inline" else DistributedRunner(make_provider, spread=name == "spread")
+    )
+    try:
+        yield runner
+    finally:
+        await runner.aclose()
 
 
 async def states_of(handle: FlowHandle) -> dict[str, str]:

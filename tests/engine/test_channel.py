@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus.runtime.process_channel import ANSWER, NOTE, PROGRESS, REQUEST, Channel, ChannelEnded, pack
+from eventbus.runtime.process_channel import (
+    ANSWER,
+    CALL,
+    NOTE,
+    PROGRESS,
+    REPLY,
+    REQUEST,
+    STOPPING,
+    Channel,
+    ChannelEnded,
+    pack,
+)
 
 _FRAMES = pack(NOTE, 1, b"one") + pack(NOTE, 0, b"") + pack(ANSWER, 1, b"1" * 300) + pack(NOTE, 1, b"late")
 
@@ -82,6 +93,67 @@ async def test_only_the_progress_of_the_request_under_way_is_passed_on() -> None
     assert told == [b"of 1", b"now", b"now"]
     bench.channel.data_received(pack(PROGRESS, 3, b"of a request that was never sent"))
     assert bench.channel.is_over
+
+
+class _Attending:
+    """Replies to each call with its own text."""
+
+    def __init__(self) -> None:
+        self.send: Any = None
+        self.calls: list[bytes] = []
+
+    def attend(self, send: Any) -> None:
+        self.send = send
+
+    def called(self, message: bytes) -> None:
+        self.calls.append(message)
+        self.send(REPLY, message)
+
+    def part(self) -> bool:
+        self.send(STOPPING, b"cancel")
+        return True
+
+
+async def test_calls_are_served_only_while_their_request_is_under_way() -> None:
+    bench, attending = Bench(), _Attending()
+    answer = asyncio.ensure_future(bench.channel.ask(b"?", int, None, attending))
+    await asyncio.sleep(0)
+    bench.channel.data_received(pack(CALL, 1, b"save"))
+    assert bench.wire.written.endswith(pack(REPLY, 1, b"save"))
+    bench.channel.data_received(pack(ANSWER, 1, b"5") + pack(CALL, 1, b"too late"))
+    assert await answer == 5
+    written = bench.wire.written
+    attending.send(STOPPING, b"stop")
+    answer = asyncio.ensure_future(bench.channel.ask(b"?", int, None, _Attending()))
+    await asyncio.sleep(0)
+    attending.send(REPLY, b"of the first request")
+    bench.channel.data_received(pack(CALL, 1, b"of the first request"))
+    assert bench.wire.written == written + pack(REQUEST, 2, b"?")
+    assert attending.calls == [b"save"]
+    bench.channel.data_received(pack(ANSWER, 2, b"6"))
+    assert await answer == 6
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_the_answer_of_a_cancelled_request_is_waited_for_and_dropped(*, comes: bool) -> None:
+    bench, attending = Bench(), _Attending()
+    asked = asyncio.ensure_future(bench.channel.ask(b"?", int, None, attending))
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait({asked})
+    attending.part()
+    assert bench.wire.written.endswith(pack(STOPPING, 1, b"cancel"))
+    late = asyncio.ensure_future(bench.channel.wait_late(20 if comes else 0.01))
+    await asyncio.sleep(0)
+    bench.channel.data_received(pack(CALL, 1, b"save"))
+    assert attending.calls == [b"save"], "it saves what it has done"
+    if comes:
+        bench.channel.data_received(pack(ANSWER, 1, b"5"))
+    assert await late is comes
+    if comes:
+        answer = await bench.ask()
+        bench.channel.data_received(pack(ANSWER, 2, b"6"))
+        assert await answer == 6
 
 
 @pytest.mark.parametrize("is_under_way", [True, False])

@@ -9,17 +9,14 @@ every reader has its own copy, and parallel steps see the same value.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Coroutine,
-    Generator,
     Iterable,
     Mapping,
-    Sequence,
 )
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
@@ -27,24 +24,34 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
 from eventbus.lowlevel import (
+    AttemptTools,
     Logger,
+    Stopping,
     get_logger,
     progress_text,
+    read_saved,
     running_loop,
-    trace_facts,
-    trace_id_of,
+    saved_text,
 )
 from workflows.definition.codecs import Codecs
-from workflows.definition.flow_tools import (
+from workflows.definition.contexts.flow_tools import (
     FlowData,
     FlowFacts,
     FlowTools,
-    RemoteSteps,
     StepEmission,
     StepLoad,
-    TellProgress,
 )
-from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware
+from workflows.definition.contexts.reading import (
+    attempt_of,
+    codecs_of,
+    data_of,
+    loaded_of,
+    log_facts,
+    middleware_of,
+    remote_of,
+    without_results,
+)
+from workflows.definition.contexts.thread_calls import Done, ThreadLoad
 from workflows.definition.step import Step
 from workflows.errors import ResultNotLoaded, StepFailed, StepSkipped
 from workflows.records.records import StepRecord, revive_error
@@ -56,7 +63,6 @@ __all__ = [
     "StepContext",
     "StepEmission",
     "StepLoad",
-    "TellProgress",
     "attempt_of",
     "codecs_of",
     "data_of",
@@ -89,9 +95,9 @@ class StepContext(Generic[I]):
         "_codecs",
         "_data",
         "_log",
+        "_own",
         "_reach",
         "_records",
-        "_tell",
         "_tools",
         "_unloaded",
         "_values",
@@ -122,13 +128,13 @@ class StepContext(Generic[I]):
         records: Mapping[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
-        tell: TellProgress | None = None,
+        own: AttemptTools | None = None,
     ) -> None:
         """Use the loaded `records`; `reach` names the steps whose results may be asked for, nearest first.
 
         `unloaded` are the steps of `reach` whose records were left out because of their size or number. A
-        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `tell` records the
-        progress of a step; rollbacks and hooks have none.
+        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `own` is what the attempt
+        of a step can do itself: save, tell its progress; rollbacks and hooks have none.
         """
         self._codecs = codecs
         self.workflow: str = codecs.workflow.name
@@ -147,7 +153,7 @@ class StepContext(Generic[I]):
         self._records = records
         self._reach = reach
         self._unloaded = unloaded
-        self._tell = tell
+        self._own = own
         self._values: dict[str, Any] = {}
         self._log: Logger | None = None
 
@@ -209,7 +215,7 @@ class StepContext(Generic[I]):
         Await it in an async function. In a plain function, which runs in a thread, `.result()` waits.
         """
         work = self._load(step, default)
-        return work if running_loop() is not None else _ThreadLoad(self._tools, work)
+        return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)
 
     async def _load(self, step: Any, default: Any) -> Any:
         name = self._find(step)
@@ -227,16 +233,67 @@ class StepContext(Generic[I]):
         hook, and StoreRefused if the server refuses the call.
         """
         text = progress_text(value)
-        if self._tell is None:
+        if self._own is None:
             raise UsageError(
                 f"ctx.progress is for steps: the reports of workflow {self.workflow!r} show no progress of "
                 "rollbacks and hooks"
             )
-        work = self._tell(text)
+        return self._do(self._own.tell(text))
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Why this attempt should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it should go on.
+
+        `"stop"` is the stop of the worker, after which the attempt still has the grace; `"cancel"` says that
+        its flow was cancelled, or timed out; `"timeout"` is that of this attempt. All but the first come with a
+        cancellation, of which a thread hears only here. Always None in a rollback and a hook.
+        """
+        return None if self._own is None else self._own.stopping
+
+    def save(self, value: Any) -> Awaitable[None]:
+        """Keep a JSON value for the next attempt of this step, in place of what was saved before.
+
+        It stays over retries, `Later`, stops and crashes of the worker, and is gone when the step has ended. No other step,
+        and no other item of an each step, sees it. Await the call in an async function; in a plain function it returns when
+        the value is recorded. Raises PayloadError for a value that would not come back as it is, or over `max_result`;
+        StoreRefused if the lease is lost or the attempt has ended; ProviderStopped; and UsageError in a rollback or a hook.
+        """
+        own = self._find_own("save")
+        return self._do(own.save(saved_text(value, owner=self._owner, max_bytes=own.max_saved)))
+
+    @overload
+    def saved(self, kind: type[S], /) -> StepLoad[S | None]: ...
+    @overload
+    def saved(self, kind: type[S], /, *, default: D) -> StepLoad[S | D]: ...
+    def saved(self, kind: Any, /, *, default: Any = None) -> Any:
+        """Return what an attempt of this step saved last, as a value of the type `kind`; otherwise `default`.
+
+        Await it in an async function. In a plain function, which runs in a thread, `.result()` waits. Raises PayloadError if
+        the value does not fit the type, StoreError, and UsageError in a rollback or a hook.
+        """
+        work = self._saved(self._find_own("saved"), kind, default)
+        return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)
+
+    async def _saved(self, own: AttemptTools, kind: Any, default: Any) -> Any:
+        return read_saved(await own.read_saved(), kind, default, owner=self._owner)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> Awaitable[None]:
+        """Return what is to be awaited; in a thread, wait for it here."""
         if running_loop() is not None:
             return work
         self._tools.wait(work)
-        return _Done()
+        return Done()
+
+    def _find_own(self, name: str) -> AttemptTools:
+        if self._own is None:
+            raise UsageError(
+                f"ctx.{name} is for steps: rollbacks and hooks of workflow {self.workflow!r} have nothing saved"
+            )
+        return self._own
+
+    @property
+    def _owner(self) -> str:
+        return f"{self.workflow}.{self.step}"
 
     @property
     def results(self) -> Mapping[str, Any]:
@@ -280,9 +337,9 @@ class StepContext(Generic[I]):
         """Return the value that a function decorated with `@provider.lifespan` yielded in this worker."""
         return self._tools.shared(lifespan)
 
-    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
+    def _loaded(self) -> tuple[Mapping[str, StepRecord], Collection[str], AttemptTools | None]:
         records = self._records
-        return {name: records[name] for name in self._reach if name in records}, self._unloaded, self._tell
+        return {name: records[name] for name in self._reach if name in records}, self._unloaded, self._own
 
     def _find(self, step: Any) -> str:
         name = self._codecs.workflow.find(step).name
@@ -313,82 +370,3 @@ class StepContext(Generic[I]):
         return revive_error(
             record.failure, owner=f"{workflow.name}.{name}", job=self.job_id, errors=workflow.errors
         )
-
-
-def data_of(ctx: StepContext[Any]) -> FlowData:
-    """Return the place of the data that the functions of a flow share."""
-    return ctx._data  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def without_results(ctx: StepContext[Any]) -> StepContext[Any]:
-    """Return a context of the same job that belongs to no step, and has no results."""
-    made = copy.copy(ctx)
-    made.step = ""
-    made._reach, made._records, made._values, made._log = (), {}, {}, None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    return made
-
-
-class _Done:
-    """The awaitable of a call that has ended."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        yield from ()
-
-
-class _ThreadLoad:
-    """What `ctx.load` returns in a thread."""
-
-    def __init__(self, tools: FlowTools, work: Coroutine[Any, Any, Any]) -> None:
-        self._tools = tools
-        self._work = work
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result. Raises what `ctx.load` raises, and TimeoutError."""
-        return self._tools.wait(self._work, timeout)
-
-
-def codecs_of(ctx: StepContext[Any]) -> Codecs:
-    """Return the codecs of the workflow that a context belongs to."""
-    return ctx._codecs  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def remote_of(ctx: StepContext[Any]) -> RemoteSteps | None:
-    """Return what runs the steps of a context's flow in processes, if anything does."""
-    return ctx._tools.remote  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def middleware_of(ctx: StepContext[Any]) -> Sequence[FlowMiddleware]:
-    """Return the functions around each attempt in a context's flow."""
-    return ctx._tools.middleware  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def attempt_of(ctx: StepContext[Any], kind: AttemptKind) -> AttemptContext:
-    """Return the facts about the attempt of a context for middleware."""
-    return AttemptContext(
-        kind,
-        workflow=ctx.workflow,
-        step=ctx.step,
-        flow_id=ctx.flow_id,
-        run=ctx.run,
-        job_id=ctx.job_id,
-        attempt=ctx.attempt,
-        meta=ctx.meta,
-        correlation_id=ctx.correlation_id,
-        traceparent=ctx.traceparent,
-    )
-
-
-def loaded_of(
-    ctx: StepContext[Any],
-) -> tuple[Mapping[str, StepRecord], Collection[str], TellProgress | None]:
-    """Return what a context was made of: the loaded records in its reach, the steps that are not loaded, and its `tell`."""
-    return ctx._loaded()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:
-    """Return the fields that identify a function of a workflow in its log events."""
-    facts: dict[str, Any] = {"workflow": ctx.workflow, "flow_id": ctx.flow_id}
-    if ctx.step:
-        facts["step"] = ctx.step
-    facts |= {"job_id": ctx.job_id, "attempt": ctx.attempt, "correlation_id": ctx.correlation_id}
-    return facts | trace_facts(trace_id_of(ctx.traceparent))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, ove
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Retry
-from eventbus.lowlevel import is_answer, shown
-from workflows.definition.checks.declared_errors import check_errors, check_retry_on
+from eventbus.lowlevel import check_answers, is_answer, shown
+from workflows.definition.checks.declared_errors import check_declared
 from workflows.definition.checks.nesting import check_depth, check_ends
 from workflows.definition.each import EachSteps
 from workflows.definition.hooks import NOTHING, Hook, HookName, StepHooks, check_hook, check_output, make_hook
@@ -132,10 +132,9 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         self.timeout: float | None = check_timeout(options.get("timeout"), self._where)
         self.concurrency: int | None = check_concurrency(options.get("concurrency"), self._where)
         self.keep_completed, self.keep_failed = check_kept(options, self._where)
-        self.errors: tuple[type[Exception], ...] = check_errors(options.get("errors", ()), self._where)
-        self.retry_on: tuple[type[Exception], ...] = check_retry_on(
-            options.get("retry_on", ()), self.errors, self._where
-        )
+        declared = check_declared(options, self.retry, self._where)
+        self.errors: tuple[type[Exception], ...] = declared[0]
+        self.retry_on: tuple[type[Exception], ...] = declared[1]
         self.hooks: dict[HookName, Hook] = {}
         self.spread: bool = check_flag(options.get("spread", False), "spread", self._where)
         self._given_version = check_version(options.get("version"), self._where)
@@ -390,6 +389,7 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         check_depth(self)
         for step in self.steps.values():
             step.check()
+            check_answers(step.retry, step.where, errors=self.errors, retry_on=self.retry_on)
         for limited in self.limited:
             steps_queue(self.name, limited)  # raises for a name that is too long
         for name, hook in self.hooks.items():

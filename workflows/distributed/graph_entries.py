@@ -75,6 +75,7 @@ def _is_plain(name: str, history: GraphHistory) -> bool:
 def _restore(run: StepRun, known: StepHistory, now_ms: int) -> None:
     entry = known.last
     run.attempts, run.is_started = entry.attempts, True
+    run.has_saved = entry.kind in ("try", "cut")
     run.started_ms, run.took_ms = entry.started_ms, entry.took_ms
     if entry.kind == "step":
         run.complete(record_of(entry))

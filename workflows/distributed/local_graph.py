@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ from workflows.distributed.step_slots import FlowSlots
 from workflows.distributed.worker_runtime import Flow, ServerAway
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.hook_runner import run_completed
-from workflows.execution.progress_notes import AttemptProgress, ProgressNotes
+from workflows.execution.progress_notes import ProgressNotes
 from workflows.execution.signal_desk import SignalDesk
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import (
@@ -61,6 +61,7 @@ from workflows.execution.step_runner import (
     rule_of,
     run_step,
 )
+from workflows.execution.step_tools import JobShelf, StepTools, cleared
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
 from workflows.records.ids import split_item
@@ -88,6 +89,9 @@ class LocalGraph:
         self._limits = {name: [shared[places] for places in every] for name, every in limits.items()}
         job, tools = activation.job, flow.runtime.services.tools
         self._progress = ProgressNotes(partial(tools.note_progress, job.id, job.token))
+        self._shelf = JobShelf(tools, job)
+        self._may_have_saved = job.stalls > 0
+        """Whether any step may have saved something in an activation that recorded nothing of it."""
         now_ms = activation.now_ms
         desk = SignalDesk(LocalInbox(flow, activation, self._append)) if flow.workflow.listens else None
         self._graph: GraphRun = restore_graph(flow, history, self, now_ms=now_ms, desk=desk)
@@ -179,14 +183,17 @@ class LocalGraph:
         self._set_facts(step.name, job_id, run.attempts + 1)
         aliases = flow.runtime.services.aliases
         aliases[job_id] = flow.flow_id
-        tell = self._progress.begin(step.name)
+        progress = self._progress.begin(step.name)
+        own = StepTools(self._shelf, step.name, where=step.where, attempt=run.attempt, progress=progress)
         try:
-            return await self._attempt(run, job_id, tell)
+            return await self._attempt(run, job_id, own)
         finally:
-            self._progress.end(tell)
+            own.end()
+            run.has_saved = run.has_saved or own.has_saved
+            self._progress.end(progress)
             aliases.pop(job_id, None)
 
-    async def _attempt(self, run: StepRun, job_id: str, tell: AttemptProgress) -> StepRecord:
+    async def _attempt(self, run: StepRun, job_id: str, own: StepTools) -> StepRecord:
         flow, step, records = self._flow, run.step, self._graph.records
         with flow.span(
             "step",
@@ -203,7 +210,7 @@ class LocalGraph:
                 traceparent=traceparent,
                 records=records,
                 reach=flow.runtime.reach_of(flow.workflow, split_item(step.name)[0]),
-                tell=tell,
+                own=own,
             )
             return await run_step(step, context, flow.runtime.call_sync)
 
@@ -246,7 +253,9 @@ class LocalGraph:
         if run.state in ("delayed", "sleeping") and run.delay < math.inf:
             run.due_ms = activation.now_ms + round(run.delay * 1000)
         try:
-            await self._append([entry_of(run)], taken=[run.signal] if run.signal else ())
+            await self._append(
+                [entry_of(run)], taken=[run.signal] if run.signal else (), live=self._cleared_by(run)
+            )
         except FlowStops:  # recorded. What runs may end its attempt; who wants it cut cancels this activation
             self._has_heard_stop = True
             self._graph.halt()
@@ -254,13 +263,25 @@ class LocalGraph:
         if run.state == "failed" and run.record is None and self._graph.is_active:
             await activation.stop_failed(run.failure)
 
-    async def _append(self, entries: Sequence[Entry], *, taken: Sequence[str] = ()) -> None:
+    def _cleared_by(self, run: StepRun) -> Mapping[str, str] | None:
+        """Return what a step saved and needs no more, if this is its end."""
+        has_ended = run.record is not None or run.state == "failed"
+        may_have = run.has_saved or (self._may_have_saved and run.attempt is not None)
+        return cleared(run.step.name) if has_ended and may_have else None
+
+    async def _append(
+        self,
+        entries: Sequence[Entry],
+        *,
+        taken: Sequence[str] = (),
+        live: Mapping[str, str] | None = None,
+    ) -> None:
         """Append entries behind what must be recorded before them. Raises what `Activation.append` raises."""
         begins = [] if self._is_begun else [self._flow.first_entry()]
         self._is_begun = True
         doubts = self._take_doubts(entries[-1])
         try:
-            await self._activation.append([*begins, *doubts, *entries], taken=taken)
+            await self._activation.append([*begins, *doubts, *entries], taken=taken, live=live)
         except FlowStops:
             raise
         except BaseException:

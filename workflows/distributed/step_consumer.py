@@ -21,6 +21,7 @@ from eventbus import Later, StoreCorrupt
 from eventbus.lowlevel import (
     FINAL_STATES,
     Job,
+    JobAttempt,
     Outcome,
     Retention,
     Settle,
@@ -166,7 +167,7 @@ class StepConsumer:
                 records=records,
                 reach=reach,
                 unloaded=unloaded if reach is near else reach,
-                tell=partial(self._runtime.services.tools.note_progress, job.id, job.token),
+                own=JobAttempt(self._runtime.services.tools, job),
             )
             if step.workflow is not None:
                 return await self._run_nested(job, flow, step, step.workflow, context)

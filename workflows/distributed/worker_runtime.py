@@ -11,6 +11,7 @@ import msgspec
 
 from eventbus import StoreCorrupt, StoreError
 from eventbus.lowlevel import (
+    AttemptTools,
     Emits,
     Job,
     JobClient,
@@ -22,7 +23,7 @@ from eventbus.lowlevel import (
     tracer,
 )
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowFacts, StepContext, TellProgress
+from workflows.definition.context import FlowFacts, StepContext
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
@@ -291,7 +292,7 @@ class Flow:
         records: dict[str, StepRecord],
         reach: Collection[str],
         unloaded: Collection[str] = (),
-        tell: TellProgress | None = None,
+        own: AttemptTools | None = None,
     ) -> StepContext[Any]:
         """Make the context of one of the workflow's functions."""
         return StepContext(
@@ -306,7 +307,7 @@ class Flow:
             records=records,
             reach=reach,
             unloaded=unloaded,
-            tell=tell,
+            own=own,
         )
 
     @property

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Ended(msgspec.Struct, frozen=True):
 class Attempt:
     """One run of `call`. Await `run` only once."""
 
-    __slots__ = ("_call", "_is_cut", "_patience", "_timeout", "_waiter", "_what", "was_cancelled")
+    __slots__ = ("_call", "_is_cut", "_patience", "_timeout", "_waiter", "_what", "ending", "was_cancelled")
 
     def __init__(
         self,
@@ -77,6 +77,8 @@ class Attempt:
         self._patience = patience
         self._is_cut = False
         self._waiter: asyncio.Future[None] | None = None
+        self.ending: Literal["", "cut", "timeout"] = ""
+        """Why the function was cancelled; empty while it was not. May be read in any thread."""
         self.was_cancelled: bool = False
         """Whether `run` was cancelled, and took that for a cut."""
 
@@ -110,6 +112,7 @@ class Attempt:
                 await self._waiter
         except asyncio.CancelledError:
             if not cut_on_cancel:
+                self.ending = "cut"
                 await self._end(task)  # otherwise the function would run on after its attempt
                 raise
             self._is_cut = self.was_cancelled = True
@@ -117,6 +120,7 @@ class Attempt:
             if timer is not None:
                 timer.cancel()
         if not task.done():
+            self.ending = "cut" if self._is_cut else "timeout"
             await self._end(task, stays=cut_on_cancel)
             if not self._is_cut:
                 return Ended(error=self._late(task))

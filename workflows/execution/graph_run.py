@@ -35,7 +35,7 @@ from workflows.execution.attempt import PATIENCE, Attempt, Ended
 from workflows.execution.items import Items, begin_items, find_run, runs_of, settle_items
 from workflows.execution.pauses import Pauses
 from workflows.execution.signal_desk import SignalDesk
-from workflows.execution.step_driver import StepDriver
+from workflows.execution.step_driver import StepDriver, wait_slot
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import rule_of
 from workflows.records.records import StepRecord
@@ -158,10 +158,17 @@ class GraphRun:
             attempt.cut()
 
     async def attempt(
-        self, call: Callable[[], Awaitable[Any]], *, what: str, limit: float | None = None
+        self,
+        call: Callable[[], Awaitable[Any]],
+        *,
+        what: str,
+        limit: float | None = None,
+        run: StepRun | None = None,
     ) -> Ended:
-        """Run one attempt of at most `limit` seconds; `cut` ends it."""
+        """Run one attempt of at most `limit` seconds, of the step `run` if it is one's; `cut` ends it."""
         attempt = Attempt(call, what=what, timeout=limit, patience=self._patience)
+        if run is not None:
+            run.attempt = attempt
         self._attempts.add(attempt)
         try:
             # Steps that start together all begin, also if one of them fails at once.
@@ -348,7 +355,7 @@ class GraphRun:
         """Make one attempt; return the seconds until the next one, None if there is none."""
         run.start()
         ended = await self.attempt(
-            lambda: self._driver.attempt(run), what=run.step.where, limit=run.step.timeout
+            lambda: self._driver.attempt(run), what=run.step.where, limit=run.step.timeout, run=run
         )
         if ended.is_cut:
             run.end_cut(is_lost=ended.is_lost)
@@ -368,17 +375,7 @@ class GraphRun:
         if self._driver.enter(run):
             return True
         self._halted = self._halted or asyncio.get_running_loop().create_future()
-        waiting = asyncio.ensure_future(self._driver.wait_slot(run))
-        is_taken = False
-        try:
-            await asyncio.wait({waiting, self._halted}, return_when=asyncio.FIRST_COMPLETED)
-            is_taken = waiting.done() and not self.is_halted
-        finally:
-            if not waiting.done():
-                waiting.cancel()
-            elif not is_taken:
-                self._driver.leave(run)
-        return is_taken
+        return await wait_slot(self._driver, run, self._halted)
 
     async def pause(self, delay: float) -> bool:
         """Wait before a next attempt; return False if that follows in another activation. A halt ends the wait."""

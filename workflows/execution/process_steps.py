@@ -21,6 +21,7 @@ import msgspec
 from eventbus import DefinitionError, ProcessContext, UsageError
 from eventbus.lowlevel import (
     ImportPath,
+    Stopping,
     ThreadPool,
     WorkerPools,
     baggage_around,
@@ -28,6 +29,7 @@ from eventbus.lowlevel import (
     import_path_of_function,
     import_path_of_object,
     shown,
+    tools_of,
     with_facts,
 )
 from workflows.definition.codecs import Codecs
@@ -38,7 +40,7 @@ from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.records.records import StepRecord, decode_step, encode_step
 
-__all__ = ["PooledSteps", "check_known", "run_here"]
+__all__ = ["PooledSteps", "ProcessAttempt", "check_known", "run_at_once", "run_here"]
 
 T = TypeVar("T")
 
@@ -91,7 +93,8 @@ class PooledSteps:
             return await self._call_sync(call, pool.threads)
         codecs = codecs_of(ctx)
         workflow = codecs.workflow
-        records, unloaded, tell = loaded_of(ctx)
+        records, unloaded, own = loaded_of(ctx)
+        assert own is not None  # noqa: S101  (only the attempts of steps have pools)
         place = self._place_of(workflow, step)
         given = _Given(
             workflow=place,
@@ -111,7 +114,7 @@ class PooledSteps:
             name=f"{workflow.name}.{step.name}",
             job_id=ctx.job_id,
             attempt=ctx.attempt,
-            note=tell or _tell_nobody,
+            own=own,
             correlation_id=ctx.correlation_id,
             meta=ctx.meta,
             traceparent=ctx.traceparent,
@@ -154,9 +157,6 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         )
     step = workflow.steps[given.step]
 
-    async def tell(text: str) -> None:
-        ctx.progress(msgspec.json.decode(text))
-
     inner: StepContext[Any] = StepContext(
         _ProcessTools(),
         codecs,
@@ -176,7 +176,7 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         records={name: decode_step(text) for name, text in given.records.items()},
         reach=Before(workflow.plan, step.name),
         unloaded=given.unloaded,
-        tell=tell,
+        own=ProcessAttempt(ctx),
     )
     with with_facts(log_facts(inner)):
         return codecs.result(step.name).encode(step.function(inner)).decode()
@@ -195,8 +195,33 @@ def _function_place() -> ImportPath:
     return import_path_of_function(run_here, "the function that runs steps in processes")
 
 
-async def _tell_nobody(_: str) -> None:
-    """Record no progress."""
+class ProcessAttempt:
+    """The tools of an attempt in a process: its worker does what it asks for, so each call has ended when it returns."""
+
+    def __init__(self, ctx: ProcessContext) -> None:
+        self._tools = tools_of(ctx)
+
+    async def tell(self, progress: str, /) -> None:
+        """Send the progress to the worker."""
+        self._tools.tell(progress)
+
+    async def save(self, text: str, /) -> None:
+        """Have the worker keep a text for the next attempt."""
+        self._tools.save(text)
+
+    async def read_saved(self) -> str | None:
+        """Ask the worker for the text that was saved last."""
+        return self._tools.read_saved()
+
+    @property
+    def stopping(self) -> Stopping | None:
+        """Why the attempt should end early."""
+        return self._tools.stopping
+
+    @property
+    def max_saved(self) -> int:
+        """The most bytes of a saved value."""
+        return self._tools.max_saved
 
 
 class _NoData(FlowData):
@@ -242,13 +267,18 @@ class _ProcessTools:
     def remote(self) -> None:
         """None: this is the process."""
 
-    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG002
-        """Run `work`, which never waits here."""
-        try:
-            work.send(None)
-        except StopIteration as end:
-            return end.value
-        raise AssertionError("a call of a step in a process must not wait")
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run `work` at once."""
+        return run_at_once(work, timeout)
+
+
+def run_at_once(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:  # noqa: ARG001
+    """Run `work`, which never waits for an event loop in a process."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a call of a step in a process must not wait")
 
 
 def _refuse(what: str) -> NoReturn:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from workflows.definition.step import Step
 from workflows.execution.step_run import StepRun
 from workflows.records.records import StepRecord
 
-__all__ = ["StepDriver"]
+__all__ = ["StepDriver", "wait_slot"]
 
 
 class StepDriver(Protocol):
@@ -57,3 +58,18 @@ class StepDriver(Protocol):
     def may_start(self) -> bool:
         """Tell whether further steps may start here."""
         ...
+
+
+async def wait_slot(driver: StepDriver, run: StepRun, halted: asyncio.Future[None]) -> bool:
+    """Wait for a slot and take it; return False, without one, if `halted` is done first."""
+    waiting = asyncio.ensure_future(driver.wait_slot(run))
+    is_taken = False
+    try:
+        await asyncio.wait({waiting, halted}, return_when=asyncio.FIRST_COMPLETED)
+        is_taken = waiting.done() and not halted.done()
+    finally:
+        if not waiting.done():
+            waiting.cancel()
+        elif not is_taken:
+            driver.leave(run)
+    return is_taken

@@ -20,6 +20,7 @@ from workflows.records.report import StepReport, StepState
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from workflows.execution.attempt import Attempt
     from workflows.execution.items import Items
 
 __all__ = ["StepRun"]
@@ -29,11 +30,13 @@ class StepRun:
     """A step of one flow. `attempts` counts the attempts that ended in an error."""
 
     __slots__ = (
+        "attempt",
         "attempts",
         "child",
         "delay",
         "due_ms",
         "failure",
+        "has_saved",
         "inherited",
         "is_apart",
         "is_started",
@@ -63,6 +66,10 @@ class StepRun:
         """The same error for people."""
         self.inherited: Sequence[RollbackResult] = ()
         """Rollbacks inside its sub-workflow that failed for good."""
+        self.attempt: Attempt | None = None
+        """The attempt that runs here, or that ran last."""
+        self.has_saved: bool = False
+        """Whether a value may be there that an attempt saved for the next one."""
         self.is_started: bool = False
         self.is_apart: bool = False
         """Nothing of it is active here: what runs it elsewhere is waited for."""

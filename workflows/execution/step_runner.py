@@ -33,7 +33,6 @@ from eventbus.lowlevel import (
 from workflows import errors
 from workflows.definition.checks.declared_errors import is_last, mark_last
 from workflows.definition.context import (
-    RemoteSteps,
     StepContext,
     attempt_of,
     codecs_of,
@@ -43,6 +42,7 @@ from workflows.definition.context import (
     remote_of,
     without_results,
 )
+from workflows.definition.contexts.flow_tools import RemoteSteps
 from workflows.definition.each import EachStep, read_items
 from workflows.definition.hooks import HookName
 from workflows.definition.middleware import AttemptKind, through

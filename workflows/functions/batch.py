@@ -14,6 +14,7 @@ import msgspec
 from eventbus import PayloadError
 from eventbus.lowlevel import describe, get_logger
 from workflows.errors import NonDeterminismError
+from workflows.execution.step_tools import cleared
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.child_call import ChildCall
 from workflows.functions.calls.history import split_position
@@ -104,7 +105,7 @@ def collect(run: FunctionRun) -> Batch:
                 batch.add(doubt)
             batch.add(decision, race)
     if batch.entries or run.has_news():
-        batch.live = dict(run.live)
+        batch.live |= run.live
     return batch
 
 
@@ -118,6 +119,8 @@ def _add_steps(run: FunctionRun, batch: Batch) -> None:
             batch.add(entry)
         else:
             batch.add(entry, None if entry.kind == "cut" else call)
+        if isinstance(call, StepCall) and call.has_saved and entry.kind in ("step", "failed"):
+            batch.live |= cleared(call.shelf_name)
 
 
 def _in_order(run: FunctionRun) -> list[TimedCall[Any]]:

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Keep, Retry
 from eventbus.lowlevel import Codec, Duration, KeepGiven, check_keep, is_answer, shown
-from workflows.definition.checks.declared_errors import check_errors, check_retry_on
+from workflows.definition.checks.declared_errors import check_declared
 from workflows.definition.checks.signature import (
     accepts,
     check_function,
@@ -85,9 +85,10 @@ class Durable(Generic[I, O]):
         self.input: Any = _input_of(function, self.where)
         self.output: Any = _output_of(function, output, self.where)
         self.state: Any = state
-        self.errors: tuple[type[Exception], ...] = check_errors(errors, self.where)
-        self.retry_on: tuple[type[Exception], ...] = check_retry_on(retry_on, self.errors, self.where)
         self.retry: Retry = check_retry(retry, self.where) or Retry()
+        declared = check_declared({"errors": errors, "retry_on": retry_on}, self.retry, self.where)
+        self.errors: tuple[type[Exception], ...] = declared[0]
+        self.retry_on: tuple[type[Exception], ...] = declared[1]
         self.timeout: float | None = check_timeout(timeout, self.where)
         self.concurrency: int | None = check_concurrency(concurrency, self.where)
         self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)

@@ -23,7 +23,8 @@ from eventbus import ProcessContext
 from eventbus.lowlevel import Codec, ImportPath, find, hints_of, import_path_of_function, with_facts
 from workflows.definition.checks.signature import taken_by
 from workflows.definition.codecs import MAX_VALUE
-from workflows.functions.step_key import set_step_key
+from workflows.execution.process_steps import ProcessAttempt, run_at_once
+from workflows.functions.step_key import TaskContext, set_step_key, set_task
 from workflows.functions.task import Task, as_task
 
 __all__ = ["function_place", "make_request", "place_of", "run_task_here"]
@@ -76,7 +77,7 @@ def make_request(
     )
 
 
-def run_task_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:  # noqa: ARG001  (each call has one)
+def run_task_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
     """Run one attempt in this process; return the result as JSON text. Raises what the function raises, and PayloadError."""
     given = msgspec.convert(payload, _Given)
     task = as_task(find(given.task))
@@ -86,11 +87,14 @@ def run_task_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:  # no
         name: _codec(function, name, task.name).decode(text.encode()) for name, text in given.kwargs.items()
     }
     set_step_key(given.key)
+    owner, attempt = f"{given.facts.get('workflow', '')}.{task.name}", ctx.attempt
+    set_task(TaskContext(ProcessAttempt(ctx), run_at_once, owner=owner, key=given.key, attempt=attempt))
     try:
         with with_facts(given.facts):
             return task.codec(given.max_bytes).encode(function(*args, **kwargs)).decode()
     finally:
         set_step_key("")  # the process serves others, too
+        set_task(None)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -5,16 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import Ambient, Emits, Outcome, Signal, enter, set_facts, trace_facts, trace_id_of
+from eventbus.lowlevel import (
+    Ambient,
+    AttemptTools,
+    Emits,
+    Outcome,
+    Signal,
+    enter,
+    run_blocking,
+    set_facts,
+    trace_facts,
+    trace_id_of,
+)
 from workflows.definition.middleware import AttemptContext, AttemptKind, FlowMiddleware, through
 from workflows.execution.step_runner import CallSync
-from workflows.functions.step_key import set_step_key
+from workflows.execution.step_tools import MemoryShelf, Shelf
+from workflows.functions.step_key import TaskContext, set_step_key, set_task
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
@@ -127,8 +140,9 @@ class Pools(Protocol):
         key: str,
         attempt: int,
         facts: Mapping[str, Any],
+        own: AttemptTools,
     ) -> Any:
-        """Call a task in its pool, of which the caller has a place. `key` is its step key."""
+        """Call a task in its pool, of which the caller has a place. `key` is its step key, `own` what it can do."""
         ...
 
 
@@ -158,7 +172,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop. `span(what, label,
     attempt)` opens the span of an attempt and yields its traceparent. `facts` are the fields of log events. `middleware` is
     around each attempt of a task and of a rollback. `job_id` is the job that runs here, if that is not the flow's own. Without
-    `pools`, plain functions of tasks run by `call_sync` alone.
+    `pools`, plain functions of tasks run by `call_sync` alone. `shelf` keeps what the steps save.
     """
 
     flow_id: str
@@ -177,6 +191,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     middleware: Sequence[FlowMiddleware] = ()
     children: Children = NoChildren()
     pools: Pools | None = None
+    shelf: Shelf = msgspec.field(default_factory=MemoryShelf)
 
     async def through(
         self,
@@ -209,15 +224,19 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         enter(Ambient(self.meta, self.correlation_id, self.flow_id, self.traceparent, self.tracestate))
 
     @contextmanager
-    def step(self, label: str, attempt: int, key: str) -> Generator[str]:
+    def step(self, label: str, attempt: int, key: str, own: AttemptTools) -> Generator[str]:
         """Surround one attempt of a step, which has a task and so a context of its own; yield its traceparent."""
         with self.span("step", label, attempt) as traceparent:
             self.enter_attempt(label, attempt, key, traceparent)
+            wait = partial(run_blocking, asyncio.get_running_loop())
+            owner = f"{self.workflow}.{label}"
+            set_task(TaskContext(own, wait, owner=owner, key=key, attempt=attempt))
             yield traceparent
 
     def enter_attempt(self, label: str, attempt: int, key: str, traceparent: str) -> None:
         """Set the ambient facts, the step key and the log fields of an attempt, whose span is open, in its own context."""
         enter(Ambient(self.meta, self.correlation_id, self.flow_id, traceparent, self.tracestate))
         set_step_key(key)
+        set_task(None)
         trace = trace_facts(trace_id_of(traceparent))
         set_facts({**self.facts, "step": label, "attempt": attempt, **trace})

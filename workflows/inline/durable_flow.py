@@ -21,6 +21,7 @@ from workflows.definition.context import FlowFacts
 from workflows.definition.signal import Signal
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import Saga, failures_of, verdict_on
+from workflows.execution.step_tools import MemoryShelf
 from workflows.functions.calls.child_call import Child, end_entry
 from workflows.functions.calls.history import History, kept_entries
 from workflows.functions.context import FlowContext
@@ -65,6 +66,7 @@ class InlineDurable:
             ]
         )
         self.recorder.replays = replays
+        self._shelf = MemoryShelf(self.recorder.live)
         self.recorder.sleep = environment.sleep
         self._codecs = DurableCodecs(durable)
         self._given = given
@@ -229,6 +231,7 @@ class InlineDurable:
             },
             middleware=self._environment.middleware,
             children=self._children,
+            shelf=self._shelf,
         )
 
     async def _undo(self, cause: Cause, *, step: str = "", failure: str = "") -> None:

@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import describe
+from eventbus.lowlevel import AttemptTools, describe
 from workflows.definition.checks.nesting import start_id
 from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowData, FlowFacts, StepContext, TellProgress
+from workflows.definition.context import FlowData, FlowFacts, StepContext
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import COMPLETED, Rollback
@@ -41,10 +41,11 @@ from workflows.execution.rollback import RollbackResult, Saga, Undo, failures_of
 from workflows.execution.signal_desk import SignalDesk
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import ask, is_wanted, judge, rule_of, run_step
+from workflows.execution.step_tools import MemoryShelf, StepTools
 from workflows.inline.inbox import InlineInbox
+from workflows.inline.stop import Stop
 from workflows.records.ids import member_id, split_item
 from workflows.records.records import (
-    Cause,
     StepRecord,
     describe_flow,
     error_text,
@@ -54,17 +55,6 @@ from workflows.records.records import (
 from workflows.records.report import FlowReport, FlowState, RollbackReport, nested_progress
 
 __all__ = ["InlineFlow", "Stop"]
-
-
-class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a flow stops. `is_cut` tells to cancel active steps instead of letting them finish."""
-
-    cause: Cause
-    step: str = ""
-    failure: str = ""
-    job: str = ""
-    reason: str = ""
-    is_cut: bool = True
 
 
 class InlineFlow:
@@ -93,6 +83,7 @@ class InlineFlow:
         self._graph = GraphRun(workflow, self, desk=SignalDesk(inbox))
         self._nested: dict[str, InlineFlow] = {}
         self._progress = ProgressNotes()
+        self._shelf = MemoryShelf()
         self._input = input
         self._around = environment
         self._tools = InlineTools(environment.provider, self._graph.records, environment.middleware)
@@ -200,14 +191,18 @@ class InlineFlow:
 
     async def attempt(self, run: StepRun) -> StepRecord:
         """Run the function of a step."""
-        tell = self._progress.begin(run.step.name)
+        step, progress = run.step, self._progress.begin(run.step.name)
+        own = StepTools(self._shelf, step.name, where=step.where, attempt=run.attempt, progress=progress)
         try:
-            return await run_step(run.step, self._step_context(run, tell), self._around.call_sync)
+            return await run_step(step, self._step_context(run, own), self._around.call_sync)
         finally:
-            self._progress.end(tell)
+            own.end()
+            self._progress.end(progress)
 
     async def record(self, run: StepRun) -> None:
-        """Stop the flow if the step has failed; nothing is kept."""
+        """Stop the flow if the step has failed. Nothing is kept, not even what the step saved."""
+        if run.record is not None or run.state == "failed":
+            self._shelf.clear(run.step.name)
         if run.state == "failed" and run.record is None:
             name, job = run.step.name, self._job_of(run)
             self.stop(Stop(cause="failed", step=name, failure=run.failure, job=job, is_cut=False))
@@ -374,16 +369,16 @@ class InlineFlow:
         name, index = split_item(run.step.name)
         return member_id(self.facts.flow_id, self.facts.run, name, index + 1)
 
-    def _step_context(self, run: StepRun, tell: TellProgress | None = None) -> StepContext[Any]:
+    def _step_context(self, run: StepRun, own: AttemptTools | None = None) -> StepContext[Any]:
         name = run.step.name
         reach = self.workflow.plan.ancestors(split_item(name)[0])
-        return self._context(name, reach, self._job_of(run), run.attempts + 1, tell)
+        return self._context(name, reach, self._job_of(run), run.attempts + 1, own)
 
     def _hook_context(self, attempt: int) -> StepContext[Any]:
         return self._context("", self.workflow.steps, self.facts.flow_id, attempt)
 
     def _context(
-        self, step: str, reach: Any, job_id: str, attempt: int, tell: TellProgress | None = None
+        self, step: str, reach: Any, job_id: str, attempt: int, own: AttemptTools | None = None
     ) -> StepContext[Any]:
         return StepContext(
             self._tools,
@@ -396,5 +391,5 @@ class InlineFlow:
             traceparent=self._around.traceparent,
             records=self._graph.records,
             reach=reach,
-            tell=tell,
+            own=own,
         )

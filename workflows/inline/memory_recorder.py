@@ -59,6 +59,8 @@ class MemoryRecorder:
         await asyncio.sleep(0)  # as an append to a server: an endless function leaves others their turn
         self.entries += entries
         self.live.update(live or {})
+        for name in [name for name, text in self.live.items() if not text]:
+            del self.live[name]
         self.inbox = [signal for signal in self.inbox if signal.id not in taken]
         if self.replays and entries and not self.is_busy():
             raise RunAgain

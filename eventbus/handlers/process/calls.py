@@ -8,11 +8,12 @@ What must always hold: only names and JSON travel.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from eventbus.handlers.contexts.attempt_tools import AttemptTools
 from eventbus.handlers.process.handler import make_request, run_in_process
 from eventbus.handlers.process.import_path import ImportPath
 from eventbus.handlers.process.messages import HandlerSpec
@@ -36,7 +37,7 @@ class ProcessCalls:
         name: str,
         job_id: str,
         attempt: int,
-        note: Callable[[str], Coroutine[Any, Any, None]],
+        own: AttemptTools,
         correlation_id: str = "",
         meta: Mapping[str, Any] | None = None,
         traceparent: str = "",
@@ -46,7 +47,7 @@ class ProcessCalls:
     ) -> Any:
         """Call `function(payload, ctx=ProcessContext)` in a process, and return what it returns, a JSON value.
 
-        `name` stands in records of errors. `note` records the progress, JSON text. `errors_place` is the import path of an
+        `name` stands in records of errors. `own` does what the function asks its context for. `errors_place` is the import path of an
         object with the attributes `errors` and `retry_on`: the errors that come back as themselves, `declared` here.
         Cancelling kills the process. Raises those errors, HandlerError for any other one, and ProcessDied.
         """
@@ -69,6 +70,6 @@ class ProcessCalls:
             "meta": dict(meta or {}),
             "traceparent": traceparent,
         }
-        request = make_request(task, msgspec.json.encode(payload), facts, baggage)
-        result = await run_in_process(self._processes, request, note, job_id, name, declared)
+        request = make_request(task, msgspec.json.encode(payload), facts, baggage, own.max_saved)
+        result = await run_in_process(self._processes, request, own, job_id, name, declared)
         return msgspec.json.decode(result)

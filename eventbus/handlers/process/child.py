@@ -27,9 +27,7 @@ A handler is any code. It may do the following to this process:
 
 from __future__ import annotations
 
-import contextvars
 import fcntl
-import functools
 import itertools
 import os
 import queue
@@ -38,25 +36,28 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, NoReturn
 
 import msgspec
 import structlog
 
 from eventbus._version import __version__
-from eventbus.handlers.context import ProcessContext
-from eventbus.handlers.process.import_path import find
-from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
-from eventbus.model.codec.codec import Codec
-from eventbus.model.later import Later
-from eventbus.model.names import DEFAULT_GROUP
-from eventbus.runtime.process_channel import ANSWER, HEADER, NOTE, PROGRESS, REQUEST, BadFrame, pack, unpack
+from eventbus.handlers.process.child_calls import AttemptCalls
+from eventbus.handlers.process.child_run import run_request
+from eventbus.handlers.process.messages import LogNote, Report, Request
+from eventbus.runtime.process_channel import (
+    ANSWER,
+    HEADER,
+    NOTE,
+    REPLY,
+    REQUEST,
+    STOPPING,
+    BadFrame,
+    pack,
+    unpack,
+)
 from eventbus.runtime.process_pool import CHANNEL_LOST, mark_child
-from eventbus.telemetry.failure import describe, is_answer, is_final, kinds_of
-from eventbus.telemetry.log_context import EVENT_NAME, GROUP, SPAN_ID, TRACE_ID, fact
-from eventbus.telemetry.propagation import Ambient, enter
-from eventbus.telemetry.spans import attach_context, trace_id_of
 
 __all__ = ["main"]
 
@@ -119,6 +120,7 @@ class _Server:
         self._requests: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._number = 0  # that of the request that runs, or that ran last
         self._is_busy = False
+        self._calls: AttemptCalls | None = None  # of that request
         self._broken_streams = set[str]()
         self._forking = threading.local()  # `mask`: the signals that a forking thread had blocked before
         os.register_at_fork(
@@ -135,7 +137,10 @@ class _Server:
     def _answer(self, number: int, request: bytes) -> bool:
         """Run a request and report its outcome; return False if the worker is gone."""
         self._number = number
-        report, error = _run(_decode(request), functools.partial(self.tell_progress, number))
+        given = _decode(request)
+        calls = self._calls = AttemptCalls(number, max_saved=given.max_saved, send=self._send_now)
+        report, error = run_request(given, calls)
+        calls.end()
         if os.getpid() != self._pid:  # the handler forked, and this is the fork
             _end_fork(error)
         self._tell_unprinted(_flush())
@@ -164,10 +169,10 @@ class _Server:
         """Send one message; return False if the worker or the channel is gone."""
         return self._send_frame(pack(kind, self._number, _encode(message)))
 
-    def tell_progress(self, number: int, text: str) -> None:
-        """Send the progress of the request `number`, JSON text, unless that request has ended."""
-        if self._is_ours() and self._is_busy and number == self._number:
-            self._send_frame(pack(PROGRESS, number, text.encode()))
+    def _send_now(self, kind: bytes, number: int, message: bytes) -> bool:
+        """Send a frame of the request `number`; return False if that has ended, in a fork, and if the channel is gone."""
+        is_now = self._is_ours() and self._is_busy and number == self._number
+        return is_now and self._send_frame(pack(kind, number, message))
 
     def _send_frame(self, frame: bytes) -> bool:
         with self._lock:
@@ -228,14 +233,29 @@ class _Server:
 
     def _receive_request(self, expected: int) -> bytes | None:
         """Return the next request, or None if the channel has ended. Raises BadFrame."""
-        header = self._receive(HEADER.size)
-        found = unpack(header) if header is not None else None
-        if found is None:
-            return None
-        kind, number, size = found
-        if kind != REQUEST or number != expected:
-            raise BadFrame(f"a frame of kind {kind!r} for request {number} in place of request {expected}")
-        return self._receive(size)
+        while (header := self._receive(HEADER.size)) is not None and (found := unpack(header)) is not None:
+            kind, number, size = found
+            if kind == REQUEST and number == expected:
+                return self._receive(size)
+            if kind not in (REPLY, STOPPING) or number != expected - 1:
+                raise BadFrame(
+                    f"a frame of kind {kind!r} for request {number} in place of request {expected}"
+                )
+            message = self._receive(size)
+            if message is None:
+                return None
+            self._hear(kind, number, message)
+        return None
+
+    def _hear(self, kind: bytes, number: int, message: bytes) -> None:
+        """Pass on what the worker says about the request that runs; one that has ended hears nothing."""
+        calls = self._calls
+        if calls is None or calls.number != number:
+            return
+        if kind == REPLY:
+            calls.reply(message)
+        else:
+            calls.stop(message.decode())
 
     def _receive(self, size: int) -> bytes | None:
         parts = bytearray()
@@ -248,76 +268,6 @@ class _Server:
                 return None
             parts += part
         return bytes(parts)
-
-
-def _run(given: Request, tell: Callable[[str], None]) -> tuple[Report, BaseException | None]:
-    """Run a handler in a context of its own; return its report and its error, which a fork needs to end.
-
-    `tell` sends its progress.
-    """
-    return contextvars.copy_context().run(_run_here, given, tell)
-
-
-def _surround(given: Request) -> None:
-    """Set the context variables of a handler: its job for emissions, its facts for log events, its trace."""
-    facts = given.facts
-    enter(Ambient(facts["meta"], facts["correlation_id"], facts["job_id"], facts["traceparent"]))
-    for name in ("job_id", "attempt", "correlation_id"):
-        fact(name).set(facts[name])
-    if facts["event"]:
-        EVENT_NAME.set(facts["event"])
-    if facts["group"] != DEFAULT_GROUP:
-        GROUP.set(facts["group"])
-    if trace_id := trace_id_of(facts["traceparent"]):
-        TRACE_ID.set(trace_id)
-    if given.span_id:
-        SPAN_ID.set(given.span_id)
-    attach_context(facts["traceparent"], given.baggage)
-
-
-def _run_here(given: Request, tell: Callable[[str], None]) -> tuple[Report, BaseException | None]:
-    declared: tuple[type[Exception], ...] = ()
-    retry_on: tuple[type[Exception], ...] = ()
-    facts = given.facts
-    try:
-        _surround(given)
-        handler = _prepare(given.task)
-        declared, retry_on = handler.declared, handler.retry_on
-        payload = handler.decode(bytes(given.payload))
-        keywords = {given.task.context: ProcessContext(tell, **facts)} if given.task.context else {}
-        return Report(result=msgspec.Raw(handler.encode(handler.function(payload, **keywords)))), None
-    except Later as error:
-        return Report(later=error.delay), error
-    except BaseException as error:  # noqa: BLE001  (whatever a handler raises, or its import)
-        text = describe(error, attempts=facts["attempt"], declared=declared, event=given.task.event)
-        final = is_final(error) or is_answer(error, declared, retry_on)
-        return Report(error=text, is_final=final, kinds=kinds_of(error)), error
-
-
-class _Prepared(msgspec.Struct, frozen=True):
-    """A handler with its codecs and its declared errors, as this process runs it."""
-
-    function: Callable[..., Any]
-    decode: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
-    declared: tuple[type[Exception], ...]
-    retry_on: tuple[type[Exception], ...]
-
-
-@functools.cache
-def _prepare(task: HandlerSpec) -> _Prepared:
-    event = find(task.event_place) if task.event_place else None
-    payload, result = (event.payload, event.result) if event else (Any, Any)
-    answers = find(task.errors_place) if task.errors_place else event
-    declared, retry_on = (answers.errors, answers.retry_on) if answers else ((), ())
-    payloads = Codec(payload, role="payload", owner=task.event, max_bytes=sys.maxsize)
-    results = Codec(result, role="result", owner=task.event, max_bytes=task.max_result)
-    encode = results.encode if task.replies else _encode_nothing
-    return _Prepared(find(task.function), payloads.decode, encode, declared, retry_on)
-
-
-def _encode_nothing(_: Any) -> bytes:
-    return b"null"
 
 
 def _put_high(descriptor: int) -> int:

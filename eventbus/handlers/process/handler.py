@@ -9,13 +9,15 @@ it here; only the process decodes the payload and encodes the result, unless the
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from eventbus.emit.route import Route
+from eventbus.handlers.contexts.attempt_tools import AttemptTools
 from eventbus.handlers.middleware import encode_passed_on
+from eventbus.handlers.process.attendant import Attendant
 from eventbus.handlers.process.messages import HandlerSpec, LogNote, Report, Request
 from eventbus.handlers.process.progress import ProgressRelay
 from eventbus.model.later import Later
@@ -24,10 +26,7 @@ from eventbus.telemetry.failure import Recorded, mark_recorded, revive
 from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Note", "RemoteHandler", "log_note", "make_request", "run_in_process"]
-
-Note: TypeAlias = Callable[[str], Coroutine[Any, Any, None]]
-"""Records the progress of a job, JSON text."""
+__all__ = ["RemoteHandler", "log_note", "make_request", "run_in_process"]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Report).decode
@@ -60,16 +59,16 @@ class RemoteHandler:
         payload: bytes | memoryview,
         facts: dict[str, Any],
         baggage: str,
-        note: Note,
+        own: AttemptTools,
     ) -> bytes:
         """Run the handler on a payload in JSON and return its result in JSON.
 
-        `facts` become its `ProcessContext`, `baggage` its OpenTelemetry baggage; `note` records its progress. Raises the declared error or a HandlerError
-        in place of the handler's own error, and ProcessDied if the process ended.
+        `facts` become its `ProcessContext`, `baggage` its OpenTelemetry baggage; `own` does what it asks for. Raises the declared
+        error or a HandlerError in place of the handler's own error, and ProcessDied if the process ended.
         """
-        request = make_request(self._task, payload, facts, baggage)
+        request = make_request(self._task, payload, facts, baggage, own.max_saved)
         return await run_in_process(
-            self._processes, request, note, facts["job_id"], self._route.name, self._route.event.errors
+            self._processes, request, own, facts["job_id"], self._route.name, self._route.event.errors
         )
 
     async def call(
@@ -77,40 +76,40 @@ class RemoteHandler:
         payload: Any,
         facts: dict[str, Any],
         baggage: str,
-        note: Note,
+        own: AttemptTools,
     ) -> Any:
         """Run the handler on a payload that a middleware passed on, and return its result, both as Python values.
 
         Raises PayloadError if the payload does not fit the event, and the errors of `run`. The result is None if the
         handler's group does not answer.
         """
-        result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage, note)
+        result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage, own)
         return self._route.result.decode(result) if self._task.replies else None
 
 
 def make_request(
-    task: HandlerSpec, payload: bytes | memoryview, facts: dict[str, Any], baggage: str
+    task: HandlerSpec, payload: bytes | memoryview, facts: dict[str, Any], baggage: str, max_saved: int
 ) -> bytes:
     """Return the message that asks a process to run a function on a payload in JSON."""
     span_id = trace_facts("", job_id=facts["job_id"]).get("span_id", "")
-    return _encode(Request(task, msgspec.Raw(payload), facts, span_id, baggage))
+    return _encode(Request(task, msgspec.Raw(payload), facts, span_id, baggage, max_saved))
 
 
 async def run_in_process(
     processes: ProcessPool,
     request: bytes,
-    note: Note,
+    own: AttemptTools,
     job_id: str,
     event: str,
     declared: Sequence[type[Exception]],
 ) -> bytes:
-    """Send a request to a process, and return the result in JSON.
+    """Send a request to a process, and return the result in JSON. `own` does what the process asks for.
 
     Raises an error of `declared` or a HandlerError in place of the function's own error, with its record, Later, and
     ProcessDied.
     """
-    async with ProgressRelay(note) as relay:
-        report: Report = await processes.run(request, _decode, relay.put)
+    async with ProgressRelay(own.tell) as relay, Attendant(own) as attendant:
+        report: Report = await processes.run(request, _decode, relay.put, attendant)
     if report.later is not None:
         raise Later(report.later)
     if not report.error:

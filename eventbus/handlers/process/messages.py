@@ -23,7 +23,7 @@ from eventbus.handlers.process.import_path import (
 )
 from eventbus.model.names import DEFAULT_GROUP
 
-__all__ = ["HandlerSpec", "LogNote", "Report", "Request", "check_found", "make_spec"]
+__all__ = ["Call", "HandlerSpec", "LogNote", "Reply", "Report", "Request", "check_found", "make_spec"]
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,13 +44,17 @@ class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct):
-    """One job for a process. `facts` become its `JobFacts`; `span_id` and `baggage` are those of its trace."""
+    """One job for a process. `facts` become its `JobFacts`; `span_id` and `baggage` are those of its trace.
+
+    `max_saved` is the most bytes of a value that it saves.
+    """
 
     task: HandlerSpec
     payload: msgspec.Raw
     facts: dict[str, Any]
     span_id: str = ""
     baggage: str = ""
+    max_saved: int = 0
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -65,6 +69,26 @@ class Report(msgspec.Struct, omit_defaults=True):
     is_final: bool = False
     kinds: list[str] = []
     later: float | None = None
+
+
+class Call(msgspec.Struct, omit_defaults=True):
+    """One call of a process while it works: `text` is to be saved; without one, what was saved is asked for.
+
+    With `watches` it asks whether it should end, and wants to hear of it from then on. `place` numbers the calls of a request.
+    """
+
+    place: int
+    text: str | None = None
+    watches: bool = False
+
+
+class Reply(msgspec.Struct, omit_defaults=True):
+    """The worker's reply to a call: a text, or an error with the name of its class in `eventbus.errors`."""
+
+    place: int
+    text: str | None = None
+    error: str = ""
+    kind: str = ""
 
 
 class LogNote(msgspec.Struct):

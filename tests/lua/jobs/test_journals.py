@@ -267,6 +267,17 @@ async def test_a_claim_that_is_dropped_for_its_lost_body_takes_no_journal_of_ano
     assert [each.id for each in answer.claims] == [each.id for each in answer.journals] == ["b"]
 
 
+async def test_an_empty_live_text_takes_its_name_away_with_the_entry(shard: Shard) -> None:
+    await shard.add(row("a"))
+    token = await _claim(shard, "a")
+    await shard.append("a", token, 0, live={"state": "1", "saved/x": "2"})
+    for _ in range(2):  # the second one is a repeat
+        assert await shard.append("a", token, 0, "one", live={"saved/x": "", "saved/y": ""}) == ("ok", 0)
+    assert await shard.command("HKEYS", shard.key("live", "a")) == ["state"]
+    await shard.append("a", token, 1, live={"state": ""})
+    assert await shard.command("EXISTS", shard.key("live", "a")) == 0
+
+
 async def test_another_programs_value_in_the_place_of_live_texts_goes(shard: Shard) -> None:
     await shard.add(row("a"))
     token = await _claim(shard, "a")

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from drivers.runners import DistributedRunner, InlineRunner, Runner
+from drivers.runners import RUNNERS, Runner, open_runner
 
 from eventbus import EventProvider
 
 
-@pytest.fixture(params=["inline", "local", "spread"])
+@pytest.fixture(params=RUNNERS)
 async def runner(
     request: pytest.FixtureRequest, make_provider: Callable[..., EventProvider]
 ) -> AsyncIterator[Runner]:
     """Each way to run a flow, one after the other."""
-    runner: Runner = (
-        InlineRunner()
-        if request.param == "inline"
-        else DistributedRunner(make_provider, spread=request.param == "spread")
-    )
-    yield runner
-    await runner.aclose()
+    async with open_runner(request.param, make_provider) as runner:
+        yield runner

@@ -370,3 +370,25 @@ def test_what_is_retried_on_is_some_of_the_declared_errors() -> None:
         DefinitionError, match="expected retry_on of workflow 'w' to be a list of exception classes"
     ):
         Workflow("w", errors=[ValueError], retry_on=["ValueError"])  # type: ignore[list-item]
+
+
+def test_a_retry_rule_that_contradicts_the_declared_errors_is_refused() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"the retry of workflow 'w' has .*KeyError.* in only, but it is"
+    ):
+        Workflow("w", errors=[LookupError], retry=Retry(only=(KeyError,)))
+    with pytest.raises(
+        DefinitionError, match=r"the retry of workflow 'w' has .*KeyError.* in never, but retry"
+    ):
+        Workflow("w", errors=[KeyError], retry_on=[KeyError], retry=Retry(never=(KeyError,)))
+    workflow = Workflow("w", errors=[KeyError, ValueError], retry_on=[ValueError])
+    workflow.step(retry=Retry(only=(ValueError, OSError)), name="fits")(_fits)
+    workflow.check()
+    workflow.step(retry=Retry(only=(KeyError,)), name="contradicts")(_fits)
+    with pytest.raises(
+        DefinitionError, match=r"the retry of step 'contradicts' of workflow 'w' has .*KeyError.* in only"
+    ):
+        workflow.check()
+
+
+async def _fits(_: StepContext[Any]) -> None: ...

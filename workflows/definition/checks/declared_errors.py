@@ -9,13 +9,13 @@ Rollbacks have no caller to answer, so their retry rule applies to every error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from eventbus import DefinitionError
-from eventbus.lowlevel import shown
+from eventbus import DefinitionError, Retry
+from eventbus.lowlevel import check_answers, shown
 
-__all__ = ["check_errors", "check_retry_on", "is_last", "mark_last"]
+__all__ = ["check_declared", "check_errors", "check_retry_on", "is_last", "mark_last"]
 
 _LAST = "_workflows_last"
 
@@ -49,6 +49,16 @@ def check_retry_on(
                 "declare it in errors too, or leave it out: errors that are not declared are retried anyway"
             )
     return kinds
+
+
+def check_declared(
+    given: Mapping[str, Any], rule: Retry | None, where: str
+) -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """Return the options `errors` and `retry_on` as tuples. Raises DefinitionError, also if the retry rule contradicts them."""
+    kinds = check_errors(given.get("errors", ()), where)
+    retried = check_retry_on(given.get("retry_on", ()), kinds, where)
+    check_answers(rule, where, errors=kinds, retry_on=retried)
+    return kinds, retried
 
 
 def mark_last(error: BaseException) -> None:

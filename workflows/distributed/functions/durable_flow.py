@@ -50,6 +50,7 @@ from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
+from workflows.execution.step_tools import JobShelf
 from workflows.functions.calls.history import History, Kept, kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable
@@ -86,6 +87,7 @@ class DurableFlow:
         self._parked = parked
         self._around = FlowAround(runtime, durable, job.id, message)
         self._children = FlowChildren(runtime, self._activation, message)
+        self._shelf = JobShelf(runtime.services.tools, job)
         if message.baggage:
             attach_baggage(message.baggage)
 
@@ -168,7 +170,7 @@ class DurableFlow:
             self._codecs,
             history,
             self._recorder,
-            self._around.make(self._run_of(kept), self._children),
+            self._around.make(self._run_of(kept), self._children, self._shelf),
             has_effects=has_effects,
             is_rescued=self._job.stalls > 0,  # an append of this run makes it 0
         )

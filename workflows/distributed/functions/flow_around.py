@@ -12,6 +12,7 @@ from eventbus.lowlevel import trace_id_of, tracer
 from workflows.distributed.functions.task_pools import TaskPools
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.spans import flow_attributes, work_span
+from workflows.execution.step_tools import MemoryShelf, Shelf
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.surroundings import Children, NoChildren, Surroundings
 from workflows.records.records import FlowMessage
@@ -40,8 +41,8 @@ class FlowAround:
         self._message = message
         self._job_id = job_id or flow_id
 
-    def make(self, run: str, children: Children | None = None) -> Surroundings:
-        """Return the surroundings of a run of the code, or of what belongs to one."""
+    def make(self, run: str, children: Children | None = None, shelf: Shelf | None = None) -> Surroundings:
+        """Return the surroundings of a run of the code, or of what belongs to one. The code's own have a `shelf`."""
         message = self._message
         return Surroundings(
             flow_id=self._flow_id,
@@ -59,6 +60,7 @@ class FlowAround:
             facts=self.facts(),
             middleware=self._runtime.middleware,
             children=children or NoChildren(),
+            shelf=shelf or MemoryShelf(),
             pools=TaskPools(
                 self._runtime,
                 self._durable,

@@ -17,7 +17,9 @@ import msgspec
 
 from eventbus import Later, StoreCorrupt
 from eventbus.lowlevel import (
+    AttemptTools,
     Job,
+    JobAttempt,
     Retention,
     Settle,
     WorkerServices,
@@ -113,8 +115,9 @@ class TaskConsumer:
         item = task.item_codec(most).decode(memoryview(call.item))
         key = f"{place.flow_id}/{run}/{position}"
         label, number, given = f"{task.name}@{position}", job.attempts + 1, (item,)
-        attempt = partial(self._call, job, task, item, around, key)
-        with around.step(label, number, key) as traceparent:
+        own = JobAttempt(self._runtime.services.tools, job)
+        attempt = partial(self._call, job, task, item, around, key, own)
+        with around.step(label, number, key, own) as traceparent:
             try:
                 value = await around.through("task", label, number, traceparent, given, attempt)
             except StillRuns:
@@ -122,12 +125,20 @@ class TaskConsumer:
             result = task.codec(most).encode(value)
         return complete(encode_step(StepRecord(result=msgspec.Raw(result), traceparent=traceparent)))
 
-    async def _call(self, job: Job, task: Task[..., Any], item: Any, around: Surroundings, key: str) -> Any:
+    async def _call(
+        self,
+        job: Job,
+        task: Task[..., Any],
+        item: Any,
+        around: Surroundings,
+        key: str,
+        own: AttemptTools,
+    ) -> Any:
         if around.pools is None or (places := around.pools.places(task)) is None:
             return await call_task(task, (item,), {}, self._runtime.call_sync)
         attempt = job.attempts + 1
         facts = {**around.facts, "step": task.name, "attempt": attempt}
-        call = partial(around.pools.call, task, (item,), {}, key=key, attempt=attempt, facts=facts)
+        call = partial(around.pools.call, task, (item,), {}, key=key, attempt=attempt, facts=facts, own=own)
         return await self._runtime.run_in_place(places, job, task.timeout, call)
 
     def decide(self, job: Job, error: BaseException) -> Settle:

@@ -13,7 +13,14 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from eventbus import DefinitionError
-from eventbus.lowlevel import ImportPath, ProcessCalls, baggage_around, current, import_path_of_object
+from eventbus.lowlevel import (
+    AttemptTools,
+    ImportPath,
+    ProcessCalls,
+    baggage_around,
+    current,
+    import_path_of_object,
+)
 from workflows.definition.checks.declared_errors import mark_last
 from workflows.distributed.step_slots import FlowSlots
 from workflows.execution.process_steps import check_known
@@ -63,6 +70,7 @@ class TaskPools:
         key: str,
         attempt: int,
         facts: Mapping[str, Any],
+        own: AttemptTools,
     ) -> Any:
         """Call a task in its pool. Raises what it raises, PayloadError, ProcessDied and StillRuns."""
         pool = self._runtime.services.pools[task.pool or ""]
@@ -73,11 +81,17 @@ class TaskPools:
             task,
             make_request(task, args, kwargs, key=key, facts=facts, max_bytes=self._max_bytes),
             attempt,
+            own,
         )
         return task.codec(self._max_bytes).decode(text.encode())
 
     async def _call_process(
-        self, calls: ProcessCalls, task: Task[..., Any], request: Mapping[str, Any], attempt: int
+        self,
+        calls: ProcessCalls,
+        task: Task[..., Any],
+        request: Mapping[str, Any],
+        attempt: int,
+        own: AttemptTools,
     ) -> str:
         around = current()
         return await calls.run(
@@ -86,7 +100,7 @@ class TaskPools:
             name=f"{self._durable.name}.{task.name}",
             job_id=self._flow_id,
             attempt=attempt,
-            note=_tell_nobody,
+            own=own,
             correlation_id=around.correlation_id,
             meta=around.meta,
             traceparent=around.traceparent,
@@ -138,7 +152,3 @@ def _errors_place(durable: Durable[Any, Any]) -> ImportPath | None:
         durable.where,
         why="it declares errors, and a process that runs a task of it finds them there",
     )
-
-
-async def _tell_nobody(_: str) -> None:
-    """Record no progress: a task has none."""

@@ -21,6 +21,7 @@ from eventbus import DefinitionError, Later, Retry
 from eventbus.lowlevel import Codec, describe, get_logger, log_failure
 from workflows.execution.attempt import Attempt, Ended
 from workflows.execution.step_runner import judge
+from workflows.execution.step_tools import StepTools
 from workflows.functions.calls.history import Record
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.wait_call import TimedCall
@@ -50,8 +51,10 @@ class StepCall(TimedCall[R]):
         "_attempts",
         "_is_cut",
         "_kwargs",
+        "_own",
         "_pause",
         "_started_ms",
+        "has_saved",
         "is_doubtful",
         "task",
     )
@@ -73,15 +76,19 @@ class StepCall(TimedCall[R]):
         self._kwargs = kwargs or {}
         self._attempts = 0
         self._attempt: Attempt | None = None
+        self._own: StepTools | None = None
         self._pause: asyncio.Future[Any] | None = None
         self._is_cut = False
         self._started_ms = 0
         self.is_doubtful: bool = False
         """Whether an attempt may have taken effect whose end nobody recorded, because its worker died."""
+        self.has_saved: bool = False
+        """Whether a value may be there that an attempt saved for the next one."""
 
     def start(self, begun: Record | None) -> None:
         """Run when it is due: at once, or after the pause that is recorded."""
         self.is_doubtful = self.run.history.is_doubtful(self.position)
+        self.has_saved = self.is_doubtful or begun is not None
         if begun is not None:
             self._attempts = begun.entry.attempts
             self.due_ms: int | None = begun.entry.due_ms
@@ -228,16 +235,29 @@ class StepCall(TimedCall[R]):
 
     async def _make_attempt(self) -> Ended:
         self._started_ms = self.run.now_ms
-        self._attempt = Attempt(self._call, what=f"step {self.label!r}", timeout=self.task.timeout)
+        where = f"step {self.label!r}"
+        self._attempt = Attempt(self._call, what=where, timeout=self.task.timeout)
+        self._own = own = StepTools(
+            self.run.around.shelf, self.shelf_name, where=where, attempt=self._attempt
+        )
         try:
             return await self._attempt.run()
         finally:
-            self._attempt = None
+            own.end()
+            self.has_saved = self.has_saved or own.has_saved
+            self._attempt = self._own = None
+
+    @property
+    def shelf_name(self) -> str:
+        """The name under which its attempts save; that of no other call."""
+        return f"{self.run.around.run}/{self.position}"
 
     async def _call(self) -> tuple[bytes, str]:
         """Run the function once; return its result as JSON, and the traceparent of the attempt."""
-        around = self.run.around
-        with around.step(self.label, self._attempts + 1, self.run.step_key(self.position)) as traceparent:
+        around, own = self.run.around, self._own
+        assert own is not None  # noqa: S101  (of the attempt that calls this)
+        key = self.run.step_key(self.position)
+        with around.step(self.label, self._attempts + 1, key, own) as traceparent:
             value = await around.through(
                 "task", self.label, self._attempts + 1, traceparent, self._args, self.perform
             )
@@ -247,6 +267,7 @@ class StepCall(TimedCall[R]):
         """Call the function."""
         around, pools = self.run.around, self.run.around.pools
         if pools is not None and self.task.pool not in (None, "thread"):
+            assert self._own is not None  # noqa: S101  (of the attempt that calls this)
             return await pools.call(
                 self.task,
                 self._args,
@@ -254,6 +275,7 @@ class StepCall(TimedCall[R]):
                 key=self.run.step_key(self.position),
                 attempt=self._attempts + 1,
                 facts={**around.facts, "step": self.label, "attempt": self._attempts + 1},
+                own=self._own,
             )
         return await call_task(self.task, self._args, self._kwargs, around.call_sync)
 

@@ -62,13 +62,21 @@ local function push_entries(row, flags)
   return length
 end
 
+-- An empty text takes its name away.
+local function write_live(id, live)
+  local name, gone = key('live', id), {}
+  if not try('HLEN', name) then redis.call('DEL', name) end -- somebody else's value
+  call_many('HSET', name, live)
+  for i = 2, #live, 2 do
+    if live[i] == '' then gone[#gone + 1] = live[i - 1] end
+  end
+  if gone[1] then call_many('HDEL', name, gone) end
+end
+
 -- Returns what is wrong.
 local function write_row(row, flags, attempts)
   if row.entries[1] and not push_entries(row, flags) then return 'torn' end
-  if row.live[1] then
-    if not try('HLEN', key('live', row.id)) then redis.call('DEL', key('live', row.id)) end -- somebody else's value
-    call_many('HSET', key('live', row.id), row.live)
-  end
+  if row.live[1] then write_live(row.id, row.live) end
   if row.taken[1] then take_signals(row) end
   if row.entries[1] then -- who gets on is in no trouble
     if attempts > 0 then plain.reset_attempts(row.id) end

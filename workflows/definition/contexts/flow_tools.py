@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.step import Step
 from workflows.records.records import StepRecord
 
-__all__ = ["FlowData", "FlowFacts", "FlowTools", "RemoteSteps", "StepEmission", "StepLoad", "TellProgress"]
+__all__ = ["FlowData", "FlowFacts", "FlowTools", "RemoteSteps", "StepEmission", "StepLoad"]
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -55,10 +55,6 @@ class StepLoad(Coroutine[Any, Any, R]):
     def result(self, timeout: float | None = None) -> R:
         """Wait for the result in a plain function, at most `timeout` seconds. Raises TimeoutError after that."""
         raise NotImplementedError
-
-
-TellProgress: TypeAlias = Callable[[str], Coroutine[Any, Any, None]]
-"""Records the progress of one attempt, JSON text; does nothing after the end of the attempt."""
 
 
 class RemoteSteps(Protocol):

@@ -1,0 +1,1 @@
+"""What stands beside the contexts of handlers: the tools of any attempt, and the context of one in a process."""

@@ -1,0 +1,184 @@
+"""What a task of a durable function saves for its next attempt, and how it hears that it should end early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from eventbus import EventProvider, Later, Retry, StoreRefused, UsageError
+from workflows import (
+    Durable,
+    FlowCancelled,
+    FlowContext,
+    StepError,
+    WorkflowProvider,
+    durable,
+    task,
+    task_context,
+)
+from workflows.testing import run_inline
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+
+found: list[Any] = []
+began, go_on = threading.Event(), threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def nothing_found() -> None:
+    found.clear()
+    began.clear()
+    go_on.clear()
+
+
+@pytest.fixture
+async def flows(make_provider: MakeProvider, stack: AsyncExitStack) -> WorkflowProvider:
+    provider = make_provider(lease=1, grace=1)
+    flows = WorkflowProvider(provider)
+    functions: tuple[Durable[Any, Any], ...] = (counts, grinds, undoes)
+    for function in functions:
+        flows.register(function)
+    await stack.enter_async_context(provider)
+    await stack.enter_async_context(provider.worker())
+    return flows
+
+
+@task(retry=Retry(3, delay=0))
+async def count(to: int) -> int:
+    context = task_context()
+    done = await context.saved(int, default=0)
+    found.append((to, done))
+    if done < to:
+        await context.save(done + 1)
+        if done == 0:
+            raise Later(0)
+        raise ValueError("again")
+    assert context.key.rpartition("/")[2]
+    return done
+
+
+@task(retry=Retry(3, delay=0))
+def count_in_a_thread(to: int) -> int:
+    context = task_context()
+    done = context.saved(int, default=0).result(10)
+    if done < to:
+        context.save(done + 1)
+        raise ValueError("again")
+    return done
+
+
+@durable("counts")
+async def counts(ctx: FlowContext[int]) -> list[int]:
+    first = await ctx.step(count, ctx.input)
+    second = await ctx.step(count_in_a_thread, ctx.input)
+    jobs = await ctx.map(count, [1, 2])
+    here = await ctx.map(count, [1, 2], local=True)
+    return [first, second, *jobs, *here]
+
+
+async def test_an_attempt_goes_on_behind_what_the_last_one_saved_in_each_call_by_itself(
+    flows: WorkflowProvider,
+) -> None:
+    flow = await flows.execute(counts, 2)
+    assert await flow.result() == [2, 2, 1, 2, 1, 2]
+    assert found[:3] == [(2, 0), (2, 1), (2, 2)]
+    assert sorted(found[3:]) == sorted(2 * [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)])
+    store = flows.provider._life.store
+    assert store is not None
+    live = await store._caller.command("HKEYS", store.keys.of("live", flow.id))
+    assert live == [], "it is gone with the end of the call"
+
+
+@pytest.mark.parametrize("replay", [None, "always"])
+async def test_an_inline_flow_keeps_it_too(replay: Any) -> None:
+    options = {} if replay is None else {"replay": replay}
+    assert await run_inline(counts, 2, **options) == [2, 2, 1, 2, 1, 2]
+
+
+@task(retry=Retry(1))
+def grind(what: str) -> str:
+    context = task_context()
+    found.append(context.stopping)
+    began.set()
+    end = threading.Event()
+    while not context.stopping and not end.wait(0.005):
+        pass
+    found.append(context.stopping)
+    return what
+
+
+@durable("grinds")
+async def grinds(ctx: FlowContext[str]) -> str:
+    if ctx.input == "timeout":
+        return await ctx.step(grind.using(timeout="200ms"), "late")
+    if ctx.input == "job":
+        return (await ctx.map(grind, ["job"]))[0]
+    return await ctx.step(grind, "cancel")
+
+
+@pytest.mark.parametrize("reason", ["timeout", "cancel", "job"])
+async def test_a_thread_hears_why_it_should_end(flows: WorkflowProvider, until: Until, reason: str) -> None:
+    flow = await flows.execute(grinds, reason)
+    await until(began.is_set, "the thread runs")
+    if reason != "timeout":
+        await flow.cancel("enough")
+    with pytest.raises(StepError if reason == "timeout" else FlowCancelled):
+        await flow.result()
+    await until(lambda: len(found) == 2, "the thread has heard of it")
+    assert found == [None, "timeout" if reason == "timeout" else "cancel"]
+
+
+@task(retry=Retry(2, delay=0))
+async def leave() -> str:
+    context = task_context()
+    if context.attempt == 2:
+        assert await context.saved(str) == "mine"
+        go_on.set()
+        return "second"
+    await context.save("mine")
+
+    def save_late() -> None:
+        go_on.wait(20)
+        try:
+            context.save("late")
+        except StoreRefused as error:
+            found.append(str(error))
+
+    threading.Thread(target=save_late, daemon=True).start()
+    raise ValueError("again")
+
+
+@leave.rollback
+async def come_back(_: str) -> None:
+    try:
+        task_context()
+    except UsageError as error:
+        found.append(str(error))
+
+
+@durable("undoes", retry=Retry(1))
+async def undoes(ctx: FlowContext[None]) -> None:
+    await ctx.step(leave)
+    raise ValueError("down")
+
+
+async def test_an_attempt_that_has_ended_saves_nothing_and_a_rollback_has_none(
+    flows: WorkflowProvider, until: Until
+) -> None:
+    flow = await flows.execute(undoes, None)
+    with pytest.raises(StepError):
+        await flow.result()
+    await until(lambda: len(found) == 2, "both were refused")
+    late, undo = sorted(found)
+    assert late.startswith("nothing was saved for step 'leave@0'"), late
+    assert undo.startswith("task_context() was called outside")
+
+
+def test_outside_of_a_task_there_is_none() -> None:
+    with pytest.raises(UsageError, match="outside of a task"):
+        task_context()
