@@ -80,7 +80,10 @@ MORE: dict[str, tuple[str, str]] = {
     "lifo": ("1: it goes to the head of its priority", "enqueue"),
     "key": ("the digest of its idempotency key", "enqueue graph restart"),
     "after": ("of the next job of a key: the job that it waits for", "enqueue"),
-    "ripe": ("of the next job of a key: when it may begin, if that one has ended, ms", "enqueue replacing"),
+    "ripe": (
+        "of the next job of a key: when it may begin, if that one has ended, ms",
+        "edit enqueue replacing",
+    ),
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
     "attempts": ("attempts that ended, from 255 on", "fields"),
