@@ -147,25 +147,11 @@ def test_the_page_on_schedules_has_the_example() -> None:
 
 
 @pytest.mark.usefixtures("own_keys")
-def test_the_nightly_report_prints_what_its_page_shows() -> None:
-    (shown,) = [
-        text for _, text in _blocks(_ROOT / "docs" / "schedules.md", "console") if _NIGHTLY.name in text
-    ]
-    ran = subprocess.run(
-        [sys.executable, str(_NIGHTLY)], capture_output=True, text=True, check=True, timeout=50
-    )
-    assert [f"$ python {_NIGHTLY.name}", *ran.stdout.splitlines()] == shown.splitlines()
-
-
-@pytest.mark.usefixtures("own_keys")
-def test_the_client_of_a_foreign_api_prints_what_its_page_shows() -> None:
-    (shown,) = [
-        text for _, text in _blocks(_ROOT / "docs" / "controls.md", "console") if _TENANTS.name in text
-    ]
-    ran = subprocess.run(
-        [sys.executable, str(_TENANTS)], capture_output=True, text=True, check=True, timeout=50
-    )
-    assert [f"$ python {_TENANTS.name}", *ran.stdout.splitlines()] == shown.splitlines()
+@pytest.mark.parametrize(("page", "path"), [("schedules.md", _NIGHTLY), ("controls.md", _TENANTS)])
+def test_an_example_prints_what_its_page_shows(page: str, path: Path) -> None:
+    (shown,) = [text for _, text in _blocks(_ROOT / "docs" / page, "console") if path.name in text]
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True, timeout=50)
+    assert [f"$ python {path.name}", *ran.stdout.splitlines()] == shown.splitlines()
 
 
 def _without_ids(lines: list[str]) -> list[str]:

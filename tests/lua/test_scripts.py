@@ -236,9 +236,8 @@ async def test_the_scripts_of_schedules_get_what_their_headers_say(
 async def test_the_scripts_of_controls_get_what_their_headers_say(store: Store, recorder: _Recorder) -> None:
     await store.controls.pause("queue", by="by", reason="reason", now="now")
     assert recorder.arguments == ["now", "pause", *_expected("pause")[2:]]
-    await store.controls.edit(
-        Edit("id", "call", "states", "due", "priority", "print", "body", "limit"), now="now"
-    )  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    edit = Edit("id", "call", ("states",), "due", "priority", "print", "body", "limit")
+    await store.controls.edit(edit._replace(states="states"), now="now")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert recorder.arguments == _expected("edit")
     found = await store.controls.look(["queue"] * 2)
     assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]

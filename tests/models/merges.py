@@ -235,9 +235,14 @@ class MergeRules:
         worker=st.sampled_from(["w", "w", "x"]),
         state=st.sampled_from(["completed", "failed", "delayed", "waiting"]),
         text=st.sampled_from(["1", "begun"]),
+        is_held_back=st.sampled_from([False, False, True]),
     )
-    def run_and_merge(self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str, text: str) -> None:
+    def run_and_merge(
+        self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str, text: str, is_held_back: bool
+    ) -> None:
         """Rows come while a worker has what it could claim, and it settles then."""
+        if not is_held_back:  # by a pause or a limit
+            self.take_orders_back()
         self.add("em", [row._replace(meeting=KEEP_LAST, queue=1, key="k")])
         self._next_turn(worker)
         self.add("em", rows)

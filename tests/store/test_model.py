@@ -57,7 +57,7 @@ _WORKERS = ["w", "w+", "x"]
 _PASSED = [1, 700, LEASE // 2 + 1, LEASE, 40_000, 130_000, 700_000]
 
 _IS_LONG = settings.get_current_profile_name() == "long"
-_SMALL = settings(max_examples=50, stateful_step_count=50, derandomize=True, database=None, deadline=None)
+_SMALL = settings(max_examples=70, stateful_step_count=50, derandomize=True, database=None, deadline=None)
 _SETTINGS = settings(
     settings.get_profile("long") if _IS_LONG else _SMALL, suppress_health_check=[HealthCheck.too_slow]
 )

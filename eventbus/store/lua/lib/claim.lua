@@ -39,6 +39,7 @@ local function ask_suspects(plan, queues, want, bytes, room, choose_other)
 end
 
 -- Jobs of lanes: one call asks for them before the others, the next one behind them. Few queues have any.
+-- Where nothing is left for them, `take` only says that they are there.
 local function ask_lanes(plan, queues, want, bytes, room, choose_other)
   local asked, laned = 0, {}
   for _, queue in ipairs(queues) do
@@ -46,7 +47,7 @@ local function ask_lanes(plan, queues, want, bytes, room, choose_other)
     if queue.quota > 0 and bit.band(queue.flags, book.BY_KEY) ~= 0 then laned[#laned + 1] = queue end
   end
   for i, queue in ipairs(laned) do
-    local part = math.ceil((want - #plan.ids) / (room.has_lanes_first and asked or #laned + 1 - i))
+    local part = math.ceil(math.max(0, want - #plan.ids) / (room.has_lanes_first and asked or #laned + 1 - i))
     bytes = choose_other('lanes', plan, queue, part, bytes, room.now, take_from, choose_other)
   end
   return bytes
@@ -60,7 +61,7 @@ function claims.read(queues, want, bytes, room, choose_other)
   if room.is_first then bytes = ask_suspects(plan, queues, want, bytes, room, choose_other) end
   -- Who makes room for a suspect claims nothing beside it, else its slots would be taken for as long as these jobs run.
   local is_reserved = plan.is_alone or plan.lonely[1] and room.watched == 0 and not plan.watched[1]
-  if room.has_lanes_first and not is_reserved then bytes = ask_lanes(plan, queues, want, bytes, room, choose_other) end
+  if room.has_lanes_first or is_reserved then bytes = ask_lanes(plan, queues, is_reserved and 0 or want, bytes, room, choose_other) end
   local lines, counts = candidates.read_lines(plan, queues, is_reserved and 0 or want - #plan.ids)
   candidates.read_records(lines, counts)
   for i, line in ipairs(lines) do

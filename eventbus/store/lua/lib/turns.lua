@@ -40,7 +40,7 @@ function turns.take(plan, queue, want, bytes, now, take_from, choose_other)
   local counts, seen = queue.counts, 0
   local most = math.min(queue.quota - (queue.taken or 0), want)
   if most <= 0 then
-    plan.has_more[queue.index] = true
+    plan.has_more[queue.index] = plan.has_more[queue.index] or (try('LLEN', key('turns', queue.name)) or 0) > 0
     return bytes
   end
   local lines, takes, has_others = read_lanes(plan, queue, most, now)
