@@ -84,3 +84,4 @@ class LaneRules:
         else:
             self.settle_all(worker, state, "1", 500)
         self.claim_all("w")
+        self.take_orders_back()  # else nothing of the queue would be handed over any more

@@ -1,37 +1,36 @@
---needs base candidate candidate_unusual due hold lines record
+--needs candidate candidate_unusual due hold lines record
 --exports answer_again
 -- What a turn that is sent again hears: what it claimed then and its worker still holds, read anew from the records.
 
--- The jobs that the call claimed, of the queue that each is of, in the order of their claims.
-local function read_claimed(held, token)
-  local claimed, all = {}, redis.call('HGETALL', held)
+-- The jobs that the call claimed, in the order of their claims, which goes by queues only within lines and lanes.
+local function read_claimed(queues, held, token)
+  local claimed, all, places = {}, redis.call('HGETALL', held), {}
+  for index, queue in ipairs(queues) do places[queue.name] = index end
   for i = 1, #all, 2 do
     local id = all[i]
     if string.sub(id, 1, 1) ~= '#' and Hold.token(all[i + 1]) == token then
       local record = read(id)
       local body = record and record.state == 'waiting' and not record.is_later and unusual.read_body(id, record)
-      if body then
+      if body and places[record.queue] then
         record.id, record.body, record.time, record.place = id, body, 0, Hold.place(all[i + 1])
         record.stop = record.knows and record.stop -- not one that came after the claim
-        push(claimed, record.queue, record)
+        claimed[#claimed + 1] = record
       end
     end
   end
-  return claimed
+  table.sort(claimed, Hold.is_older)
+  return claimed, places
 end
 
 function answer_again(queues, held, token, now, last)
-  local rows, watched, told, claimed = {}, {}, {}, read_claimed(held, token)
-  for index, queue in ipairs(queues) do
-    local records = claimed[queue.name] or {}
-    table.sort(records, Hold.is_older)
-    for _, each in ipairs(records) do
-      add_claim(rows, each.id, index, each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop, each.began)
-      unusual.tell_journal(told, each.id, each)
-      if lines.is_suspect(each) then
-        local n = #watched
-        watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0
-      end
+  local rows, watched, told = {}, {}, {}
+  local claimed, places = read_claimed(queues, held, token)
+  for _, each in ipairs(claimed) do
+    add_claim(rows, each.id, places[each.queue], each.body, each.created, tonumber(each.attempts), each.stalls, each.due, each.stop, each.began)
+    unusual.tell_journal(told, each.id, each)
+    if lines.is_suspect(each) then
+      local n = #watched
+      watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0
     end
   end
   return { now, next_due(), last[2], last[3], {}, rows, {}, watched, {}, last[4] or {}, told }

@@ -16,9 +16,11 @@ local function read_lanes(plan, queue, want, now)
   local lines, takes, left, counts = {}, {}, want, queue.counts
   local size, part = math.min(LANES, math.ceil(want / TURN)), TURN
   for first = 0, LANES - 1, size do
-    local names = try('LRANGE', key('turns', queue.name), first, first + size - 1) or {}
+    local names = try('LRANGE', key('turns', queue.name), first, first + size) or {} -- one more, to see whether there are more
+    local has_others = names[size + 1] ~= nil
+    names[size + 1] = nil
     if counts then limit_keys.read(counts, queue.name, names, now) end
-    if first == 0 and #names < size then part = math.ceil(want / #names) end
+    if first == 0 and not has_others then part = math.max(TURN, math.ceil(want / #names)) end
     for i, lane in ipairs(names) do
       if left <= 0 then return lines, takes, true end
       local own = counts and counts.lanes[lane]
@@ -28,7 +30,7 @@ local function read_lanes(plan, queue, want, now)
       lines[first + i], takes[first + i] = line, math.min(free, part, left, #line.ids)
       left = left - takes[first + i]
     end
-    if #names < size then break end
+    if not has_others then break end
     if left <= 0 or first + size >= LANES then return lines, takes, true end
   end
   candidates.read_shares(lines, takes, left)
