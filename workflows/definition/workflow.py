@@ -1,10 +1,8 @@
-"""Workflows: a graph of steps, defined once, and used both to execute flows and to run their steps.
+"""Workflows: a graph of steps, defined once, and used both to execute flows and to run their steps. Not here: running
+anything, and the order of the steps (`definition.plan`).
 
-Not here: running anything, and the order of the steps (`definition.plan`).
-
-What must always hold: adding a step checks everything that is known by then; `check` checks the rest (unknown
-steps in `after`, circles, types that could not be resolved before) and is called before anything is sent. A
-registered workflow takes no further steps, so its version does not change.
+What must always hold: adding a step checks what is known by then; `check` checks the rest (unknown steps in `after`, circles,
+types) before anything is sent. A registered workflow takes no further steps, so its version does not change.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, ove
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, Retry
+from eventbus import DefinitionError, Keep, Retry
 from eventbus.lowlevel import check_answers, is_answer, shown
 from workflows.definition.checks.declared_errors import check_declared
 from workflows.definition.checks.nesting import check_depth, check_ends
@@ -131,6 +129,8 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         self.retry: Retry = check_retry(options.get("retry"), self._where) or Retry()
         self.timeout: float | None = check_timeout(options.get("timeout"), self._where)
         self.concurrency: int | None = check_concurrency(options.get("concurrency"), self._where)
+        self.keep_completed: Keep | None
+        self.keep_failed: Keep | None
         self.keep_completed, self.keep_failed = check_kept(options, self._where)
         declared = check_declared(options, self.retry, self._where)
         self.errors: tuple[type[Exception], ...] = declared[0]
