@@ -110,7 +110,7 @@ def is_long(point: Point) -> bool:
     return f"{point.when} {point.where}" not in QUICK
 
 
-@pytest.mark.parametrize("on", ["fail", "wake"])  # two shapes of a root
+@pytest.mark.parametrize("on", ["fail", pytest.param("wake", marks=pytest.mark.long)])  # two shapes of a root
 @pytest.mark.parametrize(
     "point",
     [

@@ -66,6 +66,7 @@ async def test_jobs_whose_worker_was_killed_while_they_waited_for_others_wait_no
     assert {(jobs[each.job_id].stalls, jobs[each.job_id].attempts) for each in emissions} == {(1, 0)}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
     server: Backend, tmp_path: Path, journal: Journal
@@ -98,6 +99,7 @@ async def test_jobs_in_batches_end_once_while_their_workers_are_killed(
     assert max(audit.jobs[each.job_id].attempts for each in emissions) == 1, "a stall is no attempt"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_a_poison_in_a_batch_fails_alone_and_its_neighbours_complete(
     server: Backend, run: Run, journal: Journal

@@ -22,7 +22,7 @@ _SIZES = (1, 300, 20_000)  # in the record, in a key of its own, and too large f
 _JOBS, _KILLS = 300, 5
 
 
-@pytest.mark.parametrize("says", ["event", "emission"])
+@pytest.mark.parametrize("says", ["event", pytest.param("emission", marks=pytest.mark.long)])
 @pytest.mark.timeout(120)
 async def test_each_outcome_comes_and_nothing_is_left_while_workers_are_killed_and_answers_are_lost(
     server: Backend, proxy: Proxy, run: Run, says: str

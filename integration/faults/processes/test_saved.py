@@ -30,7 +30,10 @@ _JOBS, _PARTS, _KILLS = 10, 300, 3
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("walker", ["step", "spread step", "task", "process"])
+@pytest.mark.parametrize(
+    "walker",
+    ["step", *(pytest.param(each, marks=pytest.mark.long) for each in ("spread step", "task", "process"))],
+)
 async def test_a_step_goes_on_behind_what_it_saved_whenever_its_worker_is_killed(
     walker: str, server: Backend, run: Run, journal: Journal
 ) -> None:

@@ -185,6 +185,7 @@ def events(worker: Program) -> list[str]:
 
 
 @pytest.mark.servers("one")
+@pytest.mark.long
 @pytest.mark.timeout(90)
 async def test_a_server_that_is_away_is_one_line_when_it_goes_and_one_when_it_is_back(
     make_server: Callable[..., Backend], start_worker: Run, gates: Gates, journal: Journal
