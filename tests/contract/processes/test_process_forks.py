@@ -33,7 +33,7 @@ def _lives(pid: int) -> bool:
     """Whether a process runs; one that is only not yet waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the two calls
         return False
 
 
