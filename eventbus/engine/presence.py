@@ -64,7 +64,8 @@ class Presence:
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
-        self._since = round(clock.now() * 1000)
+        self._since: int | str = ""
+        """When the server first heard of this worker, by the server's clock."""
 
     async def run_once(self, *, unpark: bool) -> str:
         """Announce the worker and return its pool; leave the former pool if its queues have changed.
@@ -76,7 +77,7 @@ class Presence:
         former = next((name for name in self._pools if name != pool), "")
         self._pools[pool] = list(consumers)  # before the call, because its answer may be lost
         rows = [_row(served) for served in consumers.values()]
-        taken = await self._store.announce(
+        taken, self._since = await self._store.announce(
             pool=pool, worker=self._worker, former=former, queues=rows, unpark=unpark, since=self._since
         )
         self._pools.pop(former, None)

@@ -327,17 +327,18 @@ class Store:
         queues: Sequence[AnnounceQueue],
         unpark: bool,
         former: str = "",
-        since: int = 0,
+        since: int | str = "",
         now: int | str = "",
-    ) -> int:
-        """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued.
+    ) -> tuple[int, int]:
+        """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued, and since when it is there.
 
-        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`. `since` is when
-        the process started, ms: limits that an older one declares do not overwrite those of a newer one.
+        Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`. `since` is what the
+        first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one.
         """
         arguments: list[Any] = [now, pool, worker, former, int(unpark), since, len(queues)]
         arguments.extend(chain.from_iterable(queues))
-        return await self._caller.script("announce", arguments)
+        taken, first = await self._caller.script("announce", arguments)
+        return taken, first
 
     async def sweep(self, queues: Sequence[SweepQueue], *, limit: int, now: int | str = "") -> int:
         """Remove jobs past their retention, at most `limit` for each queue and state. Return how many."""

@@ -222,10 +222,10 @@ class Shard:
         former: str = "",
         unpark: bool = False,
         limit: str = "",
-        since: int = 0,
+        since: int | str = 0,
     ) -> int:
         name = f"{queue}@{group}" if group else queue
-        return await self.store.announce(
+        taken, _ = await self.store.announce(
             pool=pool,
             worker=worker,
             former=former,
@@ -234,6 +234,7 @@ class Shard:
             since=since,
             now=self.now,
         )
+        return taken
 
     async def leave(
         self, pool: str = "pool", *queues: str, worker: str = "w", jobs: Sequence[str] = ()

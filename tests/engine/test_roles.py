@@ -124,9 +124,10 @@ async def test_the_announcer_announces_and_takes_parked_jobs_back_each_time(
     monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     Pauses(monkeypatch, presence)
-    store: Any = Answers(0, StoreRefused("no"), 0, 7, 0)
+    store: Any = Answers((0, 5), StoreRefused("no"), (0, 5), (7, 5), (0, 5))
     await _run(presence.Presence(store, _consumers(2), worker="w"), store)
     assert all(each["unpark"] for each in store.calls)
+    assert [each["since"] for each in store.calls] == ["", *[5] * (len(store.calls) - 1)]
     assert [each["event"] for each in logs] == ["announcement refused", "parked jobs taken back"]
 
 

@@ -82,6 +82,7 @@ class _Recorder:
             "rescue": [0],
             "attend": [0, 0],
             "look": ["state", "text"],
+            "announce": [0, 0],
             "ungroup": ["done", 0, 0],
             "graph": [0, "new", "id", "", ""],
             "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],

@@ -5,16 +5,18 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now pool worker former unpark since queues
 --   former: the pool that it was in before it served more queues, or ''
---   since: when the process started, ms: a newer one decides what is declared
+--   since: what the first announcement of the worker was answered, '' in that one: a newer worker decides what is declared
 -- queues: queue base group limit
 --   limit: the one that the program declares, JSON (`orders.lua`), or ''
--- answer: how many jobs were taken back
+-- answer: taken since
+--   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
 --include base book codec guard format ready record groups idle presence putting_off
 --defer load_orders: orders
 
 local SILENCE = 120000
 local now = read_now(take())
 local pool, worker, former, unpark, since, count = take(), take(), take(), take() == 1, take(), take()
+if since == '' then since = now end
 local queues, names, back, ids, taken = {}, {}, {}, {}, 0
 for i = 1, count do
   local queue = { name = take(), base = take(), group = take(), limit = take() }
@@ -59,4 +61,4 @@ for i = 1, #ids, 2 do
   redis.call('ZREM', key('parked', ids[i]), ids[i + 1])
 end
 place_ready(back, now, put_off)
-return taken
+return { taken, since }

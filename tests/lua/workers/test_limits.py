@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from drivers.shards import LEASE, QUEUE, Shard, add_queue, row, settle, turn_queue
 
+from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.scripting.turn_rows import TurnAnswer
 
 OTHER = "event.other"
@@ -201,6 +204,22 @@ async def test_a_newer_process_decides_what_is_declared_and_people_decide_over_i
     assert _ids(await shard.turn()) == ["d"]
     assert await _limit(shard, "") == '{"at_once":9}'
     assert _ids(await shard.turn()) == ["e", "f"]
+
+
+async def test_the_servers_clock_tells_which_worker_is_newer(shard: Shard) -> None:
+    queues = [AnnounceQueue(QUEUE, QUEUE, "", TWO)]
+    taken = await shard.store.announce(pool="p", worker="w", queues=queues, unpark=False, now=shard.now)
+    assert taken == (0, shard.now)
+    again: dict[str, Any] = {"pool": "p", "worker": "w", "queues": queues, "unpark": False, "since": taken[1]}
+    assert await shard.store.announce(**again, now=shard.now + 5_000) == taken
+    shard.now += 10_000
+    await shard.announce(limit='{"at_once":3}', since="", worker="v")
+    assert await shard.store.announce(**again, now=shard.now) == taken
+    assert await shard.command("HGET", shard.key("limits", QUEUE), "declared") == '{"at_once":3}'
+    # Of a worker of an earlier release, whose own clock was ahead.
+    await shard.command("HSET", shard.key("limits", QUEUE), "since", shard.now + 3_600_000)
+    await shard.announce(limit='{"at_once":4}', since="", worker="u")
+    assert await shard.command("HGET", shard.key("limits", QUEUE), "declared") == '{"at_once":4}'
 
 
 async def test_a_newer_process_without_a_limit_takes_it_back_for_good(shard: Shard) -> None:

@@ -4,10 +4,10 @@
 --   paused, by, reason   since when the queue is paused, ms; who paused it, and why
 --   ordered              the limit that somebody set at run time, JSON: {"at_once": 20, "rates": [[100, 1000]], "each": 5,
 --                        "each_rates": [[10, 1000]]}
---   declared, since      the limit that a program declares, or ''; when the process started that declared it, ms
+--   declared, since      the limit that a program declares, or ''; when the worker came that declared it, ms
 -- The limit that holds is the ordered one, else the declared one. It stands in `slots:<queue>` for claims (`slots.lua`).
 -- What must hold: a queue is in `limited`, and has its flags in the book, exactly while the hash says so. All is written by
--- one call. An older process does not overwrite what a newer one declared; so where only `since` is left, it stays a day.
+-- one call. An older worker does not overwrite what a newer one declared; so where only `since` is left, it stays a day.
 -- Crash windows: `book-lost` (who opens the shard again sets the flags by these hashes), `limit-begins` (jobs run when a
 -- limit begins: the call that sets it counts them and names the queue in their holds, of the first 20,000 of the fleet).
 local REMEMBERED = 86400000 -- a day
@@ -36,11 +36,13 @@ function orders.note(queue, now)
   return limit
 end
 
--- A process that started at `since` declares the limit, '' for none.
+-- A worker that came at `since` declares the limit, '' for none. A time in the future is that of a release whose workers
+-- told their own, by a clock that was ahead.
 function orders.note_declared(queue, limit, since, now)
   local name = key('limits', queue)
   local known = redis.call('HMGET', name, 'declared', 'since')
   local is_same, before = (known[1] or '') == limit, tonumber(known[2] or nil)
+  if before and before > now then before = nil end
   if before and since < before or is_same and (not before or since == before) then return end
   redis.call('HSET', name, 'declared', limit, 'since', whole(since))
   if not is_same then orders.note(queue, now) end
