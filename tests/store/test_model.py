@@ -300,7 +300,7 @@ class Life(
         full = _SERVED[pool]
         names = [(base, group) for base, _, group in (each.partition("@") for each in full)]
         rows = [AnnounceQueue(queue, *name) for queue, name in zip(full, names, strict=True)]
-        taken = self.bench.run(
+        taken, _ = self.bench.run(
             self.store.announce, pool=pool, worker="w", queues=rows, unpark=unpark, now=self.model.now
         )
         assert taken == self.model.announce(names, unpark=unpark)
