@@ -19,7 +19,7 @@ from eventbus import EventProvider
 Run = Callable[..., Program]
 Gates = Callable[[str], None]
 
-LEASE = 1.0
+LEASE = 2.0
 HOUR = 3600.0
 
 pytestmark = pytest.mark.servers("one")
