@@ -1,7 +1,6 @@
 """The provider of workflows: a program registers, executes, inspects and retries workflows with it.
 
-It belongs to an EventProvider: it starts and stops with that provider, and the workers of that provider run
-its flows.
+It belongs to an EventProvider: it starts and stops with that provider, and the workers of that provider run its flows.
 Not here: the order of the steps (`definition.plan`), running flows (`distributed`, `inline`), and reading
 their reports (`client.inspection`).
 """

@@ -51,8 +51,7 @@ OT = TypeVar("OT")
 class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
     """A graph of steps with its name, its types and its defaults.
 
-    A workflow is only a definition; to run its flows, register it with a WorkflowProvider. `steps` maps names
-    to steps in the order of definition. Do not change the attributes.
+    To run its flows, register it with a WorkflowProvider. `steps` is in the order of definition. Do not change the attributes.
     """
 
     @overload
@@ -111,16 +110,16 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
     ) -> None:
         """Define a workflow that has no steps yet.
 
-        `input` and `output` are types that msgspec converts, or pydantic models; `Any` is untyped JSON, None
-        the value None. `retry` applies to steps without a rule of their own (default: 3 attempts, exponential
-        from 1 s). `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the workflow
-        that one worker runs at a time, by default the provider's setting; of a spread workflow it limits hooks and
-        rollbacks alone, because its steps are jobs. Only workers that have a flow's `version` run it; the default
-        version is computed from the names and edges of the steps, and from what they wait for. With `spread` each step
-        is a job of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a flow, but
-        for those that are spread themselves. `errors` are the declared errors: awaiting a flow raises them as themselves,
-        and a step that raises one is not retried, unless it is in `retry_on` too. `keep_completed` and `keep_failed` say
-        how long ended flows are kept, as for an event. Raises DefinitionError for a value that cannot be used.
+        `input` and `output` are types that msgspec converts, or pydantic models; `Any` is untyped JSON, None the
+        value None. `retry` applies to steps without a rule of their own (default: 3 attempts, exponential from 1 s).
+        `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the workflow that one
+        worker runs at a time, by default the provider's setting; of a spread workflow it limits hooks and rollbacks
+        alone, because its steps are jobs. Only workers that have a flow's `version` run it; the default version is
+        computed from the names and edges of the steps, and from what they wait for. With `spread` each step is a job
+        of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a flow, but for
+        those that are spread themselves. `errors` are the declared errors: awaiting a flow raises them as themselves,
+        and a step that raises one is not retried, unless it is in `retry_on` too. `keep_completed` and `keep_failed`
+        say how long ended flows are kept, as for an event. Raises DefinitionError for a value that cannot be used.
         """
         self.name: str = check_workflow_name(name)
         check_options(options, WorkflowKeywords, self._where)

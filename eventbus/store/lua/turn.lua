@@ -34,9 +34,8 @@ local now = read_now(take())
 local lane, call, lease, pool, offer = take(), take(), take(), take(), take()
 local want, most, watched, alone, bytes, queue_count, append_count, settle_count = take(), take(), take(), take(), take(), take(), take(), take()
 local token, worker = lane .. ':' .. call, Hold.worker_of(lane)
-local room = { worker = worker, now = now, left = most, watched = watched, is_alone = alone == 1 }
+local held, room = key('held', worker), { worker = worker, now = now, left = most, watched = watched, is_alone = alone == 1 }
 room.has_lanes_first, room.is_first = call % 2 == 0, room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
-local held = key('held', worker)
 
 local queues, by_name, is_limited = read_queues(queue_count)
 if not queues then return redis.error_reply(CLOSED) end

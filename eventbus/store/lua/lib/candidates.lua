@@ -5,8 +5,7 @@
 candidates = {}
 local PLAIN = { { 'ready' } }
 local RANKED = { { 'ready+', '-inf', '(0' }, { 'ready' }, { 'ready+', '0', '+inf' } }
-local SUSPECTS = { { 'suspects' } }
-local LANE = { { 'lane' } }
+local SUSPECTS, LANE = { { 'suspects' } }, { { 'lane' } }
 
 -- queue: with its index among those of the call, and its flags.
 local function begin_line(queue, of_suspects, lane)

@@ -2,7 +2,6 @@
 --exports claims
 -- Claiming: choosing and reading come first, then the moves.
 -- A move writes the hold and then cuts the entry; nothing is popped, so nothing can be lost between two commands.
-
 claims = {}
 local AHEAD = 400 -- entries that one call reads past those that it asked for: so many tombstones it drops at most
 

@@ -109,8 +109,7 @@ function telling.flush(ready, now)
   released, tells, removed = {}, {}, {}
 end
 
--- For calls that are no turn: somebody must take the turn that goes on with what they left. The root's
--- queue is served where there is a worker for it; the others look each 4 seconds.
+-- For calls that are no turn: wakes a worker of each root's queue, to go on with what is left; others look each 4 seconds.
 function telling.wake_chores(now)
   if not chore_list.has_any then return end
   for tree in pairs(marks) do
