@@ -243,15 +243,15 @@ class LocalGraph:
 
     async def record(self, run: StepRun) -> None:
         """Append the end of a step, or its failed attempt, to the journal."""
-        activation = self._activation
+        now_ms = self._activation.now_ms
         if run.state == "sleeping":
-            run.started_ms = activation.now_ms
-        run.took_ms = max(activation.now_ms - run.started_ms, 0)
+            run.started_ms = now_ms
+        run.took_ms = max(now_ms - run.started_ms, 0)
         is_told = run.child and run.step.workflow is None  # by the worker that ran it
         if run.state in ("failed", "delayed") and run.failure and not is_told:
             self._tell(run)
         if run.state in ("delayed", "sleeping") and run.delay < math.inf:
-            run.due_ms = activation.now_ms + round(run.delay * 1000)
+            run.due_ms = now_ms + round(run.delay * 1000)
         try:
             await self._append(
                 [entry_of(run)], taken=[run.signal] if run.signal else (), live=self._cleared_by(run)
@@ -261,7 +261,7 @@ class LocalGraph:
             self._graph.halt()
             return
         if run.state == "failed" and run.record is None and self._graph.is_active:
-            await activation.stop_failed(run.failure)
+            await self._activation.stop_failed(run.failure)
 
     def _cleared_by(self, run: StepRun) -> Mapping[str, str] | None:
         """Return what a step saved and needs no more, if this is its end."""
