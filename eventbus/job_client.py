@@ -365,6 +365,10 @@ class JobClient:
         until = self._until(deadline)
         return await trees.roots(queue, state, first=first, limit=limit, deadline=until)
 
+    async def paused(self, among: Callable[[str], bool]) -> frozenset[str]:
+        """Return the paused queues whose names `among` accepts."""
+        return await self._life.running("ask for pauses").store.controls.paused(among, deadline=_deadline())
+
     def _until(self, deadline: float | None) -> float:
         return self.settings.deadline() if deadline is None else deadline
 

@@ -9,7 +9,19 @@ from eventbus.admin.inspector import FailureReport, Inspector, JobReport
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
-from eventbus.engine.job import Job, Settle, cancel, complete, fail, give_back, later, park, retry, suspend
+from eventbus.engine.job import (
+    Job,
+    Settle,
+    cancel,
+    complete,
+    fail,
+    give_back,
+    later,
+    park,
+    retry,
+    shelve,
+    suspend,
+)
 from eventbus.handlers.context import Stopping, Tools, progress_text
 from eventbus.handlers.contexts.attempt_tools import AttemptTools, JobAttempt
 from eventbus.handlers.contexts.process_context import ProcessTools, tools_of
@@ -165,6 +177,7 @@ __all__ = [
     "saved_text",
     "seconds",
     "set_facts",
+    "shelve",
     "shown",
     "suspend",
     "tools_of",

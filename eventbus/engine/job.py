@@ -19,6 +19,7 @@ __all__ = [
     "later",
     "park",
     "retry",
+    "shelve",
     "suspend",
 ]
 
@@ -61,7 +62,7 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     `counts` says whether this run counts as an attempt that ended in an error.
     """
 
-    state: Literal["completed", "failed", "cancelled", "delayed", "waiting", "parked", "suspended"]
+    state: Literal["completed", "failed", "cancelled", "delayed", "waiting", "parked", "shelved", "suspended"]
     text: str = ""
     delay_ms: int = 0
     counts: bool = False
@@ -118,3 +119,11 @@ def suspend(*, delay_ms: int | None = None, heard: int | None = None) -> Settle:
 def give_back(*, has_begun: bool = True) -> Settle:
     """Put the job back at the head of its queue. What it has begun counts: its ttl is over, and its payload stays."""
     return Settle("waiting", "begun" if has_begun else "")
+
+
+def shelve(shelf: str) -> Settle:
+    """Let the job wait in the paused queue `shelf` until that is resumed, and then in its own queue again.
+
+    The run counts for nothing. If `shelf` is not paused any more, the job is given back to its queue.
+    """
+    return Settle("shelved", shelf)

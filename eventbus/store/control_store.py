@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
@@ -56,8 +56,20 @@ class ControlStore:
         await self._caller.script("pause", [now, "pause", queue, by, reason], deadline=deadline)
 
     async def resume(self, queue: str, *, deadline: float | None = None, now: int | str = "") -> None:
-        """Let jobs of a paused queue be claimed again, and wake who serves it."""
-        await self._caller.script("pause", [now, "resume", queue, "", ""], deadline=deadline)
+        """Let jobs of a paused queue be claimed again, and wake who serves it. What stands there of another queue goes home."""
+        word = "resume"
+        while await self._caller.script("pause", [now, word, queue, "", ""], deadline=deadline):
+            word = (
+                "move"  # a call moves a part; it does not take a pause back that somebody has made meanwhile
+            )
+
+    async def paused(self, among: Callable[[str], bool], *, deadline: float | None = None) -> frozenset[str]:
+        """Return the paused queues whose names `among` accepts."""
+        named = [queue for queue in await self.limited(deadline=deadline) if among(queue)]
+        if not named:
+            return frozenset()
+        found = await self.look(named, deadline=deadline)
+        return frozenset(orders.queue for orders in found if "paused" in orders.fields)
 
     async def edit(self, edit: Edit, *, deadline: float | None = None, now: int | str = "") -> str:
         """Change a job that waits.

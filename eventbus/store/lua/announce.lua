@@ -11,7 +11,7 @@
 -- answer: taken since
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
 --include base book codec guard format ready record groups idle presence putting_off
---defer load_orders: orders
+--defer load_orders: orders shelves
 
 local SILENCE = 120000
 local now = read_now(take())
@@ -54,6 +54,12 @@ for i, queue in ipairs(queues) do
   if queue.limit ~= '' or bit.band(flags[i], book.LIMITED) ~= 0 then
     load_orders()
     orders.note_declared(queue.name, queue.limit, since, now)
+  end
+end
+for i, queue in ipairs(queues) do
+  if bit.band(flags[i], book.SHELVED) ~= 0 then
+    load_orders()
+    for _, shelf in ipairs(shelves.go_on(queue.name, now)) do orders.note(shelf, now) end
   end
 end
 for i = 1, #ids, 2 do

@@ -14,7 +14,7 @@
 -- entries: text
 -- settles: id token state attempts text delay
 --   state: completed | failed | cancelled | delayed (a retry) | waiting (given back; text: `begun` if its run had) | parked |
---     suspended (delay: until it wakes, or -1; text: how many signals it knows of, or '' if none wakes it)
+--     shelved (text: the shelf) | suspended (delay: until it wakes, or -1; text: how many signals it knows of, or '' if none wakes it)
 -- most: how many suspects may be claimed; watched: how many the worker has; alone: 1 if it made room for one (`suspects.lua`)
 -- offer: whether lone jobs may be handed to the worker (`idle.lua`)
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,

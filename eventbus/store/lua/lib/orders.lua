@@ -4,6 +4,7 @@
 --   paused, by, reason   since when the queue is paused, ms; who paused it, and why
 --   ordered              the limit that somebody set at run time, JSON: {"at_once": 20, "rates": [[100, 1000]], "each": 5,
 --                        "each_rates": [[10, 1000]]}
+--   home                 the queue whose jobs stand here while it is paused, and until the last one went home (`shelves.lua`)
 --   declared, since      the limit that a program declares, or ''; when the worker came that declared it, ms
 -- The limit that holds is the ordered one, else the declared one. It stands in `slots:<queue>` for claims (`slots.lua`).
 -- What must hold: a queue is in `limited`, and has its flags in the book, exactly while the hash says so. All is written by
@@ -21,12 +22,13 @@ end
 -- Makes all else what the hash says. Returns the limit that holds, or nil.
 function orders.note(queue, now)
   local name = key('limits', queue)
-  local known = redis.call('HMGET', name, 'paused', 'ordered', 'declared', 'since')
+  local known = redis.call('HMGET', name, 'paused', 'ordered', 'declared', 'since', 'home')
   local limit = known[2] or known[3] ~= '' and known[3] or nil
   limiting.set(queue, limit, now)
   set_flag(queue, book.PAUSED, known[1])
   set_flag(queue, book.LIMITED, limit)
-  if known[1] or limit then
+  if known[5] then book.set(known[5], book.SHELVED) end
+  if known[1] or known[5] or limit then
     redis.call('SADD', root .. ':limited', queue)
     redis.call('PERSIST', name)
   else

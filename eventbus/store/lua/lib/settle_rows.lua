@@ -1,4 +1,4 @@
---needs base delays fields finish hold journal lines putting_off ready record slots trees verdict
+--needs base book delays fields finish hold journal lines putting_off ready record slots trees verdict
 --exports settle_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 settle_rows = {}
@@ -53,14 +53,34 @@ local function suspend(row, record, now, lists)
   change(row.id, unpack(changes))
 end
 
+local function put_back(row, record, lists)
+  lines.unlisted[row.id] = 'nowhere'
+  record.time, record.place = Hold.time(row.hold), Hold.place(row.hold)
+  lists.backs[#lists.backs + 1] = record
+end
+
+-- text: the shelf. A job that finds it paused no more goes back to where it was (`shelves.lua`).
+local function put_on_shelf(row, record, lists)
+  local name = key('limits', row.text)
+  if try('HEXISTS', name, 'paused') ~= 1 then
+    if record.token then change(row.id, 'token', false) end
+    return put_back(row, record, lists)
+  end
+  redis.call('HSET', name, 'home', record.queue)
+  book.set(record.queue, book.SHELVED)
+  change(row.id, 'token', false, 'queue', row.text)
+  lines.unlisted[row.id], record.queue = 'nowhere', row.text
+  push(lists.retried, row.text, record)
+end
+
 local function settle_row(row, record, key_ttl, now, lists)
   if row.state == 'delayed' then
     settle_retry(row, now, lists.retried, lists.delayed)
   elseif row.state == 'waiting' then
     if record.token or record.is_root or row.text == 'begun' then change(row.id, 'token', false, 'began', Hold.time(row.hold)) end
-    lines.unlisted[row.id] = 'nowhere'
-    record.time, record.place = Hold.time(row.hold), Hold.place(row.hold)
-    lists.backs[#lists.backs + 1] = record
+    put_back(row, record, lists)
+  elseif row.state == 'shelved' then
+    put_on_shelf(row, record, lists)
   elseif row.state == 'suspended' then
     suspend(row, record, now, lists)
   elseif row.state == 'parked' then
@@ -81,8 +101,7 @@ end
 function settle_rows.write(rows, held, policies, ready, now)
   local lists = { delayed = {}, retried = {}, backs = {} }
   for _, row in ipairs(rows) do
-    local record = row.record
-    local policy = policies[record.queue]
+    local record, policy = row.record, policies[row.record.queue]
     if policy and policy.keep_completed == 0 and not record.keep then record.keep = '0,' end
     row.state = decide_in_tree(row, record, now)
     if row.state then

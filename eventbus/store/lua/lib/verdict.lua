@@ -3,7 +3,7 @@
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 
 -- What an activation that knows of the stop may ask for, though it did not acknowledge it yet.
-local ON_HOLD = { waiting = true, delayed = true, parked = true, suspended = true }
+local ON_HOLD = { waiting = true, delayed = true, parked = true, shelved = true, suspended = true }
 
 -- A member that was cancelled by itself ends so, whatever it did meanwhile; what that was is kept in its
 -- outcome, so that it can be undone.

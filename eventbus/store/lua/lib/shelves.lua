@@ -1,0 +1,69 @@
+--needs base book entry fields holds lines putting_off ready record
+--exports shelves
+-- Shelves: where jobs stand that a worker claimed and must not run now, because a part of their queue is paused: a step of
+-- a workflow. A shelf is a paused queue that nobody needs to serve. `home` in its hash (`orders.lua`) is the queue from which its
+-- jobs come, whose flag SHELVED says that it has shelves.
+--   claimed in its home -> `shelved` -> waits on the shelf -> the shelf is resumed: waits in its home again
+-- What must hold: a job is put on a shelf only in a call that sees that the shelf is paused; in any other case it is given
+-- back (`settle_rows.lua`). So what stands on a shelf that is not paused is older than its resume, and goes home by the calls of the resume.
+-- Crash window: `resumer-dies` (the rest goes home with the announcements of who serves the home).
+local MOST = 200 -- jobs of one call
+
+shelves = {}
+
+-- What one list of a shelf has at its head goes home. Returns how many of its entries were tombstones.
+local function move_list(name, entries, shelf, home, ready)
+  local ids, dead = {}, 0
+  for i, entry in ipairs(entries) do ids[i] = Entry.job(entry) end
+  load_holds(ids)
+  for i, id in ipairs(ids) do
+    local record = read(id)
+    local waits = record and record.state == 'waiting' and record.queue == shelf and not find_hold(id)
+    if waits and (name == key('ready+', shelf) or Entry.of(id, record) == entries[i]) then
+      record.id = id
+      change(id, 'queue', home)
+      line_up(ready, home, record)
+    else
+      dead = dead + 1
+    end
+  end
+  return dead
+end
+
+-- Moves what waits on a shelf that is not paused to its home, some of it in each call; after the last part it is no shelf
+-- any more. Returns how many jobs are left.
+function shelves.take_home(shelf, home, now)
+  local room, ready = MOST, {}
+  for _, kind in ipairs({ 'suspects', 'ready' }) do
+    local name = key(kind, shelf)
+    local entries = room > 0 and try('LRANGE', name, 0, room - 1) or {}
+    lines.drop_dead(shelf, move_list(name, entries, shelf, home, ready))
+    if entries[1] then redis.call('LTRIM', name, #entries, -1) end
+    room = room - #entries
+  end
+  local name = key('ready+', shelf)
+  local ranked = room > 0 and try('ZRANGE', name, 0, room - 1) or {}
+  move_list(name, ranked, shelf, home, ready)
+  call_many('ZREM', name, ranked)
+  place_ready(ready, now, put_off)
+  local left = lines.count(shelf)
+  if left == 0 then redis.call('HDEL', key('limits', shelf), 'home') end
+  return left
+end
+
+-- Goes on where somebody who resumed shelves of this queue has died. Returns the shelves from which jobs went home.
+function shelves.go_on(home, now)
+  local moved, has_shelves = {}, false
+  for _, shelf in ipairs(redis.call('SMEMBERS', root .. ':limited')) do
+    local known = redis.call('HMGET', key('limits', shelf), 'home', 'paused')
+    if known[1] == home then
+      has_shelves = true
+      if not known[2] then
+        shelves.take_home(shelf, home, now)
+        moved[#moved + 1] = shelf
+      end
+    end
+  end
+  if not has_shelves then book.clear(home, book.SHELVED) end
+  return moved
+end
