@@ -211,7 +211,7 @@ _OFFERED = {
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
-    workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules status tree use",
+    workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules set_limit status tree use",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"
     ),
@@ -222,7 +222,7 @@ _OFFERED = {
         "run shared sleep state step uuid wait_for"
     ),
     workflows.Durable: (
-        "check_signal concurrency errors function input is_answer keep_completed keep_failed max_history name output retry retry_on signals state timeout version where"
+        "check_signal concurrency errors function input is_answer keep_completed keep_failed limit max_history name output retry retry_on signals state timeout version where"
     ),
     workflows.Task: (
         "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"

@@ -126,15 +126,10 @@ class StepRegistry:
         """Return the names of a workflow's steps in the order of definition; none if it is not registered."""
         return list(self.workflow(workflow, version).steps) if self.has(workflow, None, version) else []
 
-    def limited(self, name: str) -> dict[str, int]:
-        """Return the steps of a workflow with a concurrency of their own; the version that was registered last counts."""
+    def limited(self, name: str) -> dict[str, Step[Any, Any]]:
+        """Return the steps of a workflow whose jobs have a queue of their own; the version that was registered last counts."""
         every = self._versions.get(name, {}).values()
-        return {
-            step.name: step.concurrency
-            for workflow in every
-            for step in workflow.steps.values()
-            if step.concurrency is not None
-        }
+        return {step.name: step for workflow in every for step in workflow.steps.values() if step.has_queue}
 
     def versions(self, name: str) -> list[str]:
         """Return the registered versions of a workflow in the order of registration."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypedDict, TypeVar
 
-from eventbus import DefinitionError, Retry
+from eventbus import DefinitionError, Limit, Retry
 from eventbus.lowlevel import Duration, KeepGiven
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class WorkflowKeywords(TypedDict, total=False):
     retry: Retry | None
     timeout: Duration | None
     concurrency: int | None
+    limit: Limit | None
     keep_completed: KeepGiven | None
     keep_failed: KeepGiven | None
     version: str | None
@@ -43,6 +44,7 @@ class StepKeywords(TypedDict, Generic[I], total=False):
     retry: Retry | None
     timeout: Duration | None
     concurrency: int | None
+    limit: Limit | None
     when: Callable[[StepContext[I]], Any] | None
     rollback_on_failure: bool
     pool: str | None
@@ -57,6 +59,7 @@ class EachKeywords(TypedDict, Generic[I], total=False):
     retry: Retry | None
     timeout: Duration | None
     concurrency: int | None
+    limit: Limit | None
     when: Callable[[StepContext[I]], Any] | None
     rollback_on_failure: bool
     spread: bool

@@ -12,8 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast, overload
 
-from eventbus import DefinitionError, Retry
-from eventbus.lowlevel import Duration, seconds, shown
+from eventbus import DefinitionError, Limit, Retry
+from eventbus.lowlevel import Duration, shown
+from workflows.definition.checks.options import (
+    check_concurrency,
+    check_flag,
+    check_limit,
+    check_on_failure,
+    check_pool,
+    check_retry,
+    check_timeout,
+)
 from workflows.definition.checks.signature import (
     accepts,
     check_context,
@@ -37,11 +46,6 @@ __all__ = [
     "RollbackDecorator",
     "Step",
     "SyncStep",
-    "check_concurrency",
-    "check_flag",
-    "check_pool",
-    "check_retry",
-    "check_timeout",
     "make_step",
     "step",
 ]
@@ -56,7 +60,7 @@ class Step(Generic[I, R]):
 
     `after` names the steps that it waits for. If `retry` is None, the workflow's rule applies; if `timeout`
     is None, there is none. `concurrency` is the most attempts of it that one worker runs at a time, None for no limit
-    of its own. `pool` is where a plain function runs, None for an async one. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`.
+    of its own; `limit` bounds it in the whole fleet. `pool` is where a plain function runs, None for an async one. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`.
     `workflow` is the sub-workflow that the step runs, or None, and `input(ctx)` returns the input of that
     one. With `spread` it is a job of its own. `pause` is what the step waits for, if that is all it does. `on_failure`
     is `"ignore"` if the flow goes on after its final failure. `owner` is the name of the workflow that the step belongs
@@ -96,6 +100,7 @@ class Step(Generic[I, R]):
         self.retry: Retry | None = check_retry(options.get("retry"), self.where)
         self.timeout: float | None = check_timeout(options.get("timeout"), self.where)
         self.concurrency: int | None = check_concurrency(options.get("concurrency"), self.where)
+        self.limit: Limit | None = check_limit(options.get("limit"), self.where)
         self.when: Callable[..., Any] | None = options.get("when")
         if self.when is not None:
             check_function(self.when, f"the condition (when) of {self.where}", "the context")
@@ -106,7 +111,7 @@ class Step(Generic[I, R]):
         )
         self.pool: str | None = check_pool(options.get("pool"), self.where, is_async=self.is_async)
         self.spread: bool = check_flag(options.get("spread", False), "spread", self.where)
-        self.on_failure: OnFailure = _check_on_failure(options.get("on_failure", "fail"), self.where)
+        self.on_failure: OnFailure = check_on_failure(options.get("on_failure", "fail"), self.where)
         self.undo: Callable[..., Any] | None = None
         self.undo_is_async = False
         self.undo_retry: Retry | None = None
@@ -121,8 +126,13 @@ class Step(Generic[I, R]):
 
     @property
     def runs_apart(self) -> bool:
-        """Whether a job of its own runs it even if its flow runs in one worker: it is spread, or a sub-workflow."""
-        return self.spread or self.workflow is not None
+        """Whether a job of its own runs it even if its flow runs in one worker: it is spread or limited, or a sub-workflow."""
+        return self.spread or self.limit is not None or self.workflow is not None
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether its jobs have a queue of their own: it has a limit, or a concurrency."""
+        return self.limit is not None or self.concurrency is not None
 
     @property
     def result(self) -> Any:
@@ -336,57 +346,3 @@ def make_step(function: Callable[..., Any], **options: Any) -> Step[Any, Any]:
     """Return an AsyncStep for an `async def` function, and a SyncStep for a plain one."""
     kind = AsyncStep if is_async(function) else SyncStep
     return cast("Step[Any, Any]", kind(function, **options))
-
-
-def check_retry(retry: Any, where: str) -> Retry | None:
-    """Return `retry`. Raises DefinitionError, naming `where`, if it is neither a Retry nor None."""
-    if retry is not None and not isinstance(retry, Retry):
-        raise DefinitionError(
-            f"expected retry of {where} to be a Retry, such as Retry(attempts=5), got: {shown(retry)}"
-        )
-    return retry
-
-
-def check_timeout(timeout: Any, where: str) -> float | None:
-    """Return a timeout in seconds; None for None and 0. Raises DefinitionError, naming `where`."""
-    return None if timeout is None else seconds(timeout, setting=f"timeout of {where}") or None
-
-
-def check_concurrency(concurrency: Any, where: str, *, option: str = "concurrency") -> int | None:
-    """Return `concurrency`. Raises DefinitionError, naming `where`, if it is neither a positive integer nor None."""
-    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
-        raise DefinitionError(
-            f"expected {option} of {where} to be a positive integer, got: {shown(concurrency)}"
-        )
-    return concurrency
-
-
-def check_pool(pool: Any, where: str, *, is_async: bool) -> str | None:
-    """Return the pool in which a function runs; None for an async one. Raises DefinitionError, naming `where`.
-
-    Whether there is such a pool is known when a worker starts.
-    """
-    if pool is not None and (not isinstance(pool, str) or not pool):
-        raise DefinitionError(
-            f'expected pool of {where} to be "thread", "process" or the name of a pool, got: {shown(pool)}'
-        )
-    if not is_async:
-        return pool or "thread"
-    if pool is not None:
-        raise DefinitionError(
-            f"{where} is async and runs in the event loop; for pool={pool!r} make it a plain function"
-        )
-    return None
-
-
-def check_flag(flag: Any, option: str, where: str) -> bool:
-    """Return `flag`. Raises DefinitionError, naming `option` and `where`, if it is no bool."""
-    if not isinstance(flag, bool):
-        raise DefinitionError(f"expected {option} of {where} to be a bool, got: {shown(flag)}")
-    return flag
-
-
-def _check_on_failure(given: Any, where: str) -> OnFailure:
-    if given not in ("fail", "ignore"):
-        raise DefinitionError(f"expected on_failure of {where} to be 'fail' or 'ignore', got: {shown(given)}")
-    return given

@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, ove
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, Keep, Retry
+from eventbus import DefinitionError, Keep, Limit, Retry
 from eventbus.lowlevel import check_answers, is_answer, shown
 from workflows.definition.checks.declared_errors import check_declared
 from workflows.definition.checks.nesting import check_depth, check_ends
+from workflows.definition.checks.options import (
+    check_concurrency,
+    check_flag,
+    check_limit,
+    check_retry,
+    check_timeout,
+)
 from workflows.definition.each import EachSteps
 from workflows.definition.hooks import NOTHING, Hook, HookName, StepHooks, check_hook, check_output, make_hook
 from workflows.definition.keywords import OnFailure, StepKeywords, WorkflowKeywords, check_options
 from workflows.definition.plan import FlowPlan
-from workflows.definition.step import (
-    AsyncStep,
-    Step,
-    SyncStep,
-    check_concurrency,
-    check_flag,
-    check_retry,
-    check_timeout,
-    make_step,
-)
+from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 from workflows.definition.step_graph import After, PauseSteps, StepDecorator, StepGraph
 from workflows.definition.type_checks import check_kept, check_types, check_version
 from workflows.records.ids import check_workflow_name, steps_queue
@@ -114,8 +112,8 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         value None. `retry` applies to steps without a rule of their own (default: 3 attempts, exponential from 1 s).
         `timeout` bounds a whole flow; None or 0 is none. `concurrency` is the most flows of the workflow that one
         worker runs at a time, by default the provider's setting; of a spread workflow it limits hooks and rollbacks
-        alone, because its steps are jobs. Only workers that have a flow's `version` run it; the default version is
-        computed from the names and edges of the steps, and from what they wait for. With `spread` each step is a job
+        alone, because its steps are jobs. `limit` bounds the same in the whole fleet. Only workers that have a flow's `version` run it; the default version is
+        computed from the names and edges of the steps and what they wait for. With `spread` each step is a job
         of its own, so that parallel steps use all workers; otherwise one worker runs the steps of a flow, but for
         those that are spread themselves. `errors` are the declared errors: awaiting a flow raises them as themselves,
         and a step that raises one is not retried, unless it is in `retry_on` too. `keep_completed` and `keep_failed`
@@ -128,6 +126,7 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         self.retry: Retry = check_retry(options.get("retry"), self._where) or Retry()
         self.timeout: float | None = check_timeout(options.get("timeout"), self._where)
         self.concurrency: int | None = check_concurrency(options.get("concurrency"), self._where)
+        self.limit: Limit | None = check_limit(options.get("limit"), self._where)
         self.keep_completed: Keep | None
         self.keep_failed: Keep | None
         self.keep_completed, self.keep_failed = check_kept(options, self._where)
@@ -169,8 +168,8 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
 
     @property
     def limited(self) -> list[str]:
-        """The names of the steps with a `concurrency` of their own."""
-        return [name for name, step in self.steps.items() if step.concurrency is not None]
+        """The names of the steps whose jobs have a queue of their own, for their concurrency or their limit."""
+        return [name for name, step in self.steps.items() if step.has_queue]
 
     @property
     def completed_hook(self) -> Hook | None:
@@ -233,7 +232,8 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         The step is named after the function, unless `name` is given. It waits for the steps in `after`;
         without `after` it waits for the step defined before it, and with None for no step. `timeout` bounds
         one attempt. At most `concurrency` attempts of the step run in one worker at a time, whichever flows they
-        belong to; by default the setting of the worker limits them. If `when(ctx)` is false, the step is skipped.
+        belong to; by default the setting of the worker limits them. With a `limit` its attempts are bounded in the whole
+        fleet, at once or by time; each is a job of its own then. If `when(ctx)` is false, the step is skipped.
         With `rollback_on_failure` its rollback also runs if the step itself failed, and then gets None as the
         result. With `on_failure="ignore"` its final failure is recorded, and the steps after it run: `ctx.result`
         of it needs a default. With `spread` the step is a job of its own, which any worker of the fleet takes. A

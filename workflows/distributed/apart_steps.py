@@ -1,5 +1,5 @@
-"""The steps of a local flow that other jobs run: spread steps, and the flows of sub-workflows. The
-items of a spread each step are such steps, too.
+"""The steps of a local flow that other jobs run: spread and limited steps, steps that were paused when they were to begin
+(`paused_steps`), and the flows of sub-workflows. The items of a spread each step are such steps, too.
 
     waiting -> active (its condition and its input are asked for here) -> recorded as `child` -> added -> apart
     apart -> completed | skipped | failed, once the end of the child is taken over and recorded
@@ -69,6 +69,10 @@ class ApartSteps:
         """Find out which children have ended meanwhile. Raises ServerAway."""
         self._ended = await self.children.find_ended(list(self.open))
 
+    def has_begun(self, step: str) -> bool:
+        """Tell whether a child of a step, or of an item, has begun and its end is not taken over."""
+        return step in self._known
+
     async def run(self, run: StepRun) -> None:
         """Start the child of a step or wait for it, and take over its end. The run is `waiting` if that comes later.
 
@@ -129,7 +133,7 @@ class ApartSteps:
         run.child = flow.job_of(run.step.name)
         items = run.owner.items if run.owner is not None else None
         message = flow.child_message() if items is None else flow.item_message(items.texts[index])
-        limited = name if run.step.concurrency is not None else ""
+        limited = name if run.step.has_queue else ""
         return child_job(flow.workflow.name, run.child, message, step=limited)
 
     def _is_wide(self, run: StepRun) -> bool:

@@ -33,9 +33,8 @@ def find_doubts(flow: Flow, history: GraphHistory, *, created_ms: int, now_ms: i
     for step, needs in flow.workflow.plan.without(flow.message.kept).nodes:
         known = history.steps.get(step)
         definition = flow.workflow.steps[step]
-        if (
-            flow.workflow.runs_apart(definition) or definition.pause is not None
-        ):  # it waits; what it waits for has a record of its own
+        is_apart = flow.workflow.runs_apart(definition) or step in history.open_children
+        if is_apart or definition.pause is not None:  # it waits; what it waits for has a record of its own
             continue
         if definition.is_each:
             if is_ready(history, needs):  # else its list is kept from an earlier run

@@ -86,6 +86,7 @@ class FlowConsumer:
         self.follows: Sequence[str] = (self.queue, *steps) if spreads else ()
         newest = runtime.registry.workflow(workflow)
         self.concurrency: int = newest.concurrency or services.settings.concurrency
+        self.limit: str = "" if newest.limit is None else newest.limit.to_wire()
         kept = services.retention_for(newest.keep_completed, newest.keep_failed)
         self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))
         self._workflow = workflow

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ from workflows.distributed.activation import Activation, FlowStops, LeaseLost
 from workflows.distributed.apart_steps import ApartSteps
 from workflows.distributed.doubts import find_doubts
 from workflows.distributed.graph_entries import entry_of, restore_graph
+from workflows.distributed.paused_steps import may_pause
 from workflows.distributed.pauses.local_inbox import LocalInbox
 from workflows.distributed.step_slots import FlowSlots
 from workflows.distributed.worker_runtime import Flow, ServerAway
@@ -229,8 +230,15 @@ class LocalGraph:
         ATTEMPT.set(attempt)
 
     def runs_apart(self, step: Step[Any, Any]) -> bool:
-        """Tell whether another job or flow runs this step."""
-        return self._flow.workflow.runs_apart(step)
+        """Tell whether another job or flow runs this step: always, or because the step was paused when it was to begin."""
+        return self._flow.workflow.runs_apart(step) or self._apart.has_begun(step.name)
+
+    def ask_paused(self, step: Step[Any, Any]) -> Awaitable[bool] | None:
+        """Return None if no step is paused, else whether this one is. The list of a step's items is made all the same."""
+        paused = self._flow.runtime.paused
+        if paused.is_silent or step.is_each or not may_pause(step):
+            return None
+        return paused.holds(self._flow.workflow.name, step.name)
 
     async def run_apart(self, run: StepRun) -> None:
         """Let another job or flow run a step."""

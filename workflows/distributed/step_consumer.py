@@ -37,6 +37,7 @@ from eventbus.lowlevel import (
     log_failure,
     park,
     retry,
+    shelve,
     trace_facts,
     trace_id_of,
 )
@@ -46,9 +47,9 @@ from workflows.definition.each import EachStep, make_item
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
+from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS
 from workflows.distributed.nested_flows import make_nested
 from workflows.distributed.pauses.member import run_pause
-from workflows.distributed.result_cache import MAX_RESULTS, NEAR_RESULTS
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
 from workflows.execution.attempt import StillRuns
 from workflows.execution.step_runner import (
@@ -84,7 +85,8 @@ _log = get_logger("workflows.step")
 class StepConsumer:
     """Runs the steps of one workflow, in every version that this process knows.
 
-    A step with a concurrency has a queue and a consumer of its own, so that a worker claims no more than it may run.
+    A step with a concurrency or a limit has a queue and a consumer of its own, so that a worker claims no more than it may
+    run. Jobs of other steps wait on a shelf while their step is paused.
     """
 
     group = ""
@@ -97,7 +99,10 @@ class StepConsumer:
         self.queue: str = steps_queue(workflow, limited)
         self.base: str = self.queue
         self.follows: Sequence[str] = (*step_queues(limits, workflow), flow_queue(workflow))
-        self.concurrency: int = limits.get(limited, services.settings.concurrency)
+        step = limits.get(limited)
+        self.concurrency: int = (step and step.concurrency) or services.settings.concurrency
+        self.limit: str = "" if step is None or step.limit is None else step.limit.to_wire()
+        self._has_own_queue = limited != ""
         self.retention: Retention = services.retention
         self._workflow = workflow
         self._runtime = runtime
@@ -140,6 +145,11 @@ class StepConsumer:
             ATTEMPT.set(job.attempts + 1)
         if message.traceparent:
             TRACE_ID.set(trace_id_of(message.traceparent))
+        paused = self._runtime.paused
+        if not (self._has_own_queue or paused.is_silent) and (
+            shelf := await paused.find_shelf(self._workflow, place.name)
+        ):
+            return shelve(shelf)
         version = await self._read_version(place.flow_id, message)
         workflow = self._runtime.find(self._workflow, version)
         step = None if workflow is None else _find_step(workflow, place, message)

@@ -29,8 +29,9 @@ from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.distributed.activation import read_journal
-from workflows.distributed.flow_cache import FlowCache
-from workflows.distributed.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
+from workflows.distributed.caches.flow_cache import FlowCache
+from workflows.distributed.caches.result_cache import MAX_RESULTS, NEAR_RESULTS, ResultCache
+from workflows.distributed.paused_steps import PausedSteps
 from workflows.distributed.thread_calls import call_in_thread
 from workflows.execution.environment import is_in_loop
 from workflows.execution.process_steps import PooledSteps
@@ -74,6 +75,7 @@ class WorkerRuntime:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.loader: ResultCache = ResultCache(jobs)
         self.flows: FlowCache = FlowCache()
+        self.paused: PausedSteps = PausedSteps(jobs)
         self.remote: PooledSteps = PooledSteps(services.pools, self.call_sync)
         self._slots: dict[str, Places] = {}
         self._limits: dict[int, dict[str, tuple[Places, ...]]] = {}

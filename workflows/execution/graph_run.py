@@ -187,8 +187,7 @@ class GraphRun:
         """Return the steps that can start now, and mark them, so that no other step starts them, too."""
         if self.is_halted or not self._driver.may_start():
             return []
-        ready = [run for run in runs if run.is_ready(self.records)]
-        for run in ready:
+        for run in (ready := [run for run in runs if run.is_ready(self.records)]):
             run.state = "active"
         return ready
 
@@ -237,7 +236,7 @@ class GraphRun:
         self.ended.append(run)
         is_failed = (
             run.state == "failed" and run.record is None
-        )  # else the job that ran it has ignored its failure
+        )  # else the job that ran it ignored its failure
         if is_failed and run.step.on_failure == "ignore":
             run.ignore_failure()
         elif is_failed:  # from now on, not only once it is recorded
@@ -337,10 +336,13 @@ class GraphRun:
                 if not self._driver.may_start():
                     run.state = "waiting" if run.state == "active" else run.state
                     return
-                delay = await self._try(run)
+                is_paused = (asked := self._driver.ask_paused(run.step)) is not None and await asked
+                delay = None if is_paused else await self._try(run)
             finally:
                 self._driver.leave(run)
-            if delay is None or self.is_halted:
+            if is_paused:
+                await self._driver.run_apart(run)
+            if is_paused or delay is None or self.is_halted:
                 break
             run.state, run.delay = "delayed", delay
             await self._driver.record(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 from workflows.definition.step import Step
@@ -21,6 +22,10 @@ class StepDriver(Protocol):
 
     def runs_apart(self, step: Step[Any, Any]) -> bool:
         """Tell whether another job or flow runs this step."""
+        ...
+
+    def ask_paused(self, step: Step[Any, Any]) -> Awaitable[bool] | None:
+        """Return None if no step is paused; else whether this one is, so that no attempt of it may begin here."""
         ...
 
     async def run_apart(self, run: StepRun) -> None:

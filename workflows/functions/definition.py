@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from eventbus import DefinitionError, Keep, Retry
+from eventbus import DefinitionError, Keep, Limit, Retry
 from eventbus.lowlevel import Codec, Duration, KeepGiven, check_keep, is_answer, shown
 from workflows.definition.checks.declared_errors import check_declared
+from workflows.definition.checks.options import check_concurrency, check_limit, check_retry, check_timeout
 from workflows.definition.checks.signature import (
     accepts,
     check_function,
@@ -27,7 +28,6 @@ from workflows.definition.checks.signature import (
 )
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.signal import Signal
-from workflows.definition.step import check_concurrency, check_retry, check_timeout
 from workflows.definition.type_checks import check_version
 from workflows.records.ids import check_workflow_name
 
@@ -71,6 +71,7 @@ class Durable(Generic[I, O]):
         retry: Retry | None = None,
         timeout: Duration | None = None,
         concurrency: int | None = None,
+        limit: Limit | None = None,
         keep_completed: KeepGiven | None = None,
         keep_failed: KeepGiven | None = None,
         version: str = "1",
@@ -91,6 +92,7 @@ class Durable(Generic[I, O]):
         self.retry_on: tuple[type[Exception], ...] = declared[1]
         self.timeout: float | None = check_timeout(timeout, self.where)
         self.concurrency: int | None = check_concurrency(concurrency, self.where)
+        self.limit: Limit | None = check_limit(limit, self.where)
         self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)
         self.keep_failed: Keep | None = check_keep("keep_failed", keep_failed, self.where)
         self.signals: dict[str, Signal[Any]] | None = _check_signals(signals, self.where)
@@ -159,6 +161,7 @@ def durable(
     retry: Retry | None = None,
     timeout: Duration | None = None,
     concurrency: int | None = None,
+    limit: Limit | None = None,
     keep_completed: KeepGiven | None = None,
     keep_failed: KeepGiven | None = None,
     version: str = "1",
@@ -190,6 +193,7 @@ def durable(
         "retry": retry,
         "timeout": timeout,
         "concurrency": concurrency,
+        "limit": limit,
         "keep_completed": keep_completed,
         "keep_failed": keep_failed,
         "version": version,

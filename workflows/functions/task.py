@@ -22,6 +22,7 @@ from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Retry, UsageError
 from eventbus.lowlevel import Codec, Duration
+from workflows.definition.checks.options import check_pool, check_retry, check_timeout
 from workflows.definition.checks.signature import (
     accepts,
     check_callable,
@@ -33,7 +34,6 @@ from workflows.definition.checks.signature import (
     told,
 )
 from workflows.definition.codecs import MAX_VALUE
-from workflows.definition.step import check_pool, check_retry, check_timeout
 from workflows.execution.step_runner import CallSync
 from workflows.functions.step_key import running_code
 from workflows.records.ids import check_step_name

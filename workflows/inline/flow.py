@@ -229,6 +229,9 @@ class InlineFlow:
         """Tell whether the flow goes on."""
         return self.stop_mark is None
 
+    def ask_paused(self, step: Step[Any, Any]) -> None:
+        """Return None: pauses are for workers."""
+
     def runs_apart(self, step: Step[Any, Any]) -> bool:
         """Tell whether the step is a sub-workflow."""
         return step.workflow is not None

@@ -31,6 +31,7 @@ __all__ = [
     "find_member",
     "flow_queue",
     "is_nested",
+    "is_shelf",
     "item_name",
     "list_name",
     "member_id",
@@ -124,7 +125,7 @@ def steps_queue(workflow: str, limited: str = "") -> str:
     queue = f"{queue}/{limited}"
     if len(queue) > _QUEUE_LENGTH:
         raise DefinitionError(
-            f"the queue of step {limited!r} of workflow {workflow!r}, which has a concurrency, would have a name of "
+            f"the queue of step {limited!r} of workflow {workflow!r}, which is limited, would have a name of "
             f"{len(queue)} characters, more than {_QUEUE_LENGTH}; give workflow and step shorter names"
         )
     return queue
@@ -137,6 +138,11 @@ def split_queue(queue: str) -> tuple[str, str | None]:
         return name.removesuffix(_STEPS), ""
     name, between, step = name.rpartition(f"{_STEPS}/")
     return (name, step) if between else (step, None)
+
+
+def is_shelf(queue: str) -> bool:
+    """Tell whether a queue is that of one step."""
+    return f"{_STEPS}/" in queue and queue.startswith(flow_queue(""))
 
 
 def item_name(step: str, index: int) -> str:

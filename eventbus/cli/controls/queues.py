@@ -26,7 +26,11 @@ __all__ = ["app"]
 app: typer.Typer = typer.Typer(help="Pause queues, resume, limit and list them.", invoke_without_command=True)
 
 _Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue such as workflow.checkout.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="An event, NAME@GROUP, or a queue: workflow.checkout, workflow.checkout.steps/charge.",
+    ),
 ]
 _Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
 
@@ -98,7 +102,7 @@ def limit(
 
     async def order(provider: EventProvider) -> str:
         await provider.set_limit(name, limit, group=group)
-        return "" if remove else await _doubt(provider, name, group)
+        return "" if remove else await _doubt(provider, name, group, limits=True)
 
     doubt = ask_server(url, order)
     print(
@@ -108,12 +112,16 @@ def limit(
     _tell(doubt)
 
 
-async def _doubt(provider: EventProvider, name: str, group: str | None) -> str:
+async def _doubt(provider: EventProvider, name: str, group: str | None, *, limits: bool = False) -> str:
     """Return why an order may be of no use: nobody serves that queue, and nothing waits there."""
     queue = queue_of(name, group)
     (found,) = await provider.inspector.controls(queue)
     if found.workers or found.waiting:
         return ""
+    home, _, step = queue.partition("/")
+    if step and (await provider.inspector.controls(home))[0].workers:
+        # Who serves a workflow asks for pauses of its steps; a limit needs a queue that is served.
+        return f"step {step} is defined without a limit, so this one bounds nothing" if limits else ""
     doubt = f"no worker serves {queue} of {redact(provider.settings.url)} now, and no job waits there"
     if group is None and not name.startswith("workflow."):
         flows = f"workflow.{name}"

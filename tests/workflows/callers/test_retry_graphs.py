@@ -209,7 +209,7 @@ async def _wait_state(flow: FlowHandle[Any], step: str, state: str) -> None:
 async def test_a_graph_that_waits_is_retried_and_waits_again_unless_its_signal_came(
     make_provider: MakeProvider, *, spread: bool, how: str
 ) -> None:
-    waits = _Waits(spread=spread, timeout=0.1 if how == "timeout" else 60)
+    waits = _Waits(spread=spread, timeout=0.5 if how == "timeout" else 60)
     waits.broken = how == "broken"
     provider = make_provider()
     flows = WorkflowProvider(provider)
@@ -219,6 +219,7 @@ async def test_a_graph_that_waits_is_retried_and_waits_again_unless_its_signal_c
         if how == "broken":
             await flow.signal(_GO, "one")
         elif how == "cancel":
+            await _wait_state(flow, "first", "completed")  # a step that is not reached yet is waiting, too
             await _wait_state(flow, "decision", "waiting")
             await flow.cancel()
         with pytest.raises((StepError, FlowCancelled)):

@@ -12,7 +12,7 @@ from eventbus.store.store import Store
 from eventbus.store.tree_store import TreeStore
 from workflows import StepContext, Workflow, WorkflowProvider
 from workflows.distributed import worker_runtime
-from workflows.distributed.result_cache import ResultCache
+from workflows.distributed.caches.result_cache import ResultCache
 
 _ONCE = Retry(attempts=1)
 

@@ -34,6 +34,9 @@ class Driver:
             await act()
         return StepRecord()
 
+    def ask_paused(self, step: Any) -> None:
+        """No step is paused."""
+
     def runs_apart(self, step: Any) -> bool:
         return step.workflow is not None
 

@@ -64,6 +64,9 @@ class Driver:
             self.recorded[run.step.name] = run.state
             self.ended.append(run)
 
+    def ask_paused(self, step: Any) -> None:
+        """No step is paused."""
+
     def runs_apart(self, step: Any) -> bool:
         return step.runs_apart
 

@@ -56,6 +56,8 @@ class DurableConsumer:
         newest = runtime.registry.durable(name)
         own = None if newest is None else newest.concurrency
         self.concurrency: int = own or services.settings.concurrency
+        limit = None if newest is None else newest.limit
+        self.limit: str = "" if limit is None else limit.to_wire()
         keeps = (None, None) if newest is None else (newest.keep_completed, newest.keep_failed)
         kept = services.retention_for(*keeps)
         self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))

@@ -1,0 +1,82 @@
+"""The paused steps that a worker knows of: it begins none of their attempts.
+
+A pause of a step is one of its queue, `workflow.<name>.steps/<step>`. A step with a limit has that queue anyway, and the server
+passes a paused queue over. The attempts of other steps run in the worker of their flow, or are jobs among those of other
+steps; so a worker asks before it begins one. While the step is paused,
+    a step of a local flow becomes a job, and the flow waits for it without a slot,
+    the job of a step waits on the step's shelf, which is that queue, until a resume brings it back.
+
+What must hold: a step begins no attempt later than `FRESH` after its pause was answered; a job that a worker holds back
+although the step was just resumed is given back by the server (`store/lua/lib/shelves.lua`).
+
+The worker asks when an attempt is about to begin, and not more often than each `FRESH`: without work it asks nothing. A server
+that cannot be asked changes nothing of what is known: the attempt begins, and its record needs the server anyway.
+
+Crash windows: `dies-before-shelved` (the job is rescued, and the next worker asks again), `dies-before-child-recorded` and the
+others of `children` for the step of a local flow. A step whose attempts failed before the pause begins to count anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from eventbus import StoreError
+from eventbus.lowlevel import JobClient, clock
+from workflows.definition.step import Step
+from workflows.records.ids import is_shelf, split_item, steps_queue
+
+__all__ = ["FRESH", "PausedSteps", "may_pause"]
+
+FRESH = 1.0
+"""Seconds for which a worker relies on an answer."""
+
+
+def may_pause(step: Step[Any, Any]) -> bool:
+    """Tell whether the attempts of a step can be held back: it runs a function of its own."""
+    return step.workflow is None and step.pause is None
+
+
+class PausedSteps:
+    """Which steps are paused, as one worker last heard."""
+
+    def __init__(self, jobs: JobClient) -> None:
+        self._jobs = jobs
+        self._queues: frozenset[str] = frozenset()
+        self._asked = -FRESH
+        self._asking: asyncio.Future[None] | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no step is paused, by an answer that is fresh."""
+        return not self._queues and clock.monotonic() < self._asked + FRESH
+
+    async def holds(self, workflow: str, step: str) -> bool:
+        """Tell whether a step, or the step of an item, is paused."""
+        return await self.find_shelf(workflow, step) != ""
+
+    async def find_shelf(self, workflow: str, step: str) -> str:
+        """Return the shelf of a step, or of the step of an item, if it is paused; else an empty text."""
+        if clock.monotonic() >= self._asked + FRESH:
+            await self._ask()
+        if not self._queues:
+            return ""
+        shelf = steps_queue(workflow, split_item(step)[0])
+        return shelf if shelf in self._queues else ""
+
+    async def _ask(self) -> None:
+        """Ask the server, or wait for the answer that somebody else asked for."""
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._read())
+        # Shielded: others wait for the same answer.
+        await asyncio.shield(self._asking)
+
+    async def _read(self) -> None:
+        try:
+            began = clock.monotonic()
+            self._queues = await self._jobs.paused(is_shelf)
+            self._asked = began
+        except StoreError:
+            self._asked = clock.monotonic()
+        finally:
+            self._asking = None
