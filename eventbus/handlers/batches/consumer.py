@@ -87,7 +87,7 @@ class BatchConsumer(HandlerConsumer):
         self._set_clock(item.job, timeout)
 
     async def _run_call(self, items: Sequence[Item]) -> Sequence[Any]:
-        """Call the handler, and return an outcome for each item: a result, or an Exception that is its error."""
+        """Call the handler, and return an outcome for each item: a result, or an exception that is its error."""
         payloads = [item.payload for item in items]
         keywords = {} if self._context is None else {self._context: self._make_context(items)}
         if self._is_async:
@@ -131,7 +131,7 @@ class BatchConsumer(HandlerConsumer):
                 event=self._name,
                 role="result",
             )
-        return [_no_stop(outcome) for outcome in outcomes]
+        return [_raisable(outcome) for outcome in outcomes]
 
 
 def hurry(consumers: Iterable[Consumer]) -> None:
@@ -141,10 +141,10 @@ def hurry(consumers: Iterable[Consumer]) -> None:
             consumer.hurry()
 
 
-def _no_stop(outcome: Any) -> Any:
-    """Return the outcome; a StopIteration, which no coroutine can raise, as a RuntimeError."""
-    if not isinstance(outcome, StopIteration):
+def _raisable(outcome: Any) -> Any:
+    """Return the outcome; a StopIteration, which no coroutine can raise, and a KeyboardInterrupt as a RuntimeError."""
+    if not isinstance(outcome, (StopIteration, KeyboardInterrupt)):
         return outcome
-    error = RuntimeError("the batch handler returned a StopIteration")
+    error = RuntimeError(f"the batch handler returned a {type(outcome).__name__}")
     error.__cause__ = outcome
     return error
