@@ -78,6 +78,10 @@ class BatchConsumer(HandlerConsumer):
             self._gathering.context.run(ATTEMPT.set, ...)  # a call has jobs of any attempt
         return await super().run(job)
 
+    def give_up(self, job: Job) -> None:
+        """Free the place of the call that goes on for this job alone, against its cancellations."""
+        self._gathering.give_up(job)
+
     def hurry(self) -> None:
         """Let no job wait for others from now on."""
         self._gathering.hurry()

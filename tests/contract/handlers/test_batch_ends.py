@@ -171,6 +171,32 @@ async def test_a_handler_that_ignores_its_cancellation_is_given_up_on_once(
         end.set()
 
 
+async def test_a_call_that_is_given_up_on_leaves_its_place_to_others(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider(retry=Retry(1), grace="1s")
+    end = asyncio.Event()
+
+    @provider.on(doubled, batch=Batch(size=2, wait="20ms"), concurrency=1, timeout="20ms")
+    async def double(numbers: list[int]) -> list[int]:
+        while 0 in numbers and not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                continue
+        return [2 * n for n in numbers]
+
+    async with provider, provider.worker() as worker:
+        bad = provider.emit_many(doubled, [0, 1])
+        await asyncio.gather(*bad, return_exceptions=True)
+        later = asyncio.gather(*provider.emit_many(doubled, [2, 3]))
+        assert await asyncio.wait_for(later, 8) == [4, 6]
+        assert _executor(worker).abandoned == 1
+        end.set()
+        last = asyncio.gather(*provider.emit_many(doubled, [4, 5]))
+        assert await asyncio.wait_for(last, 8) == [8, 10]
+
+
 async def test_a_lost_lease_takes_one_job_out(make_provider: MakeProvider, until: Until) -> None:
     provider = make_provider()
     held = Held(provider, 3)
