@@ -9,10 +9,9 @@ the queue, in the name of no job.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from eventbus.engine.consumer import Consumer
 from eventbus.engine.job import Job, Settle
 from eventbus.errors import DefinitionError, PayloadError
 from eventbus.handlers.batch_context import BatchContext, BatchItem, SyncBatchContext, SyncBatchItem
@@ -26,7 +25,7 @@ from eventbus.model.type_matching import is_untyped
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.telemetry.log_context import ATTEMPT
 
-__all__ = ["BatchConsumer", "hurry"]
+__all__ = ["BatchConsumer"]
 
 
 class BatchConsumer(HandlerConsumer):
@@ -136,13 +135,6 @@ class BatchConsumer(HandlerConsumer):
                 role="result",
             )
         return [_raisable(outcome) for outcome in outcomes]
-
-
-def hurry(consumers: Iterable[Consumer]) -> None:
-    """Let no job of a batch handler among these wait for others any more."""
-    for consumer in consumers:
-        if isinstance(consumer, BatchConsumer):
-            consumer.hurry()
 
 
 def _raisable(outcome: Any) -> Any:

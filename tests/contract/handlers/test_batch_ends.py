@@ -231,6 +231,19 @@ async def test_a_stop_waits_for_calls_and_not_for_others_to_gather(
     assert held.calls == [[0, 1, 2, 3]]
 
 
+async def test_a_worker_that_ends_by_itself_waits_for_no_others_either(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider(grace="30s")
+    held = Held(provider, 10, wait="60s")
+    held.go_on.set()
+    async with provider, provider.worker() as worker:
+        emissions = provider.emit_many(doubled, range(4))
+        await until(lambda: _executor(worker).counts["event.doubled"] == 4, "they wait here")
+        _executor(worker).unhealthy.set()  # as when too many handlers ignore their cancellations
+        assert await asyncio.wait_for(asyncio.gather(*emissions), 8) == [0, 2, 4, 6]
+
+
 async def test_a_stop_without_grace_gives_all_of_them_back_without_an_attempt(
     make_provider: MakeProvider, until: Until
 ) -> None:
