@@ -240,7 +240,7 @@ class ResponseTimeout(EventBusError):
 _TIMEOUT_HINTS = {
     "waiting": " (no worker took it yet: is one running for this event, and is the event paused or limited?)",
     "active": " (a handler is running it)",
-    "delayed": " (backing off before a retry)",
+    "delayed": " (not due yet: it backs off before a retry, or was put off or delayed)",
 }
 
 

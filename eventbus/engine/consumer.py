@@ -123,3 +123,11 @@ class SharingConsumer(Protocol):
     def room_for(self, jobs: int, slots: int) -> int:
         """Return how many more jobs than these fit into the slots that they take, and into `slots` further ones."""
         ...
+
+    def hurry(self) -> None:
+        """Let no job wait for others any more: the worker stops, or claims no more jobs of the queue."""
+        ...
+
+    def give_up(self, job: Job) -> None:
+        """Free the slot of a job that runs on: it ignores its cancellations, and the engine has decided it without it."""
+        ...

@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
-from eventbus.engine.consumer import Consumer
+from eventbus.engine.consumer import Consumer, SharingConsumer
 from eventbus.engine.job import Job, Settle, cancelled, give_back
 from eventbus.runtime.timers import TimerWheel
 from eventbus.telemetry.failure import mark_own
@@ -235,6 +235,8 @@ class Executor:
         if self.abandoned >= MAX_ABANDONED:
             self.unhealthy.set()
         _log.error("handler ignores its cancellation, given up on", **run.told())
+        if isinstance(run.consumer, SharingConsumer):
+            run.consumer.give_up(run.job)
         # After a cancel, a job that is given back still ends as cancelled, because the server holds the
         # request; a member of a stopped tree is recorded as unknown, because its effect is indeterminate.
         self._end(run, give_back() if run.cause == "cancel" else self._decide_cancelled(run))

@@ -88,7 +88,7 @@ def _is_outcome(annotated: Any, result: Any) -> bool:
 
 
 def _is_error(annotated: Any) -> bool:
-    return inspect.isclass(annotated) and issubclass(annotated, Exception)
+    return inspect.isclass(annotated) and issubclass(annotated, BaseException)
 
 
 def _name_of(type_: Any) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from eventbus.errors import DefinitionError, PayloadError
 from eventbus.model.codec.codec import Codec
 
 __all__ = ["SAVED", "read_saved", "saved_text"]
@@ -26,11 +27,23 @@ def saved_text(value: Any, *, owner: str, max_bytes: int) -> str:
     Raises PayloadError for a value that would not come back as it is, or that has more than `max_bytes`.
     """
     kind = cast("Any", Any if type(value) in _JSON else type(value))
-    return Codec(kind, role="saved value", owner=owner, max_bytes=max_bytes).encode(value).decode()
+    try:
+        codec = Codec(kind, role="saved value", owner=owner, max_bytes=max_bytes)
+    except DefinitionError as error:
+        raise PayloadError(
+            f'saved value of "{owner}": expected a JSON value, or one of a type that msgspec or pydantic converts, '
+            f"got: {type(value).__name__}",
+            event=owner,
+            role="saved value",
+        ) from error
+    return codec.encode(value).decode()
 
 
 def read_saved(text: str | None, kind: Any, default: Any, *, owner: str) -> Any:
-    """Return the saved value as `kind`, or `default` if `text` is None. Raises PayloadError if it does not fit."""
+    """Return the saved value as `kind`, or `default` if `text` is None.
+
+    Raises PayloadError if it does not fit, and DefinitionError if `kind` is no type that can be converted.
+    """
     if text is None:
         return default
     return Codec(kind, role="saved value", owner=owner, max_bytes=len(text)).decode(text.encode())

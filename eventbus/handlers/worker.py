@@ -29,7 +29,7 @@ from eventbus.engine.job import Job
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
-from eventbus.handlers.batches.consumer import BatchConsumer, hurry
+from eventbus.handlers.batches.consumer import BatchConsumer
 from eventbus.handlers.consumer import HandlerConsumer
 from eventbus.handlers.context import Stopping, SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
@@ -192,7 +192,6 @@ class EventWorker:
         consumer = self._consumers.get(queue)
         if consumer is None:
             return
-        hurry([consumer])
         if await self._worker.retire(queue) and self._consumers.get(queue) is consumer:
             del self._consumers[queue]
             _log.info("queue no longer served", worker=self.id, queue=queue)
@@ -222,7 +221,6 @@ class EventWorker:
         Idempotent. A second call with `at_once` skips the rest of the grace.
         """
         self._worker.stop(at_once=at_once)
-        hurry(self._consumers.values())
         if self._task is None or self._task.done():
             return
         if not self._is_entered and not self._is_given_up:
@@ -280,7 +278,7 @@ class EventWorker:
         if await self.append(job, (), live={name: text}, taken=()) == "lost":
             self._worker.claimer.executor.lose([(job.id, job.token)])
             raise StoreRefused(
-                f"nothing was saved for job {job.id}: its lease is lost, and another run may have begun"
+                f"nothing was saved for job {job.id}: its lease is lost or its attempt has ended, and another run may have begun"
             )
 
     async def read_saved(self, job: Job, name: str = SAVED, /) -> str | None:

@@ -21,4 +21,7 @@ class Later(Exception):
 
     def __init__(self, delay: Duration) -> None:
         self.delay: float = seconds(delay, setting="delay")
-        super().__init__(f"to run again in {self.delay:g} s")
+        super().__init__(self.delay)  # so that it can be pickled, as in a process pool of the program
+
+    def __str__(self) -> str:
+        return f"to run again in {self.delay:g} s"

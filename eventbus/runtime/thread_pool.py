@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from eventbus.runtime.places import Places
@@ -28,11 +29,15 @@ class ThreadPool:
         self._tokens = asyncio.Semaphore(limit)
 
     async def run(self, call: Callable[[], Any]) -> Any:
-        """Run `call` in a thread, in a copy of the caller's context. A cancellation ends only the waiting."""
+        """Run `call` in a thread, in a copy of the caller's context. A cancellation ends only the waiting.
+
+        Raises what `call` raises; RuntimeError for a StopIteration.
+        """
         await self._tokens.acquire()
         loop = asyncio.get_running_loop()
         try:
-            future = loop.run_in_executor(self._pool, contextvars.copy_context().run, call)
+            around = contextvars.copy_context()
+            future = loop.run_in_executor(self._pool, around.run, partial(_as_in_a_coroutine, call))
         except BaseException:
             self._tokens.release()
             raise
@@ -58,3 +63,11 @@ class ThreadPool:
         self._tokens.release()
         if not future.cancelled():
             future.exception()  # marks it as retrieved: asyncio would log it if the caller no longer waits
+
+
+def _as_in_a_coroutine(call: Callable[[], Any]) -> Any:
+    """Call it; raise a StopIteration as a RuntimeError, as coroutines do. No future takes one: on Python 3.11 it never ends."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the function raised StopIteration") from error

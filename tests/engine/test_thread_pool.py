@@ -32,6 +32,12 @@ async def test_results_and_errors_come_back(pair: ThreadPool) -> None:
         await pair.run(fails)
 
 
+async def test_a_stop_iteration_is_an_error_as_in_a_coroutine(pair: ThreadPool) -> None:
+    with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
+        await asyncio.wait_for(pair.run(lambda: next(iter([]))), 5)
+    assert isinstance(caught.value.__cause__, StopIteration)
+
+
 async def test_a_call_sees_what_surrounds_its_caller(pair: ThreadPool) -> None:
     _place.set("here")
     assert await pair.run(_place.get) == "here"

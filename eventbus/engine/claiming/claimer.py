@@ -179,6 +179,8 @@ class Claimer:
     def stop_claiming(self) -> None:
         """Claim no more jobs; running ones are still settled."""
         self._is_draining = True
+        for sharing in self._slots.sharing.values():
+            sharing.hurry()
         self._poke()
 
     async def hand_over(self) -> None:

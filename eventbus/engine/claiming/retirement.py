@@ -38,6 +38,8 @@ class Retirement:
     def close(self, queue: str) -> None:
         """Claim no more jobs of a queue; running ones are still settled."""
         self.closed.add(queue)
+        if queue in self._slots.sharing:
+            self._slots.sharing[queue].hurry()
 
     def open(self, queue: str) -> None:
         """Claim jobs of a queue that is served from now on, or again, by the consumer that it has now."""

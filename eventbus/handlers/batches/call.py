@@ -42,7 +42,7 @@ class BatchCall:
         """Those that have not left, in the order of their payloads."""
         self._all = items
         self._on_end = on_end
-        self._task: asyncio.Task[Sequence[Any]] | None = None
+        self._task: asyncio.Task[Sequence[Any] | BaseException] | None = None
         self._is_cancelled = False
 
     @property
@@ -59,7 +59,7 @@ class BatchCall:
         """Start the call in this context."""
         for item in self._all:
             item.call = self
-        self._task = asyncio.get_running_loop().create_task(run, context=context)
+        self._task = asyncio.get_running_loop().create_task(_shielding_the_loop(run), context=context)
         self._task.add_done_callback(self._end)
 
     async def leave(self, item: Item) -> Any:
@@ -108,17 +108,28 @@ class BatchCall:
         if self._task is not None:
             self._task.cancel()
 
-    def _end(self, task: asyncio.Task[Sequence[Any]]) -> None:
+    def _end(self, task: asyncio.Task[Sequence[Any] | BaseException]) -> None:
         """Give each job that has not left its outcome."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        outcomes: Sequence[Any] = [None] * len(self._all) if error is not None else task.result()
+        ended = task.result() if error is None else error
+        outcomes: Sequence[Any] = [ended] * len(self._all) if isinstance(ended, BaseException) else ended
         staying = set(map(id, self._items))
         self._items.clear()
         for item, outcome in zip(self._all, outcomes, strict=True):
             if id(item) not in staying or item.outcome.done():
                 continue
-            if error is not None or isinstance(outcome, Exception):
-                item.outcome.set_exception(error or outcome)
+            if isinstance(outcome, BaseException):
+                item.outcome.set_exception(outcome)
             else:
                 item.outcome.set_result(outcome)
         self._on_end(self)
+
+
+async def _shielding_the_loop(run: Coroutine[Any, Any, Sequence[Any]]) -> Sequence[Any] | BaseException:
+    """Return what the handler returns, or an error of it that would end the loop if a task ended with it: a SystemExit."""
+    try:
+        return await run
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001  (whatever a handler raises)
+        return error

@@ -9,10 +9,9 @@ the queue, in the name of no job.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from eventbus.engine.consumer import Consumer
 from eventbus.engine.job import Job, Settle
 from eventbus.errors import DefinitionError, PayloadError
 from eventbus.handlers.batch_context import BatchContext, BatchItem, SyncBatchContext, SyncBatchItem
@@ -26,7 +25,7 @@ from eventbus.model.type_matching import is_untyped
 from eventbus.runtime.process_pool import ProcessPool
 from eventbus.telemetry.log_context import ATTEMPT
 
-__all__ = ["BatchConsumer", "hurry"]
+__all__ = ["BatchConsumer"]
 
 
 class BatchConsumer(HandlerConsumer):
@@ -78,6 +77,10 @@ class BatchConsumer(HandlerConsumer):
             self._gathering.context.run(ATTEMPT.set, ...)  # a call has jobs of any attempt
         return await super().run(job)
 
+    def give_up(self, job: Job) -> None:
+        """Free the place of the call that goes on for this job alone, against its cancellations."""
+        self._gathering.give_up(job)
+
     def hurry(self) -> None:
         """Let no job wait for others from now on."""
         self._gathering.hurry()
@@ -87,7 +90,7 @@ class BatchConsumer(HandlerConsumer):
         self._set_clock(item.job, timeout)
 
     async def _run_call(self, items: Sequence[Item]) -> Sequence[Any]:
-        """Call the handler, and return an outcome for each item: a result, or an Exception that is its error."""
+        """Call the handler, and return an outcome for each item: a result, or an exception that is its error."""
         payloads = [item.payload for item in items]
         keywords = {} if self._context is None else {self._context: self._make_context(items)}
         if self._is_async:
@@ -131,20 +134,13 @@ class BatchConsumer(HandlerConsumer):
                 event=self._name,
                 role="result",
             )
-        return [_no_stop(outcome) for outcome in outcomes]
+        return [_raisable(outcome) for outcome in outcomes]
 
 
-def hurry(consumers: Iterable[Consumer]) -> None:
-    """Let no job of a batch handler among these wait for others any more."""
-    for consumer in consumers:
-        if isinstance(consumer, BatchConsumer):
-            consumer.hurry()
-
-
-def _no_stop(outcome: Any) -> Any:
-    """Return the outcome; a StopIteration, which no coroutine can raise, as a RuntimeError."""
-    if not isinstance(outcome, StopIteration):
+def _raisable(outcome: Any) -> Any:
+    """Return the outcome; a StopIteration, which no coroutine can raise, and a KeyboardInterrupt as a RuntimeError."""
+    if not isinstance(outcome, (StopIteration, KeyboardInterrupt)):
         return outcome
-    error = RuntimeError("the batch handler returned a StopIteration")
+    error = RuntimeError(f"the batch handler returned a {type(outcome).__name__}")
     error.__cause__ = outcome
     return error

@@ -14,7 +14,8 @@ What must always hold:
 - at most `concurrency` calls run; one call takes one slot of the worker (`slots_of`), however many jobs it has;
 - a job that leaves touches no other: the call goes on for those that stay, and what it returns for that job is dropped;
 - a call is cancelled when nobody stays. Then its jobs wait for its end, because their slot is not free before; after a
-  second cancellation only one of them still does (`keeper`), so a handler that ignores it is given up on once;
+  second cancellation only one of them still does (`keeper`), so a handler that ignores it is given up on once, and its
+  place is free then (`give_up`), as that of any handler is;
 - no job waits for others longer than `wait`, nor while the worker stops, nor if a worker died with it before.
 
 Crash windows:
@@ -51,7 +52,7 @@ from eventbus.model.message import EventMessage
 __all__ = ["Gathering", "Run"]
 
 Run: TypeAlias = Callable[[Sequence[Item]], Coroutine[Any, Any, Sequence[Any]]]
-"""Calls the handler, and returns as many outcomes as there are items; one that is an Exception is an error."""
+"""Calls the handler, and returns as many outcomes as there are items; one that is an exception is an error."""
 
 
 class Gathering:
@@ -123,6 +124,12 @@ class Gathering:
         self._is_hurried = True
         if self._waiting:
             self._look_soon()
+
+    def give_up(self, job: Job) -> None:
+        """Forget the call whose keeper is this job, because the engine no longer waits for its end."""
+        for call in list(self._calls):
+            if call.keeper is not None and call.keeper.job is job:
+                self._on_end(call)
 
     def _look_soon(self) -> None:
         """Look for a call to begin; not at once, because the other jobs of the same claim have not come yet."""

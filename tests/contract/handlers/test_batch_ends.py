@@ -171,6 +171,32 @@ async def test_a_handler_that_ignores_its_cancellation_is_given_up_on_once(
         end.set()
 
 
+async def test_a_call_that_is_given_up_on_leaves_its_place_to_others(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider(retry=Retry(1), grace="1s")
+    end = asyncio.Event()
+
+    @provider.on(doubled, batch=Batch(size=2, wait="20ms"), concurrency=1, timeout="20ms")
+    async def double(numbers: list[int]) -> list[int]:
+        while 0 in numbers and not end.is_set():
+            try:
+                await end.wait()
+            except asyncio.CancelledError:
+                continue
+        return [2 * n for n in numbers]
+
+    async with provider, provider.worker() as worker:
+        bad = provider.emit_many(doubled, [0, 1])
+        await asyncio.gather(*bad, return_exceptions=True)
+        later = asyncio.gather(*provider.emit_many(doubled, [2, 3]))
+        assert await asyncio.wait_for(later, 8) == [4, 6]
+        assert _executor(worker).abandoned == 1
+        end.set()
+        last = asyncio.gather(*provider.emit_many(doubled, [4, 5]))
+        assert await asyncio.wait_for(last, 8) == [8, 10]
+
+
 async def test_a_lost_lease_takes_one_job_out(make_provider: MakeProvider, until: Until) -> None:
     provider = make_provider()
     held = Held(provider, 3)
@@ -203,6 +229,19 @@ async def test_a_stop_waits_for_calls_and_not_for_others_to_gather(
         assert asyncio.get_running_loop().time() - began < 5
         assert [await each for each in emissions] == [0, 2, 4, 6]
     assert held.calls == [[0, 1, 2, 3]]
+
+
+async def test_a_worker_that_ends_by_itself_waits_for_no_others_either(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider(grace="30s")
+    held = Held(provider, 10, wait="60s")
+    held.go_on.set()
+    async with provider, provider.worker() as worker:
+        emissions = provider.emit_many(doubled, range(4))
+        await until(lambda: _executor(worker).counts["event.doubled"] == 4, "they wait here")
+        _executor(worker).unhealthy.set()  # as when too many handlers ignore their cancellations
+        assert await asyncio.wait_for(asyncio.gather(*emissions), 8) == [0, 2, 4, 6]
 
 
 async def test_a_stop_without_grace_gives_all_of_them_back_without_an_attempt(

@@ -124,6 +124,53 @@ async def test_an_exception_in_the_list_is_the_error_of_that_job_alone(make_prov
     assert [seen.count(n) for n in range(5)] == [1, 3, 1, 3, 1], "only they run again"
 
 
+@pytest.mark.parametrize("group", ["default", "audit"])
+async def test_any_kind_of_exception_in_the_list_fails_its_job(
+    make_provider: MakeProvider, until: Until, group: str
+) -> None:
+    provider = make_provider(retry=Retry(1))
+    returned = [asyncio.CancelledError("shed"), KeyboardInterrupt(), StopIteration(), SystemExit(3), None]
+
+    @provider.on(noted, batch=Batch(size=5, wait="5s"), group=group)
+    async def note(numbers: list[int]) -> Any:
+        return [returned[n] for n in numbers]  # as `gather(..., return_exceptions=True)` returns them
+
+    async with provider, provider.worker():
+        emissions = provider.emit_many(noted, range(5), reply=False)
+        await provider.flush()
+        ids = [each.job_id + ("" if group == "default" else "@audit") for each in emissions]
+        reports = [await provider.inspector.job(job_id) for job_id in ids]
+        while any(report.state not in ("failed", "completed") for report in reports):
+            reports = [await provider.inspector.job(job_id) for job_id in ids]
+        assert [report.failures[0].type for report in reports[:4]] == [
+            "asyncio.exceptions.CancelledError",
+            "RuntimeError",
+            "RuntimeError",
+            "SystemExit",
+        ]
+        assert "returned a KeyboardInterrupt" in reports[1].failures[0].message
+        assert reports[4].state == "completed"
+
+
+@pytest.mark.parametrize("where", ["async", "thread"])
+async def test_a_handler_that_exits_fails_its_jobs_and_not_its_worker(
+    make_provider: MakeProvider, where: str
+) -> None:
+    provider = make_provider(retry=Retry(1))
+
+    async def leave(numbers: list[int]) -> list[int]:
+        raise SystemExit(3)
+
+    def leave_thread(numbers: list[int]) -> list[int]:
+        raise SystemExit(3)
+
+    provider.on(doubled, batch=Batch(size=2, wait="5s"))(leave if where == "async" else leave_thread)
+    async with provider, provider.worker():
+        for emission in provider.emit_many(doubled, [1, 2]):
+            with pytest.raises(HandlerError, match="SystemExit: 3"):
+                await emission
+
+
 async def test_what_the_handler_raises_is_the_error_of_each_by_its_own_attempts(
     make_provider: MakeProvider,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -149,6 +150,11 @@ async def test_it_passes_the_middleware_as_an_exception(make_provider: MakeProvi
 def test_a_delay_that_is_no_duration_is_refused(delay: Any) -> None:
     with pytest.raises(DefinitionError, match="expected delay to be"):
         Later(delay)
+
+
+def test_it_comes_back_from_a_process_pool_of_the_program() -> None:
+    later = copy.copy(Later("5 minutes"))  # made anew from its parts, as by pickle
+    assert (later.delay, str(later)) == (300.0, "to run again in 300 s")
 
 
 async def _wait(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -22,6 +22,10 @@ class Sharing:
     def room_for(self, jobs: int, slots: int) -> int:
         return -jobs % 10 + 10 * max(0, slots)
 
+    def hurry(self) -> None: ...
+
+    def give_up(self, job: Any) -> None: ...
+
 
 class Plain:
     concurrency = 5

@@ -22,7 +22,10 @@ class ThreadLoad:
         """`wait(work, timeout)` waits in a thread for what runs elsewhere."""
         self._wait = wait
         self._work = work
+        self._found: tuple[Any] | None = None
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the result. Raises what the call raises, and TimeoutError."""
-        return self._wait(self._work, timeout)
+        """Wait for the result; it stays the same. Raises what the call raises, and TimeoutError."""
+        if self._found is None:
+            self._found = (self._wait(self._work, timeout),)
+        return self._found[0]
