@@ -84,6 +84,7 @@ def test_a_limit_of_nothing_is_refused() -> None:
 def test_equal_limits_are_sent_as_equal_texts_and_come_back(limit: Limit, text: str) -> None:
     assert limit.to_wire() == text
     assert Limit.from_wire(text).to_wire() == text
+    assert Limit(by=str).to_wire() == "", "turns alone"
 
 
 @pytest.mark.parametrize("text", ["", "7", '{"at_once":-1}', '{"at_once":"x"}', '{"rates":[[0,1]]}', "{}"])
