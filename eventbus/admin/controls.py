@@ -141,13 +141,11 @@ def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
 
     Of a mere name nobody knows here whether its jobs have limit keys; flows have none.
     """
-    is_event = isinstance(event, Event)
-    own = event.limit.by if is_event and event.limit is not None else None
+    known = event if isinstance(event, Event) else None
+    own = known.limit.by if known and known.limit else None
     if limit.by is not None and limit.by is not own:
         whose = (
-            f"event {event.name!r}"
-            if is_event
-            else "the event, which must be given itself and not by its name"
+            f"event {known.name!r}" if known else "the event, which must be given itself and not by its name"
         )
         raise DefinitionError(
             f"expected a limit without by, or with that of {whose}, because emitters use that one; got: {shown(limit.by)}"
@@ -157,9 +155,9 @@ def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
             "the limit has by alone, which bounds nothing; give at_once, rate, each or each_rate too, or None to take "
             "back what was set"
         )
-    has_keys = own is not None if is_event else not queue.startswith("workflow.")
+    has_keys = own is not None if known else not queue.startswith("workflow.")
     if (limit.each or limit.each_rate) and not has_keys:
-        whose = f"event {event.name!r} has no limit with by" if is_event else f"{queue} is a queue of flows"
+        whose = f"event {known.name!r} has no limit with by" if known else f"{queue} is a queue of flows"
         raise DefinitionError(
             f"the limit has {'each' if limit.each else 'each_rate'}, and {whose}, so its jobs have no limit keys"
         )

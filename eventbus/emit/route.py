@@ -50,7 +50,7 @@ class Route:
         )
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
         self.key: Callable[[Any], str] | None = event.key
-        self.limit_by: Callable[[Any], str | int] | None = event.limit and event.limit.by
+        self.limit_by: Callable[[Any], str | int] | None = event.limit.by if event.limit else None
 
     def limit_key(self, payload: Any) -> str:
         """Return the digest of the limit key of an emission, by the function that the event's limit has; `""` without one.
