@@ -210,6 +210,29 @@ async def test_a_rate_of_each_key_holds_and_wakes_when_it_opens(shard: Shard) ->
     assert _ids(second) == ["a3", "a4", "a5"]
 
 
+async def test_the_call_after_which_a_key_rests_says_when_it_may_start_again(shard: Shard) -> None:
+    await shard.announce()
+    await _limit(shard, each=2, each_rate="2/1s")
+    await _add(shard, "a1", "a2", "a3", "a4")
+    answer = await shard.turn()
+    opens = await shard.score("due", "", f"lane:a/{QUEUE}")
+    assert answer.next_due == opens
+    await shard.command("ZREM", shard.shard_key("due"), f"lane:a/{QUEUE}")
+    ended = await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    assert (ended.claims, ended.next_due) == ([], opens), "who frees a slot of it says so, too"
+
+
+async def test_a_rescue_that_leaves_a_key_to_its_rate_wakes_who_may_wait_for_that(shard: Shard) -> None:
+    await shard.announce()
+    await _limit(shard, each=1, each_rate="1/1m")
+    await _add(shard, "a1", "a2")
+    await shard.turn(worker="dead")
+    shard.now += 2 * LEASE
+    await shard.rescue()
+    assert await shard.members("wake", "pool") == [QUEUE]
+    assert (await shard.turn()).next_due == await shard.score("due", "", f"lane:a/{QUEUE}")
+
+
 async def test_a_limit_that_changes_ends_all_rests(shard: Shard) -> None:
     await _limit(shard, each=1)
     await _add(shard, "a1", "a2", "a3", "a4")
