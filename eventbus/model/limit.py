@@ -118,7 +118,7 @@ def _check_each(limit: Limit) -> None:
         )
     for rate in read_rates(limit.rate, "rate"):
         for own in read_rates(limit.each_rate, "each_rate"):
-            if own.window_ms == rate.window_ms and own.starts > rate.starts:
+            if own.starts > rate.starts * math.ceil(own.window_ms / rate.window_ms):
                 raise DefinitionError(
                     f"each_rate {_show(own)} can never be reached, because the rate {_show(rate)} bounds all keys "
                     "together; lower it, or leave it out"
