@@ -193,6 +193,20 @@ async def test_jobs_without_a_key_and_other_queues_have_their_share(shard: Shard
     assert seen["p"] + seen["o"] >= 4
 
 
+async def test_jobs_without_a_key_leave_keys_their_share_of_a_full_queue(shard: Shard) -> None:
+    """One call settles a job, and the next one claims: so each second call alone claims."""
+    await _limit(shard, at_once=1)
+    await shard.add(*(row(f"p{n}") for n in range(40)))
+    await _add(shard, *(f"a{n}" for n in range(40)))
+    begun = Counter[str]()
+    for _ in range(40):
+        answer = await shard.turn()
+        begun.update(each[0] for each in _ids(answer))
+        await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    assert 15 <= begun["a"] <= 25
+    assert begun.total() == 40
+
+
 async def test_a_rate_of_each_key_holds_and_wakes_when_it_opens(shard: Shard) -> None:
     await shard.announce()
     await _limit(shard, each_rate="3/1s")
