@@ -93,8 +93,8 @@ class Controls:
         queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
         if limit is not None and not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a Limit, or None to take it back, got: {shown(limit)}")
-        if limit is not None and isinstance(event_or_queue, Event):
-            _check_keys(event_or_queue, limit)
+        if limit is not None:
+            _check_keys(event_or_queue, queue, limit)
         wire = "" if limit is None else limit.to_wire()
         await self._life.running("set a limit").store.controls.set_limit(queue, wire, deadline=deadline)
 
@@ -136,18 +136,30 @@ def _find_queue(given: Event[Any, Any] | str, group: str | None) -> str:
     return queue
 
 
-def _check_keys(event: Event[Any, Any], limit: Limit) -> None:
-    """Raise DefinitionError for a limit whose part for each key would say nothing of this event."""
-    own = None if event.limit is None else event.limit.by
+def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:
+    """Raise DefinitionError for a limit whose part for each key would say nothing of this queue, or that bounds nothing.
+
+    Of a mere name nobody knows here whether its jobs have limit keys; flows have none.
+    """
+    known = event if isinstance(event, Event) else None
+    own = known.limit.by if known and known.limit else None
     if limit.by is not None and limit.by is not own:
-        raise DefinitionError(
-            f"expected a limit without by, or with that of event {event.name!r}, which emitters use, "
-            f"got: {shown(limit.by)}"
+        whose = (
+            f"event {known.name!r}" if known else "the event, which must be given itself and not by its name"
         )
-    if (limit.each or limit.each_rate) and own is None:
         raise DefinitionError(
-            f"the limit has {'each' if limit.each else 'each_rate'}, and event {event.name!r} has no limit with by, "
-            "so its jobs have no limit keys"
+            f"expected a limit without by, or with that of {whose}, because emitters use that one; got: {shown(limit.by)}"
+        )
+    if not limit.to_wire():
+        raise DefinitionError(
+            "the limit has by alone, which bounds nothing; give at_once, rate, each or each_rate too, or None to take "
+            "back what was set"
+        )
+    has_keys = own is not None if known else not queue.startswith("workflow.")
+    if (limit.each or limit.each_rate) and not has_keys:
+        whose = f"event {known.name!r} has no limit with by" if known else f"{queue} is a queue of flows"
+        raise DefinitionError(
+            f"the limit has {'each' if limit.each else 'each_rate'}, and {whose}, so its jobs have no limit keys"
         )
 
 

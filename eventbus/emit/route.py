@@ -50,7 +50,7 @@ class Route:
         )
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
         self.key: Callable[[Any], str] | None = event.key
-        self.limit_by: Callable[[Any], str | int] | None = event.limit and event.limit.by
+        self.limit_by: Callable[[Any], str | int] | None = event.limit.by if event.limit else None
 
     def limit_key(self, payload: Any) -> str:
         """Return the digest of the limit key of an emission, by the function that the event's limit has; `""` without one.
@@ -64,14 +64,13 @@ class Route:
             key: Any = self.limit_by(payload)
         except Exception as error:
             raise PayloadError(f"{by} raised {type(error).__name__}: {error}", event=self.name) from error
-        text = str(key) if type(key) is int else key
-        if not isinstance(text, str) or not text:
-            said = f"expected {by} to return text or an integer, got: {shown(key)}"
-            raise PayloadError(said, event=self.name)
         try:
-            return key_digest(check_key(text))
-        except DefinitionError:
-            said = f"{by} returned what cannot be a limit key: {shown(key)}"
+            return key_digest(check_key(f"{key:d}" if type(key) is int else key))
+        except (DefinitionError, ValueError):  # ValueError: of an integer of thousands of digits
+            said = (
+                f"expected {by} to return an integer, or text of 1 to 512 characters without NUL and lone surrogates, "
+                f"got: {shown(key)}"
+            )
             raise PayloadError(said, event=self.name) from None
 
     def row_for(self, require_worker: bool | None) -> AddQueue:

@@ -78,7 +78,13 @@ class Presence:
         self._pools[pool] = list(consumers)  # before the call, because its answer may be lost
         rows = [_row(served) for served in consumers.values()]
         taken, self._since = await self._store.announce(
-            pool=pool, worker=self._worker, former=former, queues=rows, unpark=unpark, since=self._since
+            pool=pool,
+            worker=self._worker,
+            former=former,
+            left=self._pools.get(former, ()),
+            queues=rows,
+            unpark=unpark,
+            since=self._since,
         )
         self._pools.pop(former, None)
         if taken:

@@ -326,6 +326,7 @@ def retention_of(
 
 
 def _kept(keep: Keep) -> tuple[int, int]:
-    count = 2**31 if keep.count is None else keep.count
     age = LONGEST if keep.age is None else keep.age
+    count = 2**31 if keep.count is None else keep.count
+    count = count if age else 0  # an age of 0 keeps nothing, as a count of 0 does
     return count, round(float(age) * 1000)  # type: ignore[arg-type]  (a Keep holds float seconds)

@@ -51,7 +51,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     each attempt counts, and a handler may begin a moment after it.
 
     `by(payload)` returns the limit key of an emission, text or an integer. Keys have turns, so that a long backlog of one
-    delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the starts of each key.
+    delays no other; at most `each` jobs of a key run at once, and `each_rate` bounds the starts of each key. `by` alone gives turns and bounds nothing.
 
     Raises DefinitionError for a limit of 0 or less, a rate that cannot be read, two rates of one length, a rate that could
     never hold anything back beside a shorter one, and a limit of each key that could never be reached beside that of all.
@@ -82,7 +82,12 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def to_wire(self) -> str:
-        """Return the limit as JSON, without `by`: equal limits have equal texts, however they were written."""
+        """Return the limit as JSON, without `by`: equal limits have equal texts, however they were written.
+
+        A limit that has `by` alone bounds nothing: `""`.
+        """
+        if not (self.at_once or self.rate or self.each or self.each_rate):
+            return ""
         wire = _Wire(
             at_once=self.at_once or 0,
             rates=read_rates(self.rate, "rate"),
@@ -113,7 +118,7 @@ def _check_each(limit: Limit) -> None:
         )
     for rate in read_rates(limit.rate, "rate"):
         for own in read_rates(limit.each_rate, "each_rate"):
-            if own.window_ms == rate.window_ms and own.starts > rate.starts:
+            if own.starts > rate.starts * math.ceil(own.window_ms / rate.window_ms):
                 raise DefinitionError(
                     f"each_rate {_show(own)} can never be reached, because the rate {_show(rate)} bounds all keys "
                     "together; lower it, or leave it out"

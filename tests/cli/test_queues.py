@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
 from typer.testing import Result
 
+from eventbus import Event, EventProvider, Limit
+
 Invoke = Callable[..., Result]
+MakeProvider = Callable[..., EventProvider]
 
 
 def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
@@ -55,6 +59,17 @@ def test_a_queue_is_limited_and_let_go(invoke: Invoke) -> None:
     told = invoke("queues", "limit", "order.placed", "--remove")
     assert told.stdout == "order.placed has no limit of its own now\n"
     assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
+
+
+def test_a_list_shows_what_bounds_each_key(make_provider: MakeProvider, invoke: Invoke) -> None:
+    event = Event("order.placed", payload=str, limit=Limit(by=str, each=5))
+
+    async def limit() -> None:
+        async with make_provider() as provider:
+            await provider.set_limit(event, Limit(at_once=9, each=5, each_rate="10/1s"))
+
+    asyncio.run(limit())
+    assert "9 at once, 5 of each key, 10/1s of each key" in invoke("queues", "list").stdout
 
 
 def test_a_limit_that_says_nothing_is_refused(invoke: Invoke) -> None:

@@ -229,6 +229,7 @@ class Shard:
             pool=pool,
             worker=worker,
             former=former,
+            left=[name] if former else [],
             queues=[AnnounceQueue(name, queue, group, limit)],
             unpark=unpark,
             since=since,

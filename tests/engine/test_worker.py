@@ -193,6 +193,20 @@ async def test_a_worker_that_stops_wakes_another_for_what_it_leaves(
             assert loop.time() - begin < 2
 
 
+async def test_a_worker_that_stops_wakes_another_that_learns_when_a_job_is_due(
+    make_provider: MakeProvider, admin: Admin, prefix: str, until: Until
+) -> None:
+    provider = make_provider()
+    provider.on("ask")(lambda n: n)
+    async with make_provider() as emitter:
+        async with provider.worker():
+            await emitter.emit("ask", 1)
+            await emitter.emit("ask", 2, delay="1 hour", reply=False).enqueued()
+            await until(lambda: not admin("KEYS", f"{prefix}:*:wake:*"), "the worker knows the time")
+        (wakes,) = admin("KEYS", f"{prefix}:*:wake:*")
+        assert admin("ZRANGE", wakes, 0, -1) == ["event.ask"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("scripting", "forgotten"), [("eval", "SCRIPT"), ("functions", "FUNCTION")])
 async def test_scripts_that_the_server_forgot_are_loaded_again_under_load(

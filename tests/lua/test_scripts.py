@@ -41,6 +41,7 @@ _SECTIONS = {
     ("renew", "jobs"): script_rows.LeaseRow,
     ("note", "jobs"): script_rows.NoteRow,
     ("announce", "queues"): script_rows.AnnounceQueue,
+    ("announce", "left"): script_rows.QueueRow,
     ("leave", "queues"): script_rows.QueueRow,
     ("leave", "jobs"): script_rows.JobRow,
     ("survey", "queues"): script_rows.QueueRow,
@@ -175,11 +176,12 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     await store.note(_sample(script_rows.NoteRow, 2))
     assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
     given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True, "since": "since"}
-    await store.announce(**_any(given), queues=_sample(script_rows.AnnounceQueue, 2), now="now")
+    rows = _sample(script_rows.AnnounceQueue, 2)
+    await store.announce(**_any(given), queues=rows, left=["queue"] * 3, now="now")
+    announce = load_script("announce").fields
     assert recorder.arguments == [
-        *_expected("announce", queues=2, unpark=1),
-        *load_script("announce").fields["queues"] * 2,
-    ]
+        *_expected("announce", queues=2, left=3, unpark=1), *announce["queues"] * 2, *announce["left"] * 3,
+    ]  # fmt: skip
     await store.presence.leave("worker", "pool", ["queue"] * 2, jobs=["id"] * 3, now="now")
     leave = load_script("leave").fields
     assert recorder.arguments == [
@@ -329,6 +331,7 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
         "trees": {"tree_count"},
         "saves": {"save_count"},
         "edges": {"edge_count"},
+        "left": {"left_count"},
         "awaited": {"awaited_count"},
     }
     for field, taken_as in zip(head, names, strict=False):

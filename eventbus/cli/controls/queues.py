@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -139,8 +140,13 @@ def _show(order: Limit | None) -> str:
     if order is None:
         return "-"
     at_once = [] if order.at_once is None else [f"{order.at_once} at once"]
-    rates = [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(order.rate, "rate")]
-    return ", ".join([*at_once, *rates])
+    each = [] if order.each is None else [f"{order.each} of each key"]
+    own = [f"{rate} of each key" for rate in _list_rates(order.each_rate, "each_rate")]
+    return ", ".join([*at_once, *_list_rates(order.rate, "rate"), *each, *own])
+
+
+def _list_rates(given: str | Sequence[str], name: str) -> list[str]:
+    return [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(given, name)]
 
 
 def _label(name: str, group: str | None) -> str:

@@ -184,8 +184,11 @@ class Claimer:
         self._poke()
 
     async def hand_over(self) -> None:
-        """Wake other workers for the queues in which this worker knew of work."""
-        if queues := self._rotation.take_all():
+        """Wake other workers for the queues in which this worker knew of work, or one of them to learn when something is due."""
+        queues = self._rotation.take_all()
+        if not queues and self._due.is_known:
+            queues = list(self._consumers)[:1]
+        if queues:
             await self._store.rearm(self.pool, queues)
 
     async def wait_settled(self) -> None:

@@ -20,6 +20,11 @@ class DueTimer:
         self._on_due = on_due
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a due time is known for which no turn was taken."""
+        return self.is_due or self._timer is not None
+
     def expect(self, next_due: int, now: int) -> None:
         """Plan for a due time, both in ms of the server; -1 if nothing is due."""
         self.close()

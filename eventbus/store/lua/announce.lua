@@ -3,11 +3,12 @@
 -- The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: now pool worker former unpark since queues
---   former: the pool that it was in before it served more queues, or ''
+-- head: now pool worker former unpark since queues left
+--   former: the pool that it was in before it served more queues or fewer, or ''; left: the queues of that pool
 --   since: what the first announcement of the worker was answered, '' in that one: a newer worker decides what is declared
 -- queues: queue base group limit
 --   limit: the one that the program declares, JSON (`orders.lua`), or ''
+-- left: queue
 -- answer: taken since
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
 --include base book codec guard format ready record groups idle presence putting_off
@@ -15,9 +16,9 @@
 
 local SILENCE = 120000
 local now = read_now(take())
-local pool, worker, former, unpark, since, count = take(), take(), take(), take() == 1, take(), take()
+local pool, worker, former, unpark, since, count, left_count = take(), take(), take(), take() == 1, take(), take(), take()
 if since == '' then since = now end
-local queues, names, back, ids, taken = {}, {}, {}, {}, 0
+local queues, names, left, back, ids, taken = {}, {}, {}, {}, {}, 0
 for i = 1, count do
   local queue = { name = take(), base = take(), group = take(), limit = take() }
   queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
@@ -33,6 +34,7 @@ for i = 1, count do
   if refusal then return refusal end
   queues[i], names[i] = queue, queue.name
 end
+for i = 1, left_count do left[i] = take() end
 
 local serving = key('serving', pool)
 redis.call('ZREMRANGEBYSCORE', serving, '-inf', whole(now - SILENCE)) -- a full server lets it through
@@ -40,7 +42,7 @@ redis.call('ZREMRANGEBYSCORE', serving, whole(now + SILENCE), '+inf') -- the clo
 redis.call('ZADD', serving, now, worker)
 redis.call('PEXPIRE', serving, SILENCE)
 idle.keep(worker, pool, now)
-if former ~= '' then presence.leave(worker, former, names, now) end
+if former ~= '' then presence.leave(worker, former, left, now) end
 for _, queue in ipairs(queues) do
   local pools = key('pools', queue.name)
   if try('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) then

@@ -35,7 +35,8 @@ local lane, call, lease, pool, offer = take(), take(), take(), take(), take()
 local want, most, watched, alone, bytes, queue_count, append_count, settle_count = take(), take(), take(), take(), take(), take(), take(), take()
 local token, worker = lane .. ':' .. call, Hold.worker_of(lane)
 local held, room = key('held', worker), { worker = worker, now = now, left = most, watched = watched, is_alone = alone == 1 }
-room.has_lanes_first, room.is_first = call % 2 == 0, room.is_alone or call % 8 == 0 -- a long line does not keep suspects for ever
+local share = call * 40503 % 65536 / 65536 -- by the golden ratio: spread evenly also where each second call alone claims
+room.has_lanes_first, room.is_first = share < 1 / 2, room.is_alone or share < 1 / 8 -- no long line keeps others for ever
 
 local queues, by_name, is_limited = read_queues(queue_count)
 if not queues then return redis.error_reply(CLOSED) end

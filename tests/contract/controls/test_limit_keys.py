@@ -105,11 +105,43 @@ async def test_jobs_of_before_the_limit_run_beside_those_that_have_keys(make_pro
             assert await provider.emit(event, Order("c", 1)) == 1
 
 
+async def test_an_event_that_has_by_alone_has_turns_and_no_limit(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    event, done = Event("order", payload=Order, result=int, limit=Limit(by=tenant_of)), list[str]()
+    provider = make_provider(concurrency=2)
+
+    @provider.on(event)
+    async def work(order: Order) -> int:
+        done.append(order.tenant)
+        return order.n
+
+    async with provider.worker():
+        await provider.pause(event)
+        jobs = [provider.emit(event, Order("a", n)) for n in range(40)]
+        jobs += [provider.emit(event, Order("b", n)) for n in range(2)]
+        await provider.flush()
+        await provider.resume(event)
+        assert await provider.inspector.controls() == []
+        assert [await each for each in jobs] == [*range(40), 0, 1]
+        assert "b" in done[:12]
+        with pytest.raises(
+            DefinitionError, match="has by alone, which bounds nothing; give at_once, rate, each"
+        ):
+            await provider.set_limit(event, Limit(by=tenant_of))
+
+
 async def test_a_limit_of_each_key_is_set_only_where_jobs_have_keys(make_provider: MakeProvider) -> None:
     async with make_provider() as provider:
         with pytest.raises(DefinitionError, match=r"has each, and event 'plain' has no limit with by"):
             await provider.set_limit(Event("plain"), Limit(each=5))
         with pytest.raises(DefinitionError, match=r"without by, or with that of event 'order'.*got: "):
             await provider.set_limit(_event(), Limit(by=str, each=5))
+        with pytest.raises(DefinitionError, match=r"that of the event, which must be given itself.*got: "):
+            await provider.set_limit("order", Limit(by=tenant_of, each=5))
+        with pytest.raises(
+            DefinitionError, match=r"has each_rate, and workflow.sum is a queue of flows, so its"
+        ):
+            await provider.set_limit("workflow.sum", Limit(each_rate="5/1s"))
         await provider.set_limit(_event(), Limit(by=tenant_of, each=5))
         await provider.set_limit(_event(), Limit(at_once=9, each_rate="5/1s"))

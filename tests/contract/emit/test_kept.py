@@ -52,6 +52,19 @@ async def test_an_event_that_keeps_nothing_gives_each_outcome_and_then_forgets_i
             await provider.result(again.job_id)
 
 
+@pytest.mark.parametrize("nothing", [0, "0s", timedelta(0), Keep(count=9, age=0)])
+async def test_an_age_of_nothing_keeps_nothing_as_a_count_does(
+    make_provider: MakeProvider, nothing: Any
+) -> None:
+    provider = make_provider()
+    quick = Event("quick", payload=int, result=int, keep_completed=nothing)
+    provider.on(quick)(lambda n: n)
+    async with provider.worker():
+        emission = provider.emit(quick, 1)
+        assert await emission == 1
+        await _gone(provider, emission.job_id)
+
+
 @pytest.mark.slow
 async def test_an_emission_goes_before_its_event_and_its_event_before_the_provider(
     make_provider: MakeProvider,

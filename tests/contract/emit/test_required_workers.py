@@ -74,6 +74,23 @@ async def test_a_worker_that_has_stopped_serves_nothing(make_provider: MakeProvi
             await provider.emit(asked, 1)
 
 
+@pytest.mark.parametrize("has_others", [False, True])
+async def test_an_event_whose_handler_was_taken_back_is_served_no_more(
+    make_provider: MakeProvider, *, has_others: bool
+) -> None:
+    provider = make_provider()
+    provider.on(asked)(lambda n: n)
+    if has_others:
+        provider.on("other")(lambda n: n)
+    async with provider, provider.worker():
+        assert await provider.emit(asked, 1) == 1
+        await provider.unsubscribe(asked)
+        with pytest.raises(NoWorker):
+            await provider.emit(asked, 1).enqueued()
+        await provider.subscribe(asked, lambda n: n + 1)
+        assert await provider.emit(asked, 1) == 2
+
+
 async def test_a_paused_event_that_is_served_is_taken(make_provider: MakeProvider) -> None:
     provider = make_provider()
     provider.on(asked)(lambda n: n)

@@ -128,6 +128,16 @@ async def test_a_rate_of_each_key_that_changes_keeps_the_starts_of_windows_of_it
     assert len((await shard.turn()).claims) == 4
 
 
+async def test_a_limit_that_changes_beside_the_rates_of_each_key_leaves_all_its_numbers(shard: Shard) -> None:
+    await _limit(shard, each=2, each_rate="3/1m")
+    await shard.add(*(_row(f"a{n}") for n in range(9)))
+    assert len((await shard.turn()).claims) == 2
+    numbers = await shard.command("HGET", shard.key("slots", QUEUE), ":a")
+    await _limit(shard, each=9, at_once=9, each_rate="3/1m")
+    assert await shard.command("HGET", shard.key("slots", QUEUE), ":a") == numbers
+    assert len((await shard.turn()).claims) == 1
+
+
 async def test_suspects_of_one_key_are_not_above_its_limit_together(shard: Shard) -> None:
     jobs = [f"a{n}" for n in range(9)]
     await shard.add(*(_row(job) for job in jobs))

@@ -193,6 +193,20 @@ async def test_jobs_without_a_key_and_other_queues_have_their_share(shard: Shard
     assert seen["p"] + seen["o"] >= 4
 
 
+async def test_jobs_without_a_key_leave_keys_their_share_of_a_full_queue(shard: Shard) -> None:
+    """One call settles a job, and the next one claims: so each second call alone claims."""
+    await _limit(shard, at_once=1)
+    await shard.add(*(row(f"p{n}") for n in range(40)))
+    await _add(shard, *(f"a{n}" for n in range(40)))
+    begun = Counter[str]()
+    for _ in range(40):
+        answer = await shard.turn()
+        begun.update(each[0] for each in _ids(answer))
+        await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    assert 15 <= begun["a"] <= 25
+    assert begun.total() == 40
+
+
 async def test_a_rate_of_each_key_holds_and_wakes_when_it_opens(shard: Shard) -> None:
     await shard.announce()
     await _limit(shard, each_rate="3/1s")
@@ -208,6 +222,29 @@ async def test_a_rate_of_each_key_holds_and_wakes_when_it_opens(shard: Shard) ->
     shard.now = opens
     second = await shard.turn()
     assert _ids(second) == ["a3", "a4", "a5"]
+
+
+async def test_the_call_after_which_a_key_rests_says_when_it_may_start_again(shard: Shard) -> None:
+    await shard.announce()
+    await _limit(shard, each=2, each_rate="2/1s")
+    await _add(shard, "a1", "a2", "a3", "a4")
+    answer = await shard.turn()
+    opens = await shard.score("due", "", f"lane:a/{QUEUE}")
+    assert answer.next_due == opens
+    await shard.command("ZREM", shard.shard_key("due"), f"lane:a/{QUEUE}")
+    ended = await shard.turn(settle(answer.claims[0], answer.token), want=0)
+    assert (ended.claims, ended.next_due) == ([], opens), "who frees a slot of it says so, too"
+
+
+async def test_a_rescue_that_leaves_a_key_to_its_rate_wakes_who_may_wait_for_that(shard: Shard) -> None:
+    await shard.announce()
+    await _limit(shard, each=1, each_rate="1/1m")
+    await _add(shard, "a1", "a2")
+    await shard.turn(worker="dead")
+    shard.now += 2 * LEASE
+    await shard.rescue()
+    assert await shard.members("wake", "pool") == [QUEUE]
+    assert (await shard.turn()).next_due == await shard.score("due", "", f"lane:a/{QUEUE}")
 
 
 async def test_a_limit_that_changes_ends_all_rests(shard: Shard) -> None:

@@ -68,10 +68,22 @@ async def test_a_worker_of_two_pools_counts_once_and_leaves_the_one_before(shard
     }
     await shard.store.announce(**given)
     assert await _workers(shard) == 1
-    await shard.store.announce(**given, former="before")
+    await shard.store.announce(**given, former="before", left=[QUEUE])
     assert await shard.members("pools") == ["after"]
     assert await shard.members("serving", "before") == []
     assert await _workers(shard, "event.more") == 1
+
+
+async def test_a_worker_that_serves_fewer_queues_serves_the_others_no_more(shard: Shard) -> None:
+    given: dict[str, Any] = {"worker": "a", "unpark": False, "now": shard.now}
+    both = [AnnounceQueue(name, name, "") for name in (QUEUE, "event.more")]
+    await shard.store.announce(**given, pool="before", queues=both)
+    await shard.store.announce(
+        **given, pool="after", queues=both[:1], former="before", left=[QUEUE, "event.more"]
+    )
+    assert await _workers(shard) == 1
+    assert await _workers(shard, "event.more") == 0
+    assert await shard.command("EXISTS", shard.key("pools", "event.more")) == 0
 
 
 async def test_a_pool_of_which_another_worker_is_there_stays_when_one_serves_more(shard: Shard) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -281,10 +282,22 @@ async def test_suspects_do_not_hold_up_what_waits_behind_them(shard: Shard) -> N
     assert [each.more for each in answers] == [[1], [], []]
 
 
+def _asks_suspects_first(call: int) -> bool:
+    """As `turn.lua` has it: one call of eight, spread over any sequence of calls."""
+    return call * 40503 % 65536 < 65536 / 8
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8, 16])
+def test_of_each_so_many_calls_one_of_eight_asks_for_suspects_first(step: int) -> None:
+    asking = [call for call in range(1, 1001 * step, step) if _asks_suspects_first(call)]
+    assert 120 <= len(asking) <= 130
+    assert max(after - before for before, after in itertools.pairwise(asking)) <= 21 * step
+
+
 async def test_a_long_line_does_not_keep_suspects_for_ever(shard: Shard) -> None:
     await _make_suspects(shard, 8)
     await shard.add(*(row(f"j{n}") for n in range(20)))
-    while shard.calls("w") % 8 != 7:
+    while not _asks_suspects_first(shard.calls("w") + 1):
         assert _ids(await shard.turn(want=1))[0].startswith("j")
     answer = await shard.turn(want=3)
     assert [each[0] for each in _ids(answer)] == ["s", "s", "j"]
@@ -295,7 +308,7 @@ async def test_who_makes_room_claims_nothing_beside_it(shard: Shard) -> None:
     """Otherwise long jobs would take the slots of the worker again and again, and the suspect would never run."""
     await _make_suspects(shard, 1)
     await shard.add(*(row(f"j{n}") for n in range(20)))
-    while shard.calls("w") % 8 != 7:
+    while not _asks_suspects_first(shard.calls("w") + 1):
         await shard.turn(want=1)
     answer = await shard.turn(want=3)
     assert (_ids(answer), answer.lonely) == ([], [1])

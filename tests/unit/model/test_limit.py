@@ -84,6 +84,8 @@ def test_a_limit_of_nothing_is_refused() -> None:
 def test_equal_limits_are_sent_as_equal_texts_and_come_back(limit: Limit, text: str) -> None:
     assert limit.to_wire() == text
     assert Limit.from_wire(text).to_wire() == text
+    assert Limit(by=str).to_wire() == "", "turns alone"
+    assert Limit(by=str, rate="5/1s", each_rate="10/1.5s").each_rate, "10 may start within 1.5 s"
 
 
 @pytest.mark.parametrize("text", ["", "7", '{"at_once":-1}', '{"at_once":"x"}', '{"rates":[[0,1]]}', "{}"])
@@ -102,6 +104,8 @@ async def _key_of(payload: Any) -> str:
         ({"by": _key_of}, "expected by to be a plain function of the payload, got: <function _key_of"),
         ({"by": str, "at_once": 5, "each": 6}, "each=6 can never be reached, because at_once=5"),
         ({"by": str, "rate": "5/1s", "each_rate": "6/1s"}, "each_rate 6/1s can never be reached.* rate 5/1s"),
+        ({"by": str, "rate": "5/1s", "each_rate": "301/1m"}, "each_rate 301/60s can never.* rate 5/1s"),
+        ({"by": str, "rate": "5/1m", "each_rate": "6/1s"}, "each_rate 6/1s can never.* rate 5/60s"),
         ({"by": str, "each_rate": "0/1s"}, "expected each_rate to allow a positive number, got: '0/1s'"),
         (
             {"by": str, "each_rate": ["5/1s", "9/1s"]},

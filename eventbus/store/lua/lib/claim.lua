@@ -37,7 +37,7 @@ local function ask_suspects(plan, queues, want, bytes, room, choose_other)
   return bytes
 end
 
--- Jobs of lanes: one call asks for them before the others, the next one behind them. Few queues have any.
+-- Jobs of lanes: half of the calls ask for them before the others, half behind them. Few queues have any.
 -- Where nothing is left for them, `take` only says that they are there.
 local function ask_lanes(plan, queues, want, bytes, room, choose_other)
   local asked, laned = 0, {}

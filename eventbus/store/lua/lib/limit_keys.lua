@@ -4,7 +4,7 @@
 --   slots:<queue>   `:` and a key: how many of its jobs run, u32; then its windows (`windows.lua`). Absent: none
 -- counts: of the queue (`slots.lua`); `lanes` of it has the keys that this call has read, `freed` those that have a slot
 -- again and may rest still.
-limit_keys = {}
+limit_keys = { opens = {} } -- queue -> when the first of its keys may start again that this call lets rest
 
 -- text: as it stands in the hash, or nil.
 function limit_keys.decode(counts, text, now)
@@ -75,7 +75,7 @@ end
 -- Adds to a list for `due` when a key that rests because of its rates may start again.
 function limit_keys.note_opening(list, queue, lane, own)
   local opens = own.windows[1] and windows.find_opening(own.windows)
-  if opens then list[#list + 1], list[#list + 2] = opens, 'lane:' .. lane .. '/' .. queue end
+  if opens then list[#list + 1], list[#list + 2], limit_keys.opens[queue] = opens, 'lane:' .. lane .. '/' .. queue, math.min(opens, limit_keys.opens[queue] or opens) end
 end
 
 -- Gives slots of a key back.

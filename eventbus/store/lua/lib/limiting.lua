@@ -30,8 +30,10 @@ local function count_held(queue, counts, now)
   end
 end
 
--- Makes the numbers of all keys those of another limit: windows of the same length are kept.
+-- Makes the numbers of all keys those of another limit: windows of the same length are kept. Where the rates are the same,
+-- all numbers stand.
 local function take_keys_over(counts, before, queue, now)
+  if table.concat(counts.each_rates, ' ') == table.concat(before.each_rates, ' ') then return end
   local found = redis.call('HGETALL', key('slots', queue))
   for i = 1, #found, 2 do
     local lane = string.match(found[i], '^:(.*)$')

@@ -98,11 +98,11 @@ function slots.flush(now, due)
   for queue, counts in pairs(known) do
     if counts and counts.is_changed then redis.call('HSET', key('slots', queue), '', slots.encode(counts)) end
     if counts and next(counts.lanes) then limit_keys.flush(counts, queue) end
-    local opens = counts and windows.find_opening(counts.windows)
-    if opens then
-      redis.call('ZADD', root .. ':due', opens, 'turn:' .. queue)
-      if due and (due < 0 or opens < due) then due = opens end
-    end
+    local opens, own = counts and windows.find_opening(counts.windows), limit_keys.opens[queue]
+    if opens then redis.call('ZADD', root .. ':due', opens, 'turn:' .. queue) end
+    opens = math.min(opens or math.huge, own or math.huge)
+    if due and opens < math.huge and (due < 0 or opens < due) then due = opens end
+    if own and not due then wake(queue, now) end -- else no worker knows when to come
     if counts and counts.was_full and slots.count_free(counts) > 0 then wake_filled({ queue }, now) end
   end
   known = {}
