@@ -88,11 +88,20 @@ class FunctionRun(CodeRun):
         return bool(self._working or self.ended)
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether the worker stops: then no further attempt of a step begins here, and the flow goes on in another worker."""
+        return self.around.shelf.stopping == "stop"
+
+    @property
     def due_steps(self) -> list[StepCall[Any]]:
         """The steps that would begin now."""
         now = self.now_ms
         waited = [call for call in self.pending.values() if (call.due_ms or 0) <= now]
         return [*self.fresh, *(call for call in waited if isinstance(call, StepCall))]
+
+    def may_begin(self, call: Call[Any]) -> bool:
+        """Tell whether a call that is due may go on in this worker."""
+        return not (isinstance(call, StepCall) and self.is_leaving)
 
     def doubts_of(self, race: Entry) -> list[Entry]:
         """Return an entry for each step that may have begun, lost a race and would be undone; its end replaces that."""
@@ -165,14 +174,16 @@ class FunctionRun(CodeRun):
         if self._children:
             children = tuple(entry.child for entry, _ in self._children.values())
             return Asleep(due, listens=listens, children=children)
-        if listens or due is None or due - self.now_ms > _HELD_MS:
+        if listens or due is None or due - self.now_ms > _HELD_MS or self.is_leaving:
             return Asleep(due, listens=listens)
         await self.recorder.wait_until(due)
         return None
 
     async def _wait(self) -> None:
         """Wait until a step ends, a time comes, or a signal may have come."""
-        dues = [call.due_ms for call in self.pending.values() if call.due_ms is not None]
+        dues = [
+            call.due_ms for call in self.pending.values() if call.due_ms is not None and self.may_begin(call)
+        ]
         left = None if not dues else max(0, min(dues) - self.now_ms) / 1000
         listens = any(call.family == "wait" for call in self.pending.values())
         if listens and self._ear is None:
