@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -88,24 +89,49 @@ def limit(
     group: _Group = None,
     at_once: Annotated[int | None, typer.Option("--at-once", help="So many jobs run at a time.")] = None,
     rate: Annotated[list[str] | None, typer.Option("--rate", help="Such as 100/1s; may be repeated.")] = None,
+    each: Annotated[
+        int | None, typer.Option("--each", help="So many of each limit key, such as a tenant.")
+    ] = None,
+    each_rate: Annotated[
+        list[str] | None, typer.Option("--each-rate", help="As --rate, for each limit key.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take back what was set here.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Limit its jobs in the whole fleet, over what programs declare, until it is removed."""
-    if remove == bool(at_once is not None or rate):
-        raise CommandError("expected --at-once, --rate or both; or --remove alone")
-    limit = None if remove else Limit(at_once=at_once, rate=rate or ())
+    """Limit its jobs in the whole fleet, over what programs declare, until it is removed.
 
-    async def order(provider: EventProvider) -> str:
+    It replaces the whole limit of the program. Jobs have limit keys if the Limit of the program has `by`.
+    """
+    parts = (at_once, rate, each, each_rate)
+    if remove == any(part is not None for part in parts):
+        raise CommandError("expected --at-once, --rate, --each or --each-rate; or --remove alone")
+    limit = None if remove else Limit(at_once=at_once, rate=rate or (), each=each, each_rate=each_rate or ())
+
+    async def order(provider: EventProvider) -> tuple[str, str]:
+        (before,) = await provider.inspector.controls(queue_of(name, group))
         await provider.set_limit(name, limit, group=group)
-        return "" if remove else await _doubt(provider, name, group)
+        return ("", "") if limit is None else (_gone(before, limit), await _doubt(provider, name, group))
 
-    doubt = ask_server(url, order)
+    gone, doubt = ask_server(url, order)
     print(
         f"{_label(name, group)} "
         + ("has no limit of its own now" if remove else f"is limited: {_show(limit)}")
     )
+    _tell(gone)
     _tell(doubt)
+
+
+def _gone(before: QueueControls, now: Limit) -> str:
+    """Return what bounded the queue before, and no longer does."""
+    names = [
+        name
+        for name in ("at_once", "rate", "each", "each_rate")
+        if before.limit is not None and getattr(before.limit, name) and not getattr(now, name)
+    ]
+    if not names:
+        return ""
+    gone = _show(Limit(**{name: getattr(before.limit, name) for name in names}))
+    return f"this replaces the whole limit; no longer: {gone}"
 
 
 async def _doubt(provider: EventProvider, name: str, group: str | None) -> str:
@@ -131,8 +157,13 @@ def _show(order: Limit | None) -> str:
     if order is None:
         return "-"
     at_once = [] if order.at_once is None else [f"{order.at_once} at once"]
-    rates = [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(order.rate, "rate")]
-    return ", ".join([*at_once, *rates])
+    each = [] if order.each is None else [f"{order.each} of each key"]
+    own = [f"{rate} of each key" for rate in _list_rates(order.each_rate, "each_rate")]
+    return ", ".join([*at_once, *_list_rates(order.rate, "rate"), *each, *own])
+
+
+def _list_rates(given: str | Sequence[str], name: str) -> list[str]:
+    return [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(given, name)]
 
 
 def _label(name: str, group: str | None) -> str:
