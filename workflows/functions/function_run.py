@@ -89,7 +89,7 @@ class FunctionRun(CodeRun):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the worker stops: then no further attempt of a step begins here, and the flow goes on in another worker."""
+        """Whether the worker stops: then no attempt of a step begins here, and the flow goes on in another worker."""
         return self.around.shelf.stopping == "stop"
 
     @property
@@ -246,8 +246,12 @@ class FunctionRun(CodeRun):
 
     def _begin_steps(self) -> None:
         fresh = self.take_fresh()
+        is_leaving = bool(fresh) and self.is_leaving
         for call in fresh:
-            if not call.is_closed:
+            if is_leaving and not call.is_closed:  # nothing is recorded of it: another worker begins it
+                call.due_ms = self.now_ms
+                self.pending[call.position] = call
+            elif not call.is_closed:
                 work = begin_task(self._work(call))
                 if not work.done():
                     self._working[work] = call

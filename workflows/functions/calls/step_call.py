@@ -209,6 +209,9 @@ class StepCall(TimedCall[R]):
             return await self._make_attempt()
         if not await self._take(slots):
             return Ended(is_cut=True)
+        if self.run.is_leaving:  # the place came too late: another worker makes the attempt
+            slots.leave()
+            return Ended(error=Later(0))
         try:
             return await self._make_attempt()
         finally:
