@@ -94,9 +94,13 @@ class Schedule:
     async def backfill(self, since: datetime, until: datetime) -> list[str]:
         """Make a job for each slot from `since` to `until` that has none, also if it was missed; return the slots' jobs.
 
-        At most 1,000 slots; more are refused with DefinitionError, before any job is made.
+        At most 1,000 slots; more are refused with DefinitionError, before any job is made, and so is a `since` after `until`.
         """
         first, last = clock.to_unix_ms(since), clock.to_unix_ms(until)
+        if last < first:
+            raise DefinitionError(
+                f"expected the begin of a backfill before its end, got: {since} and {until}"
+            )
         _, row, plan = await self._client.find(self.id)
         slots: list[int] = []
         slot = plan.table.next_after(first - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import contextlib
 import inspect
 import io
@@ -88,7 +89,7 @@ def _run(code: CodeType, namespace: dict[str, Any], runner: asyncio.Runner) -> s
 @pytest.mark.usefixtures("own_keys")
 @pytest.mark.parametrize("path", [each for each in _PAGES if _blocks(each, "python")], ids=_name)
 def test_what_a_page_shows_runs_and_prints_what_it_says(path: Path) -> None:
-    namespace: dict[str, Any] = {"__name__": "__main__", "asyncio": asyncio}
+    namespace: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins, "asyncio": asyncio}
     with asyncio.Runner() as runner:
         for line, source in _blocks(path, "python"):
             printed = iter(_run(_compile(path, line, source), namespace, runner).splitlines())

@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 _LIMIT = 1000
+_PAGES = 20
+"""How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end."""
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,16 +193,18 @@ class Inspector(JobEdits):
         queue, place = queue_of(event_or_queue), _read_cursor(cursor)
         if not 0 < limit <= _LIMIT:
             raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
-        store = self._life.running("list jobs").store
-        page = await store.inspection.jobs(
-            queue,
-            _check_state(state),
-            cursor=place,
-            limit=limit,
-            deadline=self._settings.deadline(call_timeout),
-        )
-        following = None if page.cursor is None else _write_cursor(page.cursor)
-        return JobList(jobs=[_summary(row) for row in page.jobs], cursor=following)
+        inspection = self._life.running("list jobs").store.inspection
+        deadline = self._settings.deadline(call_timeout)
+        rows: Sequence[JobRow] = ()
+        for _ in range(_PAGES):
+            page = await inspection.jobs(
+                queue, _check_state(state), cursor=place, limit=limit, deadline=deadline
+            )
+            rows, place = page.jobs, page.cursor
+            if rows or place is None:
+                break
+        following = None if place is None else _write_cursor(place)
+        return JobList(jobs=[_summary(row) for row in rows], cursor=following)
 
     async def counts(
         self,

@@ -13,6 +13,7 @@ signal to the system when they are removed, also when the loop ends.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import faulthandler
 import os
 import signal
@@ -53,6 +54,7 @@ class Interrupts:
         self._limits = limits
         self._before: list[Any] = []
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
 
     def __enter__(self) -> Self:
         self._loop.add_signal_handler(_HARMLESS, _ignore)
@@ -76,7 +78,8 @@ class Interrupts:
         if self._limits and sys.__stderr__ is not None:
             limit = self._limits[min(self.count, len(self._limits)) - 1]
             faulthandler.dump_traceback_later(limit, exit=True, file=sys.__stderr__)
-        self._loop.call_soon_threadsafe(self._act)
+        # In a context of its own: that of the job whose code is interrupted would put the job's id into the log line.
+        self._loop.call_soon_threadsafe(self._act, context=self._context)
 
     def _act(self) -> None:
         self.act()

@@ -16,7 +16,7 @@ from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 from eventbus.model.type_matching import is_untyped, types_agree
 
-__all__ = ["BatchRegistrar", "check_batch_types"]
+__all__ = ["BatchRegistrar", "check_batch_types", "is_list_of"]
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def check_batch_types(first: Any, returned: Any, *, payload: Any, result: Any, w
     `first` and `returned` are its annotations. A function that returns nothing fits an event without a result.
     """
     name = _name_of(payload)
-    if not _is_open(first) and not _is_list(first, payload):
+    if not _is_open(first) and not is_list_of(first, payload):
         raise DefinitionError(
             f"the payload parameter of {where} is {shown(first)}, but with batch it gets a list of payloads: list[{name}]"
         )
@@ -62,7 +62,8 @@ def _is_open(annotated: Any) -> bool:
     return isinstance(annotated, str) or is_untyped(annotated)
 
 
-def _is_list(annotated: Any, payload: Any) -> bool:
+def is_list_of(annotated: Any, payload: Any) -> bool:
+    """Return whether an annotation is a list of payloads."""
     origin, arguments = typing.get_origin(annotated) or annotated, typing.get_args(annotated)
     return origin in _LISTS and (not arguments or types_agree(payload, arguments[0]))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from eventbus.errors import DefinitionError
 from eventbus.handlers.batch_context import BatchContext, SyncBatchContext
-from eventbus.handlers.batch_types import check_batch_types
+from eventbus.handlers.batch_types import check_batch_types, is_list_of
 from eventbus.handlers.context import EventContext, JobFacts, SyncContext
 from eventbus.handlers.contexts.process_context import ProcessContext
 from eventbus.handlers.pools import PoolSpec, check_pool
@@ -95,14 +95,14 @@ def make_handler(
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine function)
     )
-    is_remote = check_pool(pool, where, is_async=is_async, pools=pools)
     _check_batch(batch, pool, where)
+    is_remote = check_pool(pool, where, is_async=is_async, pools=pools)
     first, context = _parameters_of(function, hints, where)
     returned = (
         hints.get("return", _EMPTY) if group == DEFAULT_GROUP else _EMPTY
     )  # those of others reach nobody
     if batch is None:
-        _check_type(first, payload, f"the payload parameter of {where}", "payload")
+        _check_payload(first, payload, where)
         _check_type(returned, result, f"the return type of {where}", "result")
     else:
         check_batch_types(first, returned, payload=payload, result=result, where=where)
@@ -185,11 +185,19 @@ def _is_context(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, (JobFacts, *_OF_BATCHES))
 
 
-def _check_type(annotated: Any, declared: Any, what: str, role: str) -> None:
+def _check_payload(first: Any, payload: Any, where: str) -> None:
+    is_many = is_list_of(first, payload)
+    hint = "; for many payloads in one call give batch=Batch(size=...)" if is_many else ""
+    _check_type(first, payload, f"the payload parameter of {where}", "payload", hint=hint)
+
+
+def _check_type(annotated: Any, declared: Any, what: str, role: str, *, hint: str = "") -> None:
     if isinstance(annotated, str) or is_untyped(annotated):
         return
     if not types_agree(declared, annotated):
-        raise DefinitionError(f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}")
+        raise DefinitionError(
+            f"{what} is {shown(annotated)}, but the event's {role} is {shown(declared)}{hint}"
+        )
 
 
 def _context_class(*, is_async: bool, is_remote: bool, is_batch: bool) -> type[Any]:

@@ -72,6 +72,17 @@ def test_a_list_shows_what_bounds_each_key(make_provider: MakeProvider, invoke: 
     assert "9 at once, 5 of each key, 10/1s of each key" in invoke("queues", "list").stdout
 
 
+def test_each_key_is_limited_and_what_that_replaces_is_told(invoke: Invoke) -> None:
+    told = invoke("queues", "limit", "invoice", "--at-once", "9", "--each", "2", "--each-rate", "10/1s")
+    assert told.stdout == "invoice is limited: 9 at once, 2 of each key, 10/1s of each key\n"
+    assert "9 at once, 2 of each key, 10/1s of each key" in invoke("queues", "list").stdout
+    told = invoke("queues", "limit", "invoice", "--at-once", "3")
+    assert told.stdout == "invoice is limited: 3 at once\n"
+    note = "note: this replaces the whole limit; no longer: 2 of each key, 10/1s of each key\n"
+    assert note in told.stderr
+    assert "no longer" not in invoke("queues", "limit", "invoice", "--at-once", "5").stderr
+
+
 def test_a_limit_that_says_nothing_is_refused(invoke: Invoke) -> None:
     for words in ([], ["--remove", "--at-once", "3"], ["--at-once", "0"], ["--rate", "x"]):
         result = invoke("queues", "limit", "order.placed", *words)

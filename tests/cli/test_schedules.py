@@ -41,7 +41,9 @@ def test_a_schedule_is_listed_paused_resumed_triggered_and_removed(
     since, until = "2026-03-01T03:00", "2026-03-03T03:00+01:00"
     filled = invoke("schedules", "backfill", "nightly", since, until).stdout.splitlines()
     assert [job.rpartition(".")[2] for job in filled] == ["1772334000000", "1772420400000"]
-    assert invoke("schedules", "backfill", "nightly", until, since).stdout == "no slots\n"
+    assert invoke("schedules", "backfill", "nightly", "2026-03-01", "2026-03-01").stdout == "no slots\n"
+    turned = invoke("schedules", "backfill", "nightly", until, since)
+    assert "expected the begin of a backfill before its end" in turned.stderr
     refused = invoke("schedules", "backfill", "nightly", "yesterday", until)
     assert refused.exit_code != 0
     assert "'yesterday'" in refused.stderr

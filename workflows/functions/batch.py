@@ -174,6 +174,7 @@ def _add_times(run: FunctionRun, batch: Batch) -> None:
             if isinstance(call, ChildCall):
                 run.begun_children.append(call)
     due = [call for call in run.pending.values() if call.due_ms is not None and call.due_ms <= now]
+    due = [call for call in due if run.may_begin(call)]
     for call in sorted(due, key=lambda one: (one.due_ms or 0, split_position(one.position))):
         del run.pending[call.position]
         if isinstance(call, (SleepCall, WaitCall)):

@@ -11,6 +11,7 @@ What must always hold:
 - the code awaits calls of its context alone, and makes them in its own scope: else NonDeterminismError, in the first run too;
 - the code runs outside of any asyncio task, so that `asyncio.timeout` and task groups refuse to work there;
 - so do its `finally` blocks, in the context of the code;
+- once its worker stops, the run begins no step: it sleeps with what it would begin as due now, and another worker goes on;
 - a mismatch ends the run before anything new begins, whatever the code does with the error.
 
 Crash windows: `dies-in-step` and `dies-before-append` (the step runs again, with the same key), `facts-saved-then-dies` (the
@@ -88,11 +89,20 @@ class FunctionRun(CodeRun):
         return bool(self._working or self.ended)
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether the worker stops: then no attempt of a step begins here, and the flow goes on in another worker."""
+        return self.around.shelf.stopping == "stop"
+
+    @property
     def due_steps(self) -> list[StepCall[Any]]:
         """The steps that would begin now."""
         now = self.now_ms
         waited = [call for call in self.pending.values() if (call.due_ms or 0) <= now]
         return [*self.fresh, *(call for call in waited if isinstance(call, StepCall))]
+
+    def may_begin(self, call: Call[Any]) -> bool:
+        """Tell whether a call that is due may go on in this worker."""
+        return not (isinstance(call, StepCall) and self.is_leaving)
 
     def doubts_of(self, race: Entry) -> list[Entry]:
         """Return an entry for each step that may have begun, lost a race and would be undone; its end replaces that."""
@@ -165,14 +175,16 @@ class FunctionRun(CodeRun):
         if self._children:
             children = tuple(entry.child for entry, _ in self._children.values())
             return Asleep(due, listens=listens, children=children)
-        if listens or due is None or due - self.now_ms > _HELD_MS:
+        if listens or due is None or due - self.now_ms > _HELD_MS or self.is_leaving:
             return Asleep(due, listens=listens)
         await self.recorder.wait_until(due)
         return None
 
     async def _wait(self) -> None:
         """Wait until a step ends, a time comes, or a signal may have come."""
-        dues = [call.due_ms for call in self.pending.values() if call.due_ms is not None]
+        dues = [
+            call.due_ms for call in self.pending.values() if call.due_ms is not None and self.may_begin(call)
+        ]
         left = None if not dues else max(0, min(dues) - self.now_ms) / 1000
         listens = any(call.family == "wait" for call in self.pending.values())
         if listens and self._ear is None:
@@ -235,8 +247,12 @@ class FunctionRun(CodeRun):
 
     def _begin_steps(self) -> None:
         fresh = self.take_fresh()
+        is_leaving = bool(fresh) and self.is_leaving
         for call in fresh:
-            if not call.is_closed:
+            if is_leaving and not call.is_closed:  # nothing is recorded of it: another worker begins it
+                call.due_ms = self.now_ms
+                self.pending[call.position] = call
+            elif not call.is_closed:
                 work = begin_task(self._work(call))
                 if not work.done():
                     self._working[work] = call

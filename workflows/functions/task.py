@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Retry, UsageError
-from eventbus.lowlevel import Codec, Duration
+from eventbus.lowlevel import Codec, Duration, hints_of
 from workflows.definition.checks.options import check_pool, check_retry, check_timeout
 from workflows.definition.checks.signature import (
     accepts,
@@ -35,7 +35,7 @@ from workflows.definition.checks.signature import (
 )
 from workflows.definition.codecs import MAX_VALUE
 from workflows.execution.step_runner import CallSync
-from workflows.functions.step_key import running_code
+from workflows.functions.step_key import TaskContext, running_code
 from workflows.records.ids import check_step_name
 
 __all__ = ["AsyncTask", "SyncTask", "Task", "TaskDecorator", "as_task", "call_task", "find_task", "task"]
@@ -69,6 +69,7 @@ class Task(Generic[P, R]):
         check_callable(function, "a task")
         self.function = function
         self.name: str = _check_name(name_of(function) if name is None else name)
+        _check_no_context(function, self.where)
         self.key: str = _key_of(function)
         self.is_async: bool = is_async(function)
         self.retry: Retry | None = check_retry(retry, self.where)
@@ -322,6 +323,16 @@ def _importable(module: str) -> str:
     main = sys.modules[module]
     spec = getattr(main, "__spec__", None)
     return str(spec.name) if spec is not None else Path(getattr(main, "__file__", module)).stem
+
+
+def _check_no_context(function: Any, where: str) -> None:
+    """Raise DefinitionError for a parameter that waits for the context, as one of a step or a handler would."""
+    for name, hint in hints_of(function).items():
+        if hint is TaskContext and name != "return":
+            raise DefinitionError(
+                f"{where} has the parameter {name!r} for a TaskContext, but a task gets only the arguments of its call; "
+                "leave it out, and call task_context() inside"
+            )
 
 
 def _check_name(name: object) -> str:

@@ -93,24 +93,49 @@ def limit(
     group: _Group = None,
     at_once: Annotated[int | None, typer.Option("--at-once", help="So many jobs run at a time.")] = None,
     rate: Annotated[list[str] | None, typer.Option("--rate", help="Such as 100/1s; may be repeated.")] = None,
+    each: Annotated[
+        int | None, typer.Option("--each", help="So many of each limit key, such as a tenant.")
+    ] = None,
+    each_rate: Annotated[
+        list[str] | None, typer.Option("--each-rate", help="As --rate, for each limit key.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take back what was set here.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Limit its jobs in the whole fleet, over what programs declare, until it is removed."""
-    if remove == bool(at_once is not None or rate):
-        raise CommandError("expected --at-once, --rate or both; or --remove alone")
-    limit = None if remove else Limit(at_once=at_once, rate=rate or ())
+    """Limit its jobs in the whole fleet, over what programs declare, until it is removed.
 
-    async def order(provider: EventProvider) -> str:
+    It replaces the whole limit of the program. Jobs have limit keys if the Limit of the program has `by`.
+    """
+    parts = (at_once, rate, each, each_rate)
+    if remove == any(part is not None for part in parts):
+        raise CommandError("expected --at-once, --rate, --each or --each-rate; or --remove alone")
+    limit = None if remove else Limit(at_once=at_once, rate=rate or (), each=each, each_rate=each_rate or ())
+
+    async def order(provider: EventProvider) -> tuple[str, str]:
+        (before,) = await provider.inspector.controls(queue_of(name, group))
         await provider.set_limit(name, limit, group=group)
-        return "" if remove else await _doubt(provider, name, group, limits=True)
+        return ("", "") if limit is None else (_gone(before, limit), await _doubt(provider, name, group, limits=True))
 
-    doubt = ask_server(url, order)
+    gone, doubt = ask_server(url, order)
     print(
         f"{_label(name, group)} "
         + ("has no limit of its own now" if remove else f"is limited: {_show(limit)}")
     )
+    _tell(gone)
     _tell(doubt)
+
+
+def _gone(before: QueueControls, now: Limit) -> str:
+    """Return what bounded the queue before, and no longer does."""
+    names = [
+        name
+        for name in ("at_once", "rate", "each", "each_rate")
+        if before.limit is not None and getattr(before.limit, name) and not getattr(now, name)
+    ]
+    if not names:
+        return ""
+    gone = _show(Limit(**{name: getattr(before.limit, name) for name in names}))
+    return f"this replaces the whole limit; no longer: {gone}"
 
 
 async def _doubt(provider: EventProvider, name: str, group: str | None, *, limits: bool = False) -> str:

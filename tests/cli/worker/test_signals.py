@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
 from drivers.program import Program
+
+from eventbus.cli.signals import Interrupts
 
 _FOLDER = Path(__file__).parents[1]
 _ROOT = _FOLDER.parent.parent
@@ -180,6 +184,20 @@ def test_a_second_signal_ends_a_worker_whatever_its_lifespan_does(
     assert time.monotonic() - begin < 10
     if leaving is _BLOCKS:
         assert any("stubborn_app.py" in line and "in stubborn" in line for line in program.errors)
+
+
+async def test_what_a_signal_does_is_no_part_of_the_job_that_it_interrupts() -> None:
+    job: ContextVar[str] = ContextVar("job", default="none")
+    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def handle() -> None:
+        job.set("job 7")
+        signal.raise_signal(signal.SIGTERM)
+
+    with Interrupts() as interrupts:
+        interrupts.act = lambda: found.set_result(job.get())
+        await asyncio.create_task(handle())
+        assert await found == "none"
 
 
 _FORKING = """

@@ -169,3 +169,15 @@ def test_what_is_kept_may_be_said_in_each_form() -> None:
     event = Event("a", keep_completed=(100, "1 hour"), keep_failed="7 days")
     assert (event.keep_completed, event.keep_failed) == (Keep(100, "1 hour"), Keep(age="7 days"))
     assert Event("b").keep_completed is None
+
+
+async def test_a_list_of_jobs_begins_with_those_that_have_a_time_of_their_own_if_there_are_no_others(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    provider.on("plain")(lambda n: n)
+    async with provider.worker():
+        kept = provider.emit("plain", 1, keep_completed="1 hour")
+        assert await kept == 1
+        page = await provider.inspector.jobs("plain", state="completed")
+        assert ([job.id for job in page.jobs], page.cursor) == ([kept.job_id], None)

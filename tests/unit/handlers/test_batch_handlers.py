@@ -118,6 +118,8 @@ def test_a_pool_is_refused(pool: str) -> None:
     provider.pool("small", threads=2)
     with pytest.raises(DefinitionError, match=f"not in pool='{pool}'; leave out batch or pool"):
         provider.on(Event("placed", payload=Order, result=int), batch=Batch(size=2), pool=pool)(in_thread)
+    with pytest.raises(DefinitionError, match="leave out batch or pool"):
+        _make(results, pool=pool)  # a plain function would not do, either
     assert _make(in_thread, pool="thread").pool == "thread"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventbus import DefinitionError, PayloadError, Retry
-from workflows import FlowContext, Signal, StepContext, durable, task
+from workflows import FlowContext, Signal, StepContext, TaskContext, durable, task
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.functions.task import find_task
 from workflows.testing import run_inline
@@ -36,6 +36,9 @@ async def generator(ctx: FlowContext[int]) -> Any:
 async def two(ctx: FlowContext[int], more: int) -> None: ...
 
 
+async def with_context(path: str, ctx: TaskContext) -> None: ...
+
+
 any_durable: Any = durable
 any_task: Any = task
 
@@ -58,6 +61,7 @@ any_task: Any = task
         (lambda: any_durable("x", max_history=1)(fine), "expected max_history of durable function 'x'"),
         (lambda: any_durable("x", state=Callable)(fine), "cannot be used"),
         (lambda: any_task(3), "expected a task to be a function"),
+        (lambda: any_task(with_context), "parameter 'ctx' for a TaskContext, .* call task_context() inside"),
         (lambda: any_task(name="a b")(plain), "expected the name of a step"),
         (lambda: any_task(lambda: 1), "a lambda has no name"),
         (
@@ -71,7 +75,7 @@ any_task: Any = task
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_defined(make: Callable[[], Any], says: str) -> None:
-    with pytest.raises(DefinitionError, match=says.replace("(", r"\(")):
+    with pytest.raises(DefinitionError, match=says.replace("(", r"\(").replace(")", r"\)")):
         make()
 
 

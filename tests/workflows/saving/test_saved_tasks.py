@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -177,6 +178,39 @@ async def test_an_attempt_that_has_ended_saves_nothing_and_a_rollback_has_none(
     late, undo = sorted(found)
     assert late.startswith("nothing was saved for step 'leave@0'"), late
     assert undo.startswith("task_context() was called outside")
+
+
+@task(retry=Retry(2, delay=0))
+async def walk(how: str) -> str:
+    context = task_context()
+    found.append((how, await context.saved(str, default="new"), context.stopping))
+    if found[-1][1] == "new":
+        await context.save("half")
+        while not context.stopping:  # noqa: ASYNC110  (that is what a task has)
+            await asyncio.sleep(0.005)
+        raise Later(0) if how == "later" else ValueError("again")
+    return how
+
+
+@durable("walks")
+async def walks(ctx: FlowContext[None]) -> list[str]:
+    return list(await ctx.gather(ctx.step(walk, "later"), ctx.step(walk, "retry")))
+
+
+async def test_a_worker_that_stops_begins_no_further_attempt_of_a_task(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider(grace="20s")
+    flows = WorkflowProvider(provider)
+    flows.register(walks)
+    async with provider:
+        async with provider.worker():
+            flow = await flows.execute(walks, None)
+            await until(lambda: len(found) == 2, "both run")
+        assert len(found) == 2, "what was put off, and what failed, is another worker's"
+        async with provider.worker():
+            assert await flow.result() == ["later", "retry"]
+    assert sorted(found[2:]) == [("later", "half", None), ("retry", "half", None)]
 
 
 def test_outside_of_a_task_there_is_none() -> None:

@@ -117,7 +117,7 @@ class StepCall(TimedCall[R]):
         return self.codec.decode(memoryview(entry.result)), None
 
     async def work(self) -> Entry:
-        """Make attempts until the end, or until the next one is a while away; return the entry of that."""
+        """Make attempts until the end, or until the next one is a while away or another worker's; return the entry of that."""
         while not self._is_cut:
             self._started_ms = self.run.now_ms
             ended = await self._try()
@@ -131,7 +131,7 @@ class StepCall(TimedCall[R]):
             delay, failure = self._follow(ended.error)
             if delay is None:
                 return self._entry("failed", **failure)
-            if delay > HELD_SECONDS:
+            if delay > HELD_SECONDS or self.run.is_leaving:
                 due = self.run.now_ms + round(delay * 1000)
                 return self._entry(
                     "try",
@@ -209,6 +209,9 @@ class StepCall(TimedCall[R]):
             return await self._make_attempt()
         if not await self._take(slots):
             return Ended(is_cut=True)
+        if self.run.is_leaving:  # the place came too late: another worker makes the attempt
+            slots.leave()
+            return Ended(error=Later(0))
         try:
             return await self._make_attempt()
         finally:
