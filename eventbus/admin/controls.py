@@ -16,6 +16,7 @@ from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
+from eventbus.model.keep import Keep, keeps_from_wire
 from eventbus.model.limit import Limit
 from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
@@ -31,9 +32,10 @@ _QUEUE_LENGTH = 255
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.
 
-    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave. `limit` is the one
-    that holds: one that was set at run time (`is_set`), else the one that a program declares. `running` counts the jobs
-    that it bounds.
+    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason` are texts that
+    whoever paused it gave. `limit` is the one that holds: one that was set at run time (`is_set`), else the one that a
+    program declares. `running` counts the jobs that it bounds. `keep_completed` and `keep_failed` are what the event or
+    workflow of the queue declares; where it is None, the settings of the workers decide.
     """
 
     queue: str
@@ -45,6 +47,8 @@ class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     limit: Limit | None = None
     is_set: bool = False
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
 
     @property
     def is_paused(self) -> bool:
@@ -116,6 +120,7 @@ class Controls:
 def _report(orders: Orders, workers: int) -> QueueControls:
     fields = orders.fields
     wire = fields.get("ordered") or fields.get("declared")
+    keep_completed, keep_failed = keeps_from_wire(fields.get("keeps", ""))
     return QueueControls(
         queue=orders.queue,
         workers=workers,
@@ -126,6 +131,8 @@ def _report(orders: Orders, workers: int) -> QueueControls:
         reason=fields.get("reason", ""),
         limit=Limit.from_wire(wire) if wire else None,
         is_set="ordered" in fields,
+        keep_completed=keep_completed,
+        keep_failed=keep_failed,
     )
 
 

@@ -151,7 +151,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "limits": (
         "hash",
-        "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; ordered and declared limit; home of a shelf",
+        "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; ordered and declared limit; declared retention; home of a shelf",
         "pause, limit, announce, ungroup",
         "when it is removed",
     ),

@@ -222,6 +222,7 @@ class Shard:
         former: str = "",
         unpark: bool = False,
         limit: str = "",
+        keeps: str = "",
         since: int | str = 0,
     ) -> int:
         name = f"{queue}@{group}" if group else queue
@@ -229,7 +230,7 @@ class Shard:
             pool=pool,
             worker=worker,
             former=former,
-            queues=[AnnounceQueue(name, queue, group, limit)],
+            queues=[AnnounceQueue(name, queue, group, limit, keeps)],
             unpark=unpark,
             since=since,
             now=self.now,

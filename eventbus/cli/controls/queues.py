@@ -17,6 +17,8 @@ from rich.table import Table
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
+from eventbus.model.durations import milliseconds, text_of_ms
+from eventbus.model.keep import Keep
 from eventbus.model.limit import Limit, read_rates
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
@@ -46,7 +48,7 @@ def list_all(
     ] = False,
     url: UrlOption = None,
 ) -> None:
-    """List the queues for which anything is ordered: their limits; paused by whom, since when and why."""
+    """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and why."""
     found = ask_server(url, _list)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
@@ -135,6 +137,22 @@ def _show(order: Limit | None) -> str:
     return ", ".join([*at_once, *rates])
 
 
+def _show_kept(kept: QueueControls) -> str:
+    """Return how many finished jobs are kept, and for how long; `-` where no definition says it."""
+    told = [
+        f"{state} {_show_keep(keep)}"
+        for state, keep in (("completed", kept.keep_completed), ("failed", kept.keep_failed))
+        if keep is not None
+    ]
+    return ", ".join(told) or "-"
+
+
+def _show_keep(keep: Keep) -> str:
+    count = [] if keep.count is None else [str(keep.count)]
+    age = [] if keep.age is None else [text_of_ms(milliseconds(keep.age, setting="age"))]
+    return " within ".join([*count, *age])
+
+
 def _label(name: str, group: str | None) -> str:
     return name if group is None else f"{name}@{group}"
 
@@ -154,15 +172,15 @@ async def _list(provider: EventProvider) -> list[QueueControls]:
 
 def _print(found: list[QueueControls]) -> None:
     if not found:
-        print("no queue is paused or limited")
+        print("no queue is paused or limited, or has a retention of its own")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("queue", "waiting", "running", "limit", "paused", "by", "reason"):
+    for name in ("queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"):
         is_count = name in ("waiting", "running")
         table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
         running = str(each.running) if each.limit else "-"
-        row = (each.queue, str(each.waiting), running, _show(each.limit), since, each.paused_by, each.reason)
-        table.add_row(*row)
+        orders = (_show(each.limit), _show_kept(each), since, each.paused_by, each.reason)
+        table.add_row(each.queue, str(each.waiting), running, *orders)
     open_console().print(table)

@@ -100,6 +100,21 @@ async def test_a_workflow_says_how_long_its_flows_are_kept_with_all_that_belongs
         assert left == []
 
 
+async def test_what_events_and_workflows_keep_is_told_with_what_is_ordered(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(_kept)
+    provider.on(Event("bill", payload=int, keep_failed=(5, "1 day")))(lambda _: None)
+    async with provider.worker():
+        found = await provider.inspector.controls()
+    assert [(each.queue, each.keep_completed, each.keep_failed, each.limit) for each in found] == [
+        ("event.bill", None, Keep(5, "1 day"), None),
+        ("workflow.kept", Keep(0), None, None),
+    ]
+
+
 @durable("kept", keep_completed=0)
 async def _kept(ctx: FlowContext[int]) -> int:
     return ctx.input
