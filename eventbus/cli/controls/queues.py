@@ -19,7 +19,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
-from eventbus.model.limit import Limit, read_rates
+from eventbus.model.limit import Limit, read_rates, show_rate
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
@@ -133,7 +133,7 @@ def _show(order: Limit | None) -> str:
     if order is None:
         return "-"
     at_once = [] if order.at_once is None else [f"{order.at_once} at once"]
-    rates = [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(order.rate, "rate")]
+    rates = [show_rate(rate) for rate in read_rates(order.rate, "rate")]
     return ", ".join([*at_once, *rates])
 
 
