@@ -6,7 +6,6 @@ kept in the server until somebody takes it back: it outlives workers, releases a
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -25,8 +24,6 @@ from eventbus.store.control_store import Orders
 __all__ = ["Controls", "QueueControls"]
 
 _LONGEST = 512
-_QUEUE = re.compile(r"[A-Za-z0-9_./-]+(@[A-Za-z0-9_.-]+)?")
-_QUEUE_LENGTH = 255
 
 
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +70,7 @@ class Controls:
         call_timeout: Duration | None,
     ) -> None:
         """Let nobody claim jobs of a queue; see `EventProvider.pause`."""
-        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue, group), self._settings.deadline(call_timeout)
         author = self._settings.name if by is None else _check_text(by, "by")
         store = self._life.running("pause a queue").store
         await store.controls.pause(queue, by=author, reason=_check_text(reason, "reason"), deadline=deadline)
@@ -82,7 +79,7 @@ class Controls:
         self, event_or_queue: Event[Any, Any] | str, group: str | None, *, call_timeout: Duration | None
     ) -> None:
         """Let jobs of a queue be claimed again; see `EventProvider.resume`."""
-        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue, group), self._settings.deadline(call_timeout)
         await self._life.running("resume a queue").store.controls.resume(queue, deadline=deadline)
 
     async def set_limit(
@@ -94,7 +91,7 @@ class Controls:
         call_timeout: Duration | None,
     ) -> None:
         """Set the limit of a queue, or take it back; see `EventProvider.set_limit`."""
-        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue, group), self._settings.deadline(call_timeout)
         if limit is not None and not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a Limit, or None to take it back, got: {shown(limit)}")
         if limit is not None and isinstance(event_or_queue, Event):
@@ -134,13 +131,6 @@ def _report(orders: Orders, workers: int) -> QueueControls:
         keep_completed=keep_completed,
         keep_failed=keep_failed,
     )
-
-
-def _find_queue(given: Event[Any, Any] | str, group: str | None) -> str:
-    queue = queue_of(given, group)
-    if len(queue) > _QUEUE_LENGTH or not _QUEUE.fullmatch(queue):
-        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
-    return queue
 
 
 def _check_keys(event: Event[Any, Any], limit: Limit) -> None:
