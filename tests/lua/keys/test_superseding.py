@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from drivers.shards import Shard, row
+from drivers.shards import QUEUE, Shard, row
 from drivers.tree_driver import TreeDriver, make_tree
 
 from eventbus.store.scripting.script_rows import DEBOUNCE, JOIN, SUPERSEDE, AddRow, AddVerdict
@@ -126,3 +126,15 @@ async def test_a_tree_that_is_repeated_leaves_the_newer_one(shard: Shard, way: s
     assert await add("flow-9") == TreeVerdict("joined", "flow-9", "unlisted", "")
     assert await shard.state("flow-9") is None
     assert await shard.state("flow-5") in ("waiting", "waiting-children")
+
+
+async def test_what_comes_when_its_key_is_forgotten_is_new(shard: Shard) -> None:
+    """The window `key-forgotten`: it is over `key_ttl` late."""
+    first = _newest(_OWN)
+    for each in (first, _newest(_OTHER)):
+        await shard.add(each)
+    await shard.run("completed")
+    await _forget(shard, _OWN)
+    await shard.command("DEL", shard.key("key", f"{QUEUE}:k"))
+    assert await shard.add(first) == []
+    assert await shard.members("ready") == [_OWN]
