@@ -23,7 +23,7 @@ from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, queue_name
-from eventbus.model.retry import Retry, check_answers
+from eventbus.model.retry import Retry, check_answers, check_default
 from eventbus.settings.settings import Settings
 
 __all__ = ["HandlerRegistry"]
@@ -334,6 +334,8 @@ class HandlerRegistry:
         )
         where = f"the handler of event {route.name!r}"
         check_answers(handler.retry, where, errors=route.event.errors, retry_on=route.event.retry_on)
+        if handler.retry is None and route.event.retry is None:
+            check_default(self.settings.retry, route.name, retry_on=route.event.retry_on)
         subscription = Subscription(route, handler)
         self._registry.add(subscription)
         return subscription

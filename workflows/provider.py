@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
-import msgspec
-
 from eventbus import DefinitionError, EmitError, EventProvider, PayloadError, UnknownJob, UsageError
 from eventbus.lowlevel import (
     Codec,
     Duration,
-    baggage_around,
     check_correlation_id,
     check_key,
     check_middleware,
     check_priority,
-    current,
     seconds,
     shown,
 )
@@ -30,16 +26,14 @@ from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
 from workflows.client.inspection import FlowInspector
 from workflows.client.pauses import FlowPauses
 from workflows.client.scheduling import FlowSchedules
-from workflows.client.starting import check_flag, meeting_of, not_started
+from workflows.client.starting import check_flag, meeting_of, message_of, not_started
 from workflows.definition.codecs import Codecs
 from workflows.definition.job_tree import tree_of
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.workflow import Workflow
 from workflows.distributed.extension import FlowExtension
-from workflows.execution.spans import start_context
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.records.ids import check_flow_id, new_flow_id, workflow_of
-from workflows.records.records import FlowMessage
 from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree
 from workflows.registry import StepRegistry
 from workflows.testing import run_inline
@@ -116,6 +110,8 @@ class WorkflowProvider(FlowPauses):
         reuse_failure: bool = False,
         supersede: bool = False,
         require_worker: bool = False,
+        keep_completed: Duration | None = None,
+        keep_failed: Duration | None = None,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[O]:
         """Start a flow of a workflow or of a durable function; return its handle once the server has recorded the whole flow.
@@ -126,7 +122,8 @@ class WorkflowProvider(FlowPauses):
         overrides the workflow's timeout (0: none). The server keeps it with the lease time added, and counts
         it from the moment when the flow is due. `delay`, `priority` (-4000..4000, lower first), `meta` and
         `correlation_id` apply to every step. A `correlation_id` has 1 to 512 printable characters, by default that
-        of the caller's job or context, and without one the flow's id.
+        of the caller's job or context, and without one the flow's id. `keep_completed` and `keep_failed` (an age or 0) say
+        how long this flow is kept once it has ended, over the workflow's own.
 
         Raises, before anything runs: DefinitionError for a workflow that is not registered here and for wrong
         options, PayloadError for an input that does not fit the workflow's type, EmitError, ProviderStopped.
@@ -139,10 +136,11 @@ class WorkflowProvider(FlowPauses):
         limit = known.timeout if timeout is None else seconds(timeout, setting="timeout") or None
         effective = None if limit is None else limit + self.provider.settings.lease
         chain = "" if correlation_id is None else check_correlation_id(correlation_id)
-        message = self._message(known, flow_id, given, meta, chain, idempotency_key, effective)
+        message = message_of(self.provider, known, flow_id, given, meta, chain, idempotency_key, effective)
         wait = 0.0 if delay is None else seconds(delay, setting="delay")
         message.priority = check_priority(priority)
-        if check_flag(require_worker, "require_worker"):
+        keeps = (keep_completed, keep_failed)
+        if check_flag(require_worker, "require_worker") or keeps != (None, None):
             message.bare = True  # the worker adds the steps
         is_keyed = idempotency_key is not None
         tree = tree_of(
@@ -155,6 +153,7 @@ class WorkflowProvider(FlowPauses):
             print=self._jobs.payload_digest(given) if is_keyed else "",
             meeting=meeting_of(idempotency_key, reuse_failure=reuse_failure, supersede=supersede),
             require_worker=require_worker,
+            keeps=keeps,
         )
         reading = self._reading(known.name)
         emission = self._jobs.add(
@@ -337,46 +336,6 @@ class WorkflowProvider(FlowPauses):
     def _input_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any], given: Any) -> bytes:
         self._check_registered(workflow)
         return self._encode_input(self._codecs_of(workflow), workflow, given)
-
-    def _message(
-        self,
-        workflow: Workflow[Any, Any] | Durable[Any, Any],
-        flow_id: str,
-        given: bytes,
-        meta: Mapping[str, Any] | None,
-        chain: str,
-        key: str | None,
-        timeout: float | None,
-    ) -> FlowMessage:
-        ambient = current()
-        correlation_id = chain or ambient.correlation_id or flow_id
-        client = self.provider.settings.name
-        traceparent, tracestate = start_context(workflow.name, flow_id, ambient, correlation_id, client)
-        if meta is not None and not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(
-                f"expected meta of workflow {workflow.name!r} to be a dict, got: {shown(meta)}"
-            )
-        merged = {**(ambient.meta or {}), **(meta or {})}
-        if merged:
-            limit = int(self.provider.settings.max_payload)
-            Codec(dict[str, Any], role="meta", owner=workflow.name, max_bytes=limit).encode(merged)
-        # Without steps here the worker chooses the version, too.
-        is_durable = isinstance(workflow, Durable)
-        is_unknown = not is_durable and not workflow.steps and workflow.completed_hook is None
-        return FlowMessage(
-            input=msgspec.Raw(given),
-            version="" if is_unknown else workflow.version,
-            meta=merged or None,
-            correlation_id=correlation_id,
-            causation_id=ambient.job_id,
-            traceparent=traceparent,
-            tracestate=tracestate,
-            key=key or "",
-            timeout=timeout,
-            bare=is_durable or is_unknown or not workflow.spreads or workflow.listens,
-            durable=is_durable,
-            baggage=baggage_around(),
-        )
 
     def _reading(self, workflow: str) -> FlowOutcomeDecoder:
         durable = self._registry.durable(workflow)

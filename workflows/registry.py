@@ -19,6 +19,7 @@ from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import StepNotFound
 from workflows.functions.definition import Durable
+from workflows.functions.task import check_tasks
 
 __all__ = ["StepRegistry"]
 
@@ -68,6 +69,7 @@ class StepRegistry:
     def _register_durable(self, durable: Durable[Any, Any]) -> None:
         if durable.name in self._versions:
             raise _other_kind(durable.name)
+        check_tasks(durable.function, durable.where, durable.errors, durable.retry_on)
         known = self._durables.setdefault(durable.name, {})
         if known.setdefault(durable.version, durable) is not durable:
             raise DefinitionError(

@@ -6,7 +6,6 @@ kept in the server until somebody takes it back: it outlives workers, releases a
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
+from eventbus.model.keep import Keep, keeps_from_wire
 from eventbus.model.limit import Limit
 from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
@@ -24,16 +24,15 @@ from eventbus.store.control_store import Orders
 __all__ = ["Controls", "QueueControls"]
 
 _LONGEST = 512
-_QUEUE = re.compile(r"[A-Za-z0-9_./-]+(@[A-Za-z0-9_.-]+)?")
-_QUEUE_LENGTH = 255
 
 
 class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     """What is ordered for one queue. Times are Unix times in ms, 0 where there is none.
 
-    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason` are texts that whoever paused it gave. `limit` is the one
-    that holds: one that was set at run time (`is_set`), else the one that a program declares. `running` counts the jobs
-    that it bounds.
+    `workers` is how many workers serve it, and `waiting` how many jobs wait there. `paused_by` and `reason` are texts that
+    whoever paused it gave. `limit` is the one that holds: one that was set at run time (`is_set`), else the one that a
+    program declares. `running` counts the jobs that it bounds. `keep_completed` and `keep_failed` are what the event or
+    workflow of the queue declares; where it is None, the settings of the workers decide.
     """
 
     queue: str
@@ -45,6 +44,8 @@ class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     limit: Limit | None = None
     is_set: bool = False
+    keep_completed: Keep | None = None
+    keep_failed: Keep | None = None
 
     @property
     def is_paused(self) -> bool:
@@ -69,7 +70,7 @@ class Controls:
         call_timeout: Duration | None,
     ) -> None:
         """Let nobody claim jobs of a queue; see `EventProvider.pause`."""
-        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue, group), self._settings.deadline(call_timeout)
         author = self._settings.name if by is None else _check_text(by, "by")
         store = self._life.running("pause a queue").store
         await store.controls.pause(queue, by=author, reason=_check_text(reason, "reason"), deadline=deadline)
@@ -78,7 +79,7 @@ class Controls:
         self, event_or_queue: Event[Any, Any] | str, group: str | None, *, call_timeout: Duration | None
     ) -> None:
         """Let jobs of a queue be claimed again; see `EventProvider.resume`."""
-        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue, group), self._settings.deadline(call_timeout)
         await self._life.running("resume a queue").store.controls.resume(queue, deadline=deadline)
 
     async def set_limit(
@@ -90,7 +91,7 @@ class Controls:
         call_timeout: Duration | None,
     ) -> None:
         """Set the limit of a queue, or take it back; see `EventProvider.set_limit`."""
-        queue, deadline = _find_queue(event_or_queue, group), self._settings.deadline(call_timeout)
+        queue, deadline = queue_of(event_or_queue, group), self._settings.deadline(call_timeout)
         if limit is not None and not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a Limit, or None to take it back, got: {shown(limit)}")
         if limit is not None:
@@ -116,6 +117,7 @@ class Controls:
 def _report(orders: Orders, workers: int) -> QueueControls:
     fields = orders.fields
     wire = fields.get("ordered") or fields.get("declared")
+    keep_completed, keep_failed = keeps_from_wire(fields.get("keeps", ""))
     return QueueControls(
         queue=orders.queue,
         workers=workers,
@@ -126,14 +128,9 @@ def _report(orders: Orders, workers: int) -> QueueControls:
         reason=fields.get("reason", ""),
         limit=Limit.from_wire(wire) if wire else None,
         is_set="ordered" in fields,
+        keep_completed=keep_completed,
+        keep_failed=keep_failed,
     )
-
-
-def _find_queue(given: Event[Any, Any] | str, group: str | None) -> str:
-    queue = queue_of(given, group)
-    if len(queue) > _QUEUE_LENGTH or not _QUEUE.fullmatch(queue):
-        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
-    return queue
 
 
 def _check_keys(event: Event[Any, Any] | str, queue: str, limit: Limit) -> None:

@@ -232,7 +232,9 @@ class Inspector(JobEdits):
     async def controls(
         self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
     ) -> list[QueueControls]:
-        """Return the queues for which anything is ordered, such as a pause, or what is ordered for one queue.
+        """Return the queues for which anything is ordered, or what is ordered for one queue.
+
+        That is a pause, a limit, and a time for which finished jobs are kept that the event or workflow declares.
 
         For one queue, `event_or_queue` is its event, the event's name, `name@group`, or the queue.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from eventbus.errors import DefinitionError
@@ -18,13 +19,22 @@ from eventbus.model.names import (
 __all__ = ["queue_of"]
 
 _QUEUES = (EVENT_QUEUES, "workflow.")
+_QUEUE = re.compile(r"[A-Za-z0-9_./-]+(@[A-Za-z0-9_.-]+)?")
+_QUEUE_LENGTH = 255
 
 
 def queue_of(given: Event[Any, Any] | str, group: str | None = None) -> str:
     """Return the queue of an event, its name, `name@group`, or a queue; of `group`, unless the text names one itself.
 
-    Raises DefinitionError.
+    Raises DefinitionError, also for a name that no queue can have.
     """
+    queue = _name_queue(given, group)
+    if len(queue) > _QUEUE_LENGTH or not _QUEUE.fullmatch(queue):
+        raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")
+    return queue
+
+
+def _name_queue(given: Event[Any, Any] | str, group: str | None) -> str:
     name = given.name if isinstance(given, Event) else given
     if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"expected an event, its name or a queue, got: {shown(given)}")

@@ -17,7 +17,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from eventbus.errors import DefinitionError
+from eventbus.model.durations import Duration
 from eventbus.model.names import shown
+from eventbus.settings.terms import keep_text
 from eventbus.store.scripting.script_rows import JOIN, AddRow, EdgeRow, MemberRow, TreeHead, Wait
 from eventbus.store.tree_store import CALL_ROWS, Chunk
 
@@ -59,7 +61,8 @@ class Tree(msgspec.Struct, frozen=True):
     `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `timeout` is in
     seconds from when the root is due, 0 for none; the server keeps it. `key` is the digest of an idempotency
     key, and `print` the digest of the payload. `meeting` has the same meaning as for emissions (`AddRow`).
-    With `require_worker` a lone root (`is_lone`) is refused while no worker serves its queue.
+    With `require_worker` a lone root (`is_lone`) is refused while no worker serves its queue. `keep_completed` and
+    `keep_failed`, for a lone root, too, say how long the tree is kept once it has ended: an age or 0, None as its queue says.
     """
 
     id: str
@@ -75,12 +78,17 @@ class Tree(msgspec.Struct, frozen=True):
     print: str = ""
     meeting: int = JOIN
     require_worker: bool = False
+    keep_completed: Duration | None = None
+    keep_failed: Duration | None = None
 
     def __post_init__(self) -> None:
         _check(self.id, self.queue)
-        if self.require_worker and not self.is_lone:
+        option = (
+            "keep_completed or keep_failed" if self.keep else "require_worker" if self.require_worker else ""
+        )
+        if option and not self.is_lone:
             raise DefinitionError(
-                "require_worker is for a root that adds its members itself, got a tree with members, needs or a policy"
+                f"{option} is for a root that adds its members itself, got a tree with members, needs or a policy"
             )
 
     @property
@@ -92,6 +100,11 @@ class Tree(msgspec.Struct, frozen=True):
     def timeout_ms(self) -> int | str:
         """The timeout in ms, `''` for none."""
         return round(self.timeout * 1000) or ""
+
+    @property
+    def keep(self) -> str:
+        """How long the tree is kept, as the record of its root has it. Raises DefinitionError for what is no age."""
+        return keep_text(self.keep_completed, self.keep_failed)
 
 
 _LIKE_AN_ENTRY = re.compile(r"![0-9]+\Z")
@@ -171,6 +184,7 @@ def row_of(tree: Tree) -> AddRow:
         lifo=0,
         reply=1,
         meeting=tree.meeting,
+        keep=tree.keep,
     )
 
 

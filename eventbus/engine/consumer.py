@@ -16,13 +16,17 @@ __all__ = ["Consumer", "LimitedConsumer", "Retention", "SharingConsumer"]
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How many finished jobs a queue keeps, and for how long. Ages and `key_ttl` are in ms."""
+    """How many finished jobs a queue keeps, and for how long. Ages and `key_ttl` are in ms.
+
+    `declared` is what the queue's own definition says of it, for people, as JSON (`model.keep`); `''` if it says nothing.
+    """
 
     keep_completed: int
     age_completed: int
     keep_failed: int
     age_failed: int
     key_ttl: int
+    declared: str = ""
 
 
 class Consumer(Protocol):

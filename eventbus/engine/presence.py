@@ -136,4 +136,4 @@ class Presence:
 
 def _row(served: Consumer) -> AnnounceQueue:
     limit = served.limit if isinstance(served, LimitedConsumer) else ""
-    return AnnounceQueue(served.queue, served.base, served.group, limit)
+    return AnnounceQueue(served.queue, served.base, served.group, limit, served.retention.declared)

@@ -18,7 +18,7 @@ from eventbus.model.batch import Batch
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, shown
-from eventbus.model.retry import Retry
+from eventbus.model.retry import Retry, check_answers
 
 __all__ = ["CollectedHandler", "Handlers", "collected_handlers"]
 
@@ -166,6 +166,9 @@ class Handlers:
                 result=event.result if is_typed else Any,
                 **options,
             )
+        if isinstance(event, Event) and isinstance(options["retry"], Retry):
+            where = f"the handler of event {name!r}"
+            check_answers(options["retry"], where, errors=event.errors, retry_on=event.retry_on)
         self._handlers[name, options["group"]] = CollectedHandler(event, function, options)
 
     def _take(self) -> Iterator[CollectedHandler]:

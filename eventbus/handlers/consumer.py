@@ -34,7 +34,7 @@ from eventbus.handlers.subscriptions import Subscription
 from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import LONGEST
-from eventbus.model.keep import Keep
+from eventbus.model.keep import Keep, keeps_to_wire
 from eventbus.model.message import EventMessage
 from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.process_pool import ProcessPool, available_processors
@@ -322,7 +322,8 @@ def retention_of(
     """Return a retention in the units of the engine: counts, and ages in ms. What is None is that of the settings."""
     completed = _kept(settings.keep_completed if keep_completed is None else keep_completed)
     failed = _kept(settings.keep_failed if keep_failed is None else keep_failed)
-    return Retention(*completed, *failed, key_ttl=round(settings.key_ttl * 1000))
+    declared = keeps_to_wire(keep_completed, keep_failed)
+    return Retention(*completed, *failed, key_ttl=round(settings.key_ttl * 1000), declared=declared)
 
 
 def _kept(keep: Keep) -> tuple[int, int]:

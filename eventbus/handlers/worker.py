@@ -261,7 +261,8 @@ class EventWorker:
         """Return whether jobs wait in its queues because of a limit."""
         controls = self._store.controls
         queues = [queue for queue in await controls.limited() if queue in self._consumers]
-        return any(each.waiting and "paused" not in each.fields for each in await controls.look(queues))
+        looks = await controls.look(queues)
+        return any(each.waiting and each.is_limited and "paused" not in each.fields for each in looks)
 
     def append(
         self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]

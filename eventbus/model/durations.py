@@ -16,7 +16,7 @@ from typing import TypeAlias
 from eventbus.errors import DefinitionError
 from eventbus.model.names import shown
 
-__all__ = ["LONGEST", "Duration", "milliseconds", "seconds"]
+__all__ = ["LONGEST", "Duration", "milliseconds", "seconds", "text_of_ms"]
 
 Duration: TypeAlias = float | int | timedelta | str
 """Seconds as a number, a timedelta, or text such as `"250ms"`, `"1.5 s"`, `"1h30m"`, `"2 weeks"`."""
@@ -63,6 +63,18 @@ def milliseconds(value: Duration, *, setting: str) -> int:
     """
     exact = seconds(value, setting=setting) * 1000
     return max(1, round(exact)) if exact else 0
+
+
+_SHOWN = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+
+
+def text_of_ms(ms: int) -> str:
+    """Return whole milliseconds as text that `seconds` reads, in the largest unit that is whole: 90000 is `"90s"`.
+
+    Days are the largest one, because people say 30 days, and not four weeks and two days.
+    """
+    unit, length = next(pair for pair in _SHOWN if ms % pair[1] == 0)
+    return f"{ms // length}{unit}" if ms else "0s"
 
 
 def _as_seconds(value: object) -> float | None:

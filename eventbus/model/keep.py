@@ -11,7 +11,7 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import Duration, seconds
 from eventbus.model.names import shown
 
-__all__ = ["Keep", "KeepGiven", "check_keep", "read_keep"]
+__all__ = ["Keep", "KeepGiven", "check_keep", "keeps_from_wire", "keeps_to_wire", "read_keep"]
 
 
 class Keep(msgspec.Struct, frozen=True):
@@ -69,3 +69,34 @@ def check_keep(option: str, value: object, where: str) -> Keep | None:
         return read_keep(name, value)
     except DefinitionError as error:
         raise DefinitionError(str(error) if name in str(error) else f"{name}: {error}") from None
+
+
+_Pair: TypeAlias = tuple[int | None, float | None]
+"""A count, and an age in seconds."""
+
+
+class _Wire(msgspec.Struct, omit_defaults=True):
+    """What a definition keeps, as it is announced and shown (`orders.lua`)."""
+
+    completed: _Pair | None = None
+    failed: _Pair | None = None
+
+
+def keeps_to_wire(completed: Keep | None, failed: Keep | None) -> str:
+    """Return what a definition says of its finished jobs as JSON, `''` if it says nothing."""
+    if completed is None and failed is None:
+        return ""
+    pairs = [None if keep is None else msgspec.structs.astuple(keep) for keep in (completed, failed)]
+    return msgspec.json.encode(_Wire(*pairs)).decode()
+
+
+def keeps_from_wire(text: str) -> tuple[Keep | None, Keep | None]:
+    """Return what `keeps_to_wire` was given. Raises DefinitionError for any other text."""
+    if not text:
+        return None, None
+    try:
+        wire = msgspec.json.decode(text, type=_Wire)
+    except msgspec.MsgspecError as error:
+        raise DefinitionError(f"expected what is kept, got: {shown(text)}") from error
+    completed, failed = (None if pair is None else Keep(*pair) for pair in (wire.completed, wire.failed))
+    return completed, failed

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from eventbus.errors import DefinitionError
-from eventbus.model.durations import milliseconds
+from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.names import shown
 
-__all__ = ["Limit", "Rate", "read_rates"]
+__all__ = ["Limit", "Rate", "read_rates", "show_rate"]
 
 _MOST = 2**31 - 1
 _SHORTEST, _LONGEST = 100, 366 * 86_400_000
@@ -103,9 +103,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
             wire = msgspec.json.decode(text, type=_Wire)
         except msgspec.MsgspecError as error:
             raise DefinitionError(f"expected a limit, got: {shown(text)}") from error
-        rates, each_rates = (
-            [f"{rate.starts}/{rate.window_ms}ms" for rate in given] for given in (wire.rates, wire.each_rates)
-        )
+        rates, each_rates = ([show_rate(rate) for rate in given] for given in (wire.rates, wire.each_rates))
         return cls(at_once=wire.at_once or None, rate=rates, each=wire.each or None, each_rate=each_rates)
 
 
@@ -120,7 +118,7 @@ def _check_each(limit: Limit) -> None:
         for own in read_rates(limit.each_rate, "each_rate"):
             if own.starts > rate.starts * math.ceil(own.window_ms / rate.window_ms):
                 raise DefinitionError(
-                    f"each_rate {_show(own)} can never be reached, because the rate {_show(rate)} bounds all keys "
+                    f"each_rate {show_rate(own)} can never be reached, because the rate {show_rate(rate)} bounds all keys "
                     "together; lower it, or leave it out"
                 )
 
@@ -164,7 +162,7 @@ def _read_rate(text: Any, name: str) -> Rate:
 
 
 def _check_pair(shorter: Rate, longer: Rate, name: str) -> None:
-    pair = f"{_show(shorter)} and {_show(longer)}"
+    pair = f"{show_rate(shorter)} and {show_rate(longer)}"
     if shorter.window_ms == longer.window_ms:
         raise DefinitionError(
             f"expected the rates of {name} to have windows of different lengths, got: {pair}"
@@ -176,5 +174,6 @@ def _check_pair(shorter: Rate, longer: Rate, name: str) -> None:
         )
 
 
-def _show(rate: Rate) -> str:
-    return f"{rate.starts}/{rate.window_ms / 1000:g}s"
+def show_rate(rate: Rate) -> str:
+    """Return the rate as text that a `Limit` takes, such as `"100/1s"`."""
+    return f"{rate.starts}/{text_of_ms(rate.window_ms)}"

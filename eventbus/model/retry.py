@@ -20,7 +20,7 @@ from eventbus.errors import DefinitionError
 from eventbus.model.durations import LONGEST, Duration, seconds
 from eventbus.model.names import shown
 
-__all__ = ["Backoff", "Retry", "check_answers"]
+__all__ = ["Backoff", "Retry", "check_answers", "check_default"]
 
 Backoff: TypeAlias = Literal["exponential", "fixed"] | Callable[[int, BaseException], Duration]
 """How delays grow: they double, stay the same, or come from a function `(attempt, error) -> delay`."""
@@ -157,6 +157,17 @@ def _check_kinds(given: Any, name: str) -> tuple[type[Exception], ...]:
         if not isinstance(kind, type) or not issubclass(kind, Exception):
             raise DefinitionError(f"{what}, got: {shown(cast('object', kind))}")
     return cast("tuple[type[Exception], ...]", kinds)
+
+
+def check_default(rule: Retry, event: str, *, retry_on: Sequence[type[Exception]]) -> None:
+    """Raise DefinitionError if the rule of the provider rules out what an event without a rule wants to be retried.
+
+    It is the rule of many events, so it may name errors that one of them declares as answers: that event decides.
+    """
+    try:
+        check_answers(rule, f"the provider, which holds for event {event!r},", errors=(), retry_on=retry_on)
+    except DefinitionError as error:
+        raise DefinitionError(f"{error}, or give the event a retry of its own") from None
 
 
 def check_answers(

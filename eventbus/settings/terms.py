@@ -57,6 +57,6 @@ def _age(option: str, value: Any) -> int | str:
     if isinstance(value, (str, timedelta)) or (type(value) is int and value == 0):
         return milliseconds(value, setting=option)
     raise DefinitionError(
-        f'expected {option} of one job to be 0 or an age such as "1 hour", got: {shown(value)}; '
-        "a count is for an event or a provider"
+        f'expected {option} of one job or flow to be 0 or an age such as "1 hour", got: {shown(value)}; '
+        "a count is for an event, a workflow or a provider"
     )

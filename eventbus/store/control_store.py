@@ -41,6 +41,11 @@ class Orders(NamedTuple):
     running: int
     fields: dict[str, str]
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a limit holds."""
+        return bool(self.fields.get("ordered") or self.fields.get("declared"))
+
 
 class ControlStore:
     """The controls of one shard's queues."""

@@ -151,7 +151,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "limits": (
         "hash",
-        "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; ordered and declared limit; home of a shelf",
+        "what is ordered for the queue (`orders.lua`): paused since, ms; by whom, why; ordered and declared limit; declared retention; home of a shelf",
         "pause, limit, announce, ungroup",
         "when it is removed",
     ),
@@ -231,7 +231,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "rawmore": ("any", "what stood beside a damaged record", "turn, rescue", "7 days"),
     "key": (
         "hash",
-        "pointer: job, print of the payload, state and small outcome; until: end of a throttle's window, ms; next, nextprint: the job that comes after it; seen: emissions that it joined",
+        "pointer: job, print of the payload, state and small outcome; until: end of a throttle's window, ms; next, nextprint: the job that comes after it; seen: the last emission of each emitter that merged or superseded",
         "add, turn",
         "key_ttl after the end, not before `until`",
     ),

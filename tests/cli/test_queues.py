@@ -15,12 +15,12 @@ MakeProvider = Callable[..., EventProvider]
 
 
 def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
-    assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
+    assert invoke("queues", "list").stdout == "no queue is paused or limited, or has a retention of its own\n"
     assert invoke("queues", "pause", "order.placed", "--reason", "audit").stdout == "order.placed is paused\n"
     told = invoke("queues", "pause", "order.placed", "--group", "billing").stdout
     assert told == "order.placed@billing is paused\n"
     head, first, second = (line.split() for line in invoke("queues", "list").stdout.splitlines())
-    assert head == ["queue", "waiting", "running", "limit", "paused", "by", "reason"]
+    assert head == ["queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"]
     assert (first[:2], first[-1], second[0]) == (
         ["event.order.placed", "0"], "audit", "event.order.placed@billing",
     )  # fmt: skip
@@ -29,7 +29,7 @@ def test_a_queue_is_paused_listed_and_resumed(invoke: Invoke) -> None:
     assert all("@" in each["paused_by"] and each["paused_ms"] > 0 for each in lines)
     assert invoke("queues", "resume", "event.order.placed").stdout == "event.order.placed goes on\n"
     assert invoke("queues", "resume", "order.placed@billing").exit_code == 0
-    assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
+    assert invoke("queues", "list").stdout == "no queue is paused or limited, or has a retention of its own\n"
 
 
 def test_a_name_of_nothing_is_refused(invoke: Invoke) -> None:
@@ -48,17 +48,40 @@ def test_a_queue_is_limited_and_let_go(invoke: Invoke) -> None:
     told = invoke(
         "queues", "limit", "order.placed", "--at-once", "20", "--rate", "100/1s", "--rate", "5000/1m"
     )
-    assert told.stdout == "order.placed is limited: 20 at once, 100/1s, 5000/60s\n"
+    assert told.stdout == "order.placed is limited: 20 at once, 100/1s, 5000/1m\n"
     assert (
-        "event.order.placed        0        0  20 at once, 100/1s, 5000/60s"
-        in invoke("queues", "list").stdout
+        "event.order.placed        0        0  20 at once, 100/1s, 5000/1m" in invoke("queues", "list").stdout
     )
     (line,) = invoke("queues", "list", "--json").stdout.splitlines()
     limit = json.loads(line)["limit"]
-    assert (limit["at_once"], limit["rate"]) == (20, ["100/1000ms", "5000/60000ms"])
+    assert (limit["at_once"], limit["rate"]) == (20, ["100/1s", "5000/1m"])
     told = invoke("queues", "limit", "order.placed", "--remove")
     assert told.stdout == "order.placed has no limit of its own now\n"
-    assert invoke("queues", "list").stdout == "no queue is paused or limited\n"
+    assert invoke("queues", "list").stdout == "no queue is paused or limited, or has a retention of its own\n"
+
+
+def test_what_a_queue_keeps_is_listed_where_its_event_says_it(
+    invoke: Invoke, environment: dict[str, str]
+) -> None:
+    async def serve() -> None:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        provider.on(Event("bill", keep_completed=(1000, "90 s"), keep_failed="7 days"))(lambda bill: None)
+        provider.on(Event("token", keep_completed=0), group="audit")(lambda token: None)
+        provider.on("plain")(lambda plain: None)
+        async with provider.worker():
+            pass
+
+    asyncio.run(serve())
+    head, first, second = invoke("queues").stdout.splitlines()
+    assert head.split()[4] == "keeps"
+    assert (first.split()[0], second.split()[0]) == ("event.bill", "event.token@audit")
+    assert "completed 1000 within 90s, failed 7d" in first
+    assert "completed 0 " in second
+    lines = [json.loads(line) for line in invoke("queues", "list", "--json").stdout.splitlines()]
+    assert [(each["keep_completed"], each["keep_failed"]) for each in lines] == [
+        ({"count": 1000, "age": 90.0}, {"count": None, "age": 604_800.0}),
+        ({"count": 0, "age": None}, None),
+    ]
 
 
 def test_a_list_shows_what_bounds_each_key(make_provider: MakeProvider, invoke: Invoke) -> None:
@@ -100,4 +123,4 @@ def test_an_order_for_what_nobody_serves_is_given_and_doubted(invoke: Invoke) ->
 
 
 def test_without_a_command_the_queues_are_listed(invoke: Invoke) -> None:
-    assert invoke("queues").stdout == "no queue is paused or limited\n"
+    assert invoke("queues").stdout == "no queue is paused or limited, or has a retention of its own\n"

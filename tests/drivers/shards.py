@@ -222,6 +222,7 @@ class Shard:
         former: str = "",
         unpark: bool = False,
         limit: str = "",
+        keeps: str = "",
         since: int | str = 0,
     ) -> int:
         name = f"{queue}@{group}" if group else queue
@@ -230,7 +231,7 @@ class Shard:
             worker=worker,
             former=former,
             left=[name] if former else [],
-            queues=[AnnounceQueue(name, queue, group, limit)],
+            queues=[AnnounceQueue(name, queue, group, limit, keeps)],
             unpark=unpark,
             since=since,
             now=self.now,

@@ -1,11 +1,20 @@
-"""Starting a flow: what its key does, and what a caller is told if the flow may not have been started."""
+"""Starting a flow: its message, what its key does, and what a caller is told if the flow may not have been started."""
 
 from __future__ import annotations
 
-from eventbus import DefinitionError, EmitError, NoWorker
-from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE, shown
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["check_flag", "meeting_of", "not_started"]
+import msgspec
+
+from eventbus import DefinitionError, EmitError, EventProvider, NoWorker
+from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE, Codec, baggage_around, current, shown
+from workflows.definition.workflow import Workflow
+from workflows.execution.spans import start_context
+from workflows.functions.definition import Durable
+from workflows.records.records import FlowMessage
+
+__all__ = ["check_flag", "meeting_of", "message_of", "not_started"]
 
 
 def not_started(error: EmitError, flow_id: str, *, is_keyed: bool) -> EmitError:
@@ -36,3 +45,43 @@ def meeting_of(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:
     if supersede and key is None:
         raise DefinitionError("supersede needs an idempotency_key")
     return SUPERSEDE if supersede else REUSE if reuse_failure else JOIN
+
+
+def message_of(
+    provider: EventProvider,
+    workflow: Workflow[Any, Any] | Durable[Any, Any],
+    flow_id: str,
+    given: bytes,
+    meta: Mapping[str, Any] | None,
+    chain: str,
+    key: str | None,
+    timeout: float | None,
+) -> FlowMessage:
+    """Return the message of a new flow; `chain` is the correlation id that its caller gives, `''` for none. Raises DefinitionError, PayloadError."""
+    ambient = current()
+    correlation_id = chain or ambient.correlation_id or flow_id
+    client = provider.settings.name
+    traceparent, tracestate = start_context(workflow.name, flow_id, ambient, correlation_id, client)
+    if meta is not None and not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"expected meta of workflow {workflow.name!r} to be a dict, got: {shown(meta)}")
+    merged = {**(ambient.meta or {}), **(meta or {})}
+    if merged:
+        limit = int(provider.settings.max_payload)
+        Codec(dict[str, Any], role="meta", owner=workflow.name, max_bytes=limit).encode(merged)
+    # Without steps here the worker chooses the version, too.
+    is_durable = isinstance(workflow, Durable)
+    is_unknown = not is_durable and not workflow.steps and workflow.completed_hook is None
+    return FlowMessage(
+        input=msgspec.Raw(given),
+        version="" if is_unknown else workflow.version,
+        meta=merged or None,
+        correlation_id=correlation_id,
+        causation_id=ambient.job_id,
+        traceparent=traceparent,
+        tracestate=tracestate,
+        key=key or "",
+        timeout=timeout,
+        bare=is_durable or is_unknown or not workflow.spreads or workflow.listens,
+        durable=is_durable,
+        baggage=baggage_around(),
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.lowlevel import JOIN, Member, Policy, Tree
+from eventbus.lowlevel import JOIN, Duration, Member, Policy, Tree
 from workflows.definition.plan import FlowPlan
 from workflows.definition.workflow import Workflow
 from workflows.records.ids import flow_queue, member_id, steps_queue, workflow_of
@@ -30,10 +30,12 @@ def tree_of(
     print: str = "",  # noqa: A002  (as `Tree` calls it)
     meeting: int = JOIN,
     require_worker: bool = False,
+    keeps: tuple[Duration | None, Duration | None] = (None, None),
 ) -> Tree:
     """Return a new flow: a root alone if there is no `workflow` or it is `bare`, else with all its steps.
 
-    `delay` in seconds; `key`, `print`, `meeting` and `require_worker` as `Tree` has them.
+    `delay` in seconds; `key`, `print`, `meeting` and `require_worker` as `Tree` has them; `keeps` are its `keep_completed` and
+    `keep_failed`.
     """
     return Tree(
         flow_id,
@@ -48,6 +50,8 @@ def tree_of(
         print=print,
         meeting=meeting,
         require_worker=require_worker,
+        keep_completed=keeps[0],
+        keep_failed=keeps[1],
     )
 
 

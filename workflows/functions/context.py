@@ -30,7 +30,7 @@ from workflows.functions.control import ContinueAsNew
 from workflows.functions.definition import Durable
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.silent_log import SILENT
-from workflows.functions.task import Task, as_task
+from workflows.functions.task import Task, as_task, check_rule
 from workflows.records.entries import Entry
 
 __all__ = ["FlowContext"]
@@ -84,10 +84,11 @@ class FlowContext(Generic[I]):
 
         It runs at least once: a worker that dies in it makes another one run it again. The arguments are not recorded. What
         it raises after its last attempt is raised here as a HandlerError, a declared error as itself, also in the run in
-        which it happened. Raises DefinitionError for what is no function or has no name.
+        which it happened. Raises DefinitionError for what is no function or has no name, and for a task whose retry rule
+        contradicts the declared errors.
         """
         scope = self._run.scope("step")
-        return StepCall(self._run, scope, as_task(call), args, kwargs)
+        return StepCall(self._run, scope, self._task_of(call), args, kwargs)
 
     def sleep(self, delay: Duration) -> Awaitable[None]:
         """Sleep, in seconds, as a timedelta or a text such as "3 days". No worker waits meanwhile."""
@@ -187,7 +188,7 @@ class FlowContext(Generic[I]):
         return MapCall(
             self._run,
             scope,
-            as_task(call),
+            self._task_of(call),
             items,
             limit=limit,
             is_local=local,
@@ -353,6 +354,11 @@ class FlowContext(Generic[I]):
         Give it to steps as an argument.
         """
         return self._run.around.tools.shared(lifespan)
+
+    def _task_of(self, call: Any) -> Task[..., Any]:
+        task, durable = as_task(call), self._run.durable
+        check_rule(task, durable.where, durable.errors, durable.retry_on)
+        return task
 
     def _note(self, family: str, name: str) -> Entry | None:
         """Take a position for something that is not awaited; return its entry if it is not recorded yet."""

@@ -11,17 +11,20 @@ Alternatives: to import what the journal names would let whoever writes to the s
 
 from __future__ import annotations
 
+import contextlib
+import dis
 import functools
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast, overload
 from weakref import WeakValueDictionary
 
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Retry, UsageError
-from eventbus.lowlevel import Codec, Duration, hints_of
+from eventbus.lowlevel import Codec, Duration, check_answers, hints_of
 from workflows.definition.checks.options import check_pool, check_retry, check_timeout
 from workflows.definition.checks.signature import (
     accepts,
@@ -38,7 +41,18 @@ from workflows.execution.step_runner import CallSync
 from workflows.functions.step_key import TaskContext, running_code
 from workflows.records.ids import check_step_name
 
-__all__ = ["AsyncTask", "SyncTask", "Task", "TaskDecorator", "as_task", "call_task", "find_task", "task"]
+__all__ = [
+    "AsyncTask",
+    "SyncTask",
+    "Task",
+    "TaskDecorator",
+    "as_task",
+    "call_task",
+    "check_rule",
+    "check_tasks",
+    "find_task",
+    "task",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -294,6 +308,43 @@ async def call_task(
 def as_task(call: Task[..., Any] | Callable[..., Any]) -> Task[..., Any]:
     """Return a task as it is, and any other function as a task without options. Raises DefinitionError."""
     return cast("Task[..., Any]", call) if isinstance(call, Task) else _plain(call)
+
+
+def check_tasks(
+    function: Callable[..., Any],
+    where: str,
+    errors: Sequence[type[Exception]],
+    retry_on: Sequence[type[Exception]],
+) -> None:
+    """Check the retry rules of the tasks that the code of a function names, as `check_rule` does; `where` is that function."""
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return
+    known: dict[str, Any] = getattr(function, "__globals__", {})
+    found = [known.get(name) for name in _globals_in(code)]
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found.append(cell.cell_contents)
+    for each in found:
+        if isinstance(each, Task):
+            check_rule(cast("Task[..., Any]", each), where, errors, retry_on)
+
+
+def check_rule(
+    task: Task[..., Any], where: str, errors: Sequence[type[Exception]], retry_on: Sequence[type[Exception]]
+) -> None:
+    """Raise DefinitionError if the retry rule of a task contradicts what the function that calls it declares."""
+    check_answers(task.retry, f"{task.where} in {where}", errors=errors, retry_on=retry_on)
+
+
+def _globals_in(code: CodeType) -> Iterator[str]:
+    """Yield the names that code reads as globals, also in the functions inside of it."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals_in(constant)
 
 
 def find_task(key: str) -> Task[..., Any] | None:

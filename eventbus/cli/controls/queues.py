@@ -18,7 +18,9 @@ from rich.table import Table
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
-from eventbus.model.limit import Limit, read_rates
+from eventbus.model.durations import milliseconds, text_of_ms
+from eventbus.model.keep import Keep
+from eventbus.model.limit import Limit, read_rates, show_rate
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
@@ -51,7 +53,7 @@ def list_all(
     ] = False,
     url: UrlOption = None,
 ) -> None:
-    """List the queues for which anything is ordered: their limits; paused by whom, since when and why."""
+    """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and why."""
     found = ask_server(url, _list)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
@@ -114,7 +116,11 @@ def limit(
     async def order(provider: EventProvider) -> tuple[str, str]:
         (before,) = await provider.inspector.controls(queue_of(name, group))
         await provider.set_limit(name, limit, group=group)
-        return ("", "") if limit is None else (_gone(before, limit), await _doubt(provider, name, group, limits=True))
+        return (
+            ("", "")
+            if limit is None
+            else (_gone(before, limit), await _doubt(provider, name, group, limits=True))
+        )
 
     gone, doubt = ask_server(url, order)
     print(
@@ -171,7 +177,23 @@ def _show(order: Limit | None) -> str:
 
 
 def _list_rates(given: str | Sequence[str], name: str) -> list[str]:
-    return [f"{rate.starts}/{rate.window_ms / 1000:g}s" for rate in read_rates(given, name)]
+    return [show_rate(rate) for rate in read_rates(given, name)]
+
+
+def _show_kept(kept: QueueControls) -> str:
+    """Return how many finished jobs are kept, and for how long; `-` where no definition says it."""
+    told = [
+        f"{state} {_show_keep(keep)}"
+        for state, keep in (("completed", kept.keep_completed), ("failed", kept.keep_failed))
+        if keep is not None
+    ]
+    return ", ".join(told) or "-"
+
+
+def _show_keep(keep: Keep) -> str:
+    count = [] if keep.count is None else [str(keep.count)]
+    age = [] if keep.age is None else [text_of_ms(milliseconds(keep.age, setting="age"))]
+    return " within ".join([*count, *age])
 
 
 def _label(name: str, group: str | None) -> str:
@@ -193,15 +215,15 @@ async def _list(provider: EventProvider) -> list[QueueControls]:
 
 def _print(found: list[QueueControls]) -> None:
     if not found:
-        print("no queue is paused or limited")
+        print("no queue is paused or limited, or has a retention of its own")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("queue", "waiting", "running", "limit", "paused", "by", "reason"):
+    for name in ("queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"):
         is_count = name in ("waiting", "running")
         table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
         running = str(each.running) if each.limit else "-"
-        row = (each.queue, str(each.waiting), running, _show(each.limit), since, each.paused_by, each.reason)
-        table.add_row(*row)
+        orders = (_show(each.limit), _show_kept(each), since, each.paused_by, each.reason)
+        table.add_row(each.queue, str(each.waiting), running, *orders)
     open_console().print(table)

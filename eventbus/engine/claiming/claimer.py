@@ -383,7 +383,7 @@ class Claimer:
         return _FOLLOWED if self._consumers[queue].follows else 1
 
     def _queue_row(self, queue: str, quota: int) -> TurnQueue:
-        return TurnQueue(queue, quota, *msgspec.structs.astuple(self._consumers[queue].retention))
+        return TurnQueue(queue, quota, *msgspec.structs.astuple(self._consumers[queue].retention)[:5])
 
     def _on_owed(self) -> None:
         self._owed_timer = None

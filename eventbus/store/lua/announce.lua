@@ -6,8 +6,8 @@
 -- head: now pool worker former unpark since queues left
 --   former: the pool that it was in before it served more queues or fewer, or ''; left: the queues of that pool
 --   since: what the first announcement of the worker was answered, '' in that one: a newer worker decides what is declared
--- queues: queue base group limit
---   limit: the one that the program declares, JSON (`orders.lua`), or ''
+-- queues: queue base group limit keeps
+--   limit, keeps: the limit that the program declares, and how long it keeps what has ended, JSON (`orders.lua`), or ''
 -- left: queue
 -- answer: taken since
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
@@ -20,7 +20,7 @@ local pool, worker, former, unpark, since, count, left_count = take(), take(), t
 if since == '' then since = now end
 local queues, names, left, back, ids, taken = {}, {}, {}, {}, {}, 0
 for i = 1, count do
-  local queue = { name = take(), base = take(), group = take(), limit = take() }
+  local queue = { name = take(), base = take(), group = take(), limit = take(), keeps = take() }
   queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
   for _, id in ipairs(queue.parked) do
     local record = read(id)
@@ -53,9 +53,9 @@ for _, queue in ipairs(queues) do
 end
 local flags = book.read(names)
 for i, queue in ipairs(queues) do
-  if queue.limit ~= '' or bit.band(flags[i], book.LIMITED) ~= 0 then
+  if queue.limit ~= '' or queue.keeps ~= '' or bit.band(flags[i], book.LIMITED + book.KEEPS) ~= 0 then
     load_orders()
-    orders.note_declared(queue.name, queue.limit, since, now)
+    orders.note_declared(queue.name, queue.limit, queue.keeps, since, now)
   end
 end
 for i, queue in ipairs(queues) do

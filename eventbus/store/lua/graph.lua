@@ -45,7 +45,7 @@ local function write_root(tree)
   if tree.reply then change(tree.id, 'reply', emitter) end
   if tree.pointer then
     change(tree.id, 'key', tree.key)
-    pointers.point(tree.pointer, tree.id, tree.print)
+    pointers.point(tree.pointer, tree.id, tree.print, nil, tree.seen)
   end
   if not tree.is_last then change(tree.id, 'pending', 1) end
 end

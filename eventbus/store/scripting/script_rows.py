@@ -183,13 +183,14 @@ class NoteRow(NamedTuple):
 class AnnounceQueue(NamedTuple):
     """A queue that a worker serves; `group` is `''` for the default group.
 
-    `limit` is the limit that the program declares, as JSON, or `''`.
+    `limit` is the limit that the program declares, and `keeps` how long what has ended is kept there, as JSON, or `''`.
     """
 
     queue: str
     base: str
     group: str
     limit: str = ""
+    keeps: str = ""
 
 
 class JobRow(NamedTuple):

@@ -84,6 +84,11 @@ async def test_what_names_no_queue_is_refused(make_provider: MakeProvider, given
     async with make_provider() as provider:
         with pytest.raises((DefinitionError, UnknownJob)):
             await provider.pause(given)
+        for ask in (provider.inspector.controls, provider.inspector.counts, provider.inspector.groups):
+            with pytest.raises(DefinitionError):
+                await ask(given)
+        with pytest.raises(DefinitionError):
+            await provider.inspector.jobs(given, state="waiting")
         with pytest.raises(DefinitionError, match="a queue of its own"):
             await provider.pause("event.placed", group="billing")
         with pytest.raises(DefinitionError, match="512 characters"):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from eventbus import DefinitionError, Event, EventProvider, HandlerError, Keep, Retry, UnknownJob
-from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable
+from eventbus.lowlevel import Member, Tree
+from workflows import FlowContext, StepContext, StepError, Workflow, WorkflowProvider, durable
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -112,6 +113,21 @@ async def test_a_workflow_says_how_long_its_flows_are_kept_with_all_that_belongs
         assert left == []
 
 
+async def test_what_events_and_workflows_keep_is_told_with_what_is_ordered(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(_kept)
+    provider.on(Event("bill", payload=int, keep_failed=(5, "1 day")))(lambda _: None)
+    async with provider.worker():
+        found = await provider.inspector.controls()
+    assert [(each.queue, each.keep_completed, each.keep_failed, each.limit) for each in found] == [
+        ("event.bill", None, Keep(5, "1 day"), None),
+        ("workflow.kept", Keep(0), None, None),
+    ]
+
+
 @durable("kept", keep_completed=0)
 async def _kept(ctx: FlowContext[int]) -> int:
     return ctx.input
@@ -126,6 +142,77 @@ async def test_a_durable_function_says_it_too(make_provider: MakeProvider) -> No
         handle = await flows.execute(_kept, 3)
         assert await handle.result() == 3
         await _gone(provider, handle.id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [False, True])
+async def test_a_single_flow_goes_before_its_workflow(make_provider: MakeProvider, *, spread: bool) -> None:
+    provider = make_provider(retry=Retry(attempts=1))
+    flows = WorkflowProvider(provider)
+    workflow: Workflow[int, None] = Workflow("ratio", input=int, spread=spread, keep_completed=0)
+    own: Workflow[int, None] = Workflow("own", input=int, spread=spread)
+
+    async def divide(ctx: StepContext[int]) -> int:
+        return 1 // ctx.input
+
+    for each in (workflow, own):
+        each.step(divide)
+        flows.register(each)
+    flows.register(_kept)
+    async with provider.worker():
+        kept = [
+            await flows.execute(workflow, 1, keep_completed="1 hour"),
+            await flows.execute(own, 1, keep_failed=0),
+            await flows.execute(_kept, 1, keep_completed=timedelta(hours=1)),
+        ]
+        short = [
+            await flows.execute(own, 1, keep_completed=0),
+            await flows.execute(_kept, 1, keep_completed=0),
+        ]
+        assert [await each.result() for each in kept + short] == [None, None, 1, None, 1]
+        failed = await flows.execute(own, 0, keep_completed=0)
+        with pytest.raises(StepError):
+            await failed.result()
+        await _gone(provider, *(each.id for each in short))
+        assert [await _is_gone(provider, each.id) for each in [*kept, failed]] == [False] * 4
+
+
+@pytest.mark.slow
+async def test_a_retry_by_hand_leaves_the_time_of_a_flow(make_provider: MakeProvider) -> None:
+    provider, may_divide = make_provider(), list[int]()
+    flows = WorkflowProvider(provider)
+
+    @durable("divide", version="1")
+    async def divide(ctx: FlowContext[int]) -> int:
+        return ctx.input // len(may_divide)
+
+    flows.register(divide)
+    async with provider.worker():
+        handle = await flows.execute(divide, 3, keep_completed=0)
+        with pytest.raises(StepError):
+            await handle.result()
+        may_divide.append(1)
+        assert await (await flows.retry(handle.id, workflow=divide)).result() == 3
+        await _gone(provider, handle.id)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+async def test_a_flow_takes_an_age_alone(make_provider: MakeProvider, *, spread: bool) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    workflow: Workflow[int, None] = Workflow("look", input=int, spread=spread)
+
+    @workflow.step
+    async def look(ctx: StepContext[int]) -> int:
+        return ctx.input
+
+    flows.register(workflow)
+    wrong: Any
+    async with provider:
+        for wrong in (5, False, "3 fortnights", Keep(count=1)):
+            with pytest.raises(DefinitionError, match=r"keep_failed.*got"):
+                await flows.execute(workflow, 1, keep_failed=wrong)
+        assert await flows.flows() == [], "nothing was started"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +236,10 @@ def test_what_cannot_be_kept_is_refused_where_it_is_defined(given: Any, message:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (5, 'expected keep_completed of one job to be 0 or an age such as "1 hour", got: 5; a count is for'),
+        (
+            5,
+            'expected keep_completed of one job or flow to be 0 or an age such as "1 hour", got: 5; a count is for',
+        ),
         (False, "got: False"),
         (Keep(count=1), r"got: Keep\(count=1"),
         ("-1s", "keep_completed"),
@@ -163,6 +253,14 @@ async def test_an_emission_takes_an_age_alone(make_provider: MakeProvider, given
     async with provider:
         with pytest.raises(DefinitionError, match=message):
             provider.emit("a", 1, keep_completed=given)
+
+
+def test_a_tree_whose_members_are_added_with_it_has_no_time_of_its_own() -> None:
+    assert Tree("t", "mine", "x", keep_completed=0, keep_failed="1 hour").keep == "0,3600000"
+    with pytest.raises(
+        DefinitionError, match="keep_completed or keep_failed is for a root that adds its members"
+    ):
+        Tree("t", "mine", "x", [Member("t/a", "mine")], keep_failed=0)
 
 
 def test_what_is_kept_may_be_said_in_each_form() -> None:

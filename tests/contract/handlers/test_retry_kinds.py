@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from importable import process_handlers
 
-from eventbus import DefinitionError, Event, EventProvider, HandlerError, Retry
+from eventbus import DefinitionError, Event, EventProvider, HandlerError, Handlers, Retry
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -77,3 +77,55 @@ async def test_kinds_of_errors_are_a_matter_of_the_handler_not_of_the_emission(
     async with provider:
         with pytest.raises(DefinitionError, match="set it on the handler or the event"):
             provider.emit("e", 1, retry=Retry(never=(ValueError,)))
+
+
+async def test_the_default_of_the_provider_may_name_what_one_event_declares_as_an_answer(
+    make_provider: MakeProvider,
+) -> None:
+    """It is for many events; the nearer definition says what is an answer of this one."""
+    provider = make_provider(retry=Retry(3, delay=0, only=(Busy, OSError)))
+    answered: Event[Any, Any] = Event("answered", errors=[Busy])
+
+    @provider.on(answered)
+    @provider.on("plain")
+    async def fail(_: None) -> None:
+        raise Busy
+
+    async with provider.worker():
+        with pytest.raises(Busy):
+            await provider.emit(answered, None)
+        with pytest.raises(HandlerError) as caught:
+            await provider.emit("plain")
+    assert caught.value.attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Retry(only=(OSError,)), "has an only without .*Busy.*; add it to only, or take it out of retry_on"),
+        (Retry(never=(Busy,)), "has .*Busy.* in never, but retry_on has it too"),
+    ],
+)
+def test_a_default_that_rules_out_what_an_event_wants_to_be_retried_is_refused_where_it_would_hold(
+    make_provider: MakeProvider, rule: Retry, said: str
+) -> None:
+    provider = make_provider(retry=rule)
+    retried = Event("retried", errors=[Busy], retry_on=[Busy])
+    with pytest.raises(
+        DefinitionError, match=f"the provider, which holds for event 'retried', {said}.*retry of its own"
+    ):
+        provider.on(retried)(lambda n: n)
+    provider.on(retried, retry=Retry(3))(lambda n: n)
+    provider.on(Event("own", errors=[Busy], retry_on=[Busy], retry=Retry(3)))(lambda n: n)
+
+
+@pytest.mark.parametrize("pool", [None, "few"])
+def test_a_collection_refuses_a_rule_that_contradicts_the_event_when_a_handler_is_added(
+    pool: str | None,
+) -> None:
+    handlers, answered = Handlers(), Event("answered", errors=[Busy])
+    with pytest.raises(
+        DefinitionError, match=r"the retry of the handler of event 'answered' has .*Busy.* in only"
+    ):
+        handlers.on(answered, retry=Retry(only=(Busy,)), pool=pool)(lambda n: n)
+    handlers.on(answered, retry=Retry(only=(OSError,)), pool=pool)(lambda n: n)

@@ -12,6 +12,7 @@ from eventbus.store.scripting.turn_rows import TurnAnswer
 
 OTHER = "event.other"
 TWO = '{"at_once":2}'
+KEEPS = '{"completed":[5,null]}'
 
 
 async def _limit(shard: Shard, limit: str = TWO, queue: str = QUEUE) -> str:
@@ -232,6 +233,35 @@ async def test_a_newer_process_without_a_limit_takes_it_back_for_good(shard: Sha
     assert 0 < await shard.ttl("limits", QUEUE) <= 86_400_000
     await shard.announce(limit=TWO, since=400)
     assert (await _running(shard), await shard.ttl("limits", QUEUE)) == (3, -1)
+
+
+async def test_what_a_program_keeps_is_told_and_changes_no_claim(shard: Shard) -> None:
+    async def flags() -> int:
+        return ord(await shard.command("HGET", shard.shard_key("queues"), QUEUE) or "\0")
+
+    await shard.announce(keeps=KEEPS, since=200)
+    await shard.announce(keeps="", since=100)
+    assert await flags() == 64
+    (told,) = await shard.store.controls.look(await shard.store.controls.limited())
+    assert (told.queue, told.fields["keeps"], told.is_limited) == (QUEUE, KEEPS, False)
+    await _add(shard, "a", "b")
+    assert _ids(await shard.turn()) == ["a", "b"]
+    await shard.announce(keeps=KEEPS, limit=TWO, since=300)
+    assert await flags() == 66
+    await shard.announce(keeps=KEEPS, since=400)
+    assert (await flags(), await shard.ttl("limits", QUEUE)) == (64, -1)
+    await shard.announce(since=500)
+    assert (await flags(), await shard.store.controls.limited()) == (0, [])
+    assert 0 < await shard.ttl("limits", QUEUE) <= 86_400_000
+
+
+async def test_what_is_kept_is_told_though_somebody_lost_the_book(shard: Shard) -> None:
+    await shard.announce(keeps=KEEPS, since=200)
+    await shard.command("DEL", shard.shard_key("queues"))
+    await _add(shard, "a")
+    assert await shard.command("HGET", shard.shard_key("queues"), QUEUE) == chr(64)
+    await shard.announce(since=300)
+    assert await shard.store.controls.limited() == []
 
 
 async def test_a_queue_without_a_limit_pays_no_command_beside_one_that_has_one(shard: Shard) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.errors import DefinitionError
-from eventbus.model.durations import LONGEST, milliseconds, seconds
+from eventbus.model.durations import LONGEST, milliseconds, seconds, text_of_ms
 
 
 @pytest.mark.parametrize(
@@ -102,3 +102,24 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_milliseconds_are_rounded_but_never_down_to_none(value: Any, expected: int) -> None:
     assert milliseconds(value, setting="x") == expected
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0s"),
+        (1, "1ms"),
+        (1500, "1500ms"),
+        (1000, "1s"),
+        (90_000, "90s"),
+        (3_600_000, "1h"),
+        (30 * 86_400_000, "30d"),
+    ],
+)
+def test_milliseconds_are_told_in_the_largest_unit_that_is_whole(ms: int, text: str) -> None:
+    assert text_of_ms(ms) == text
+
+
+@given(st.integers(min_value=0, max_value=round(LONGEST * 1000)))
+def test_what_is_told_of_milliseconds_can_be_read_again(ms: int) -> None:
+    assert milliseconds(text_of_ms(ms), setting="x") == ms

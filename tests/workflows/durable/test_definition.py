@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from eventbus import DefinitionError, PayloadError, Retry
-from workflows import FlowContext, Signal, StepContext, TaskContext, durable, task
+from eventbus import DefinitionError, EventProvider, PayloadError, Retry
+from workflows import (
+    FlowContext,
+    Signal,
+    StepContext,
+    StepError,
+    TaskContext,
+    WorkflowProvider,
+    durable,
+    task,
+)
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.functions.task import find_task
 from workflows.testing import run_inline
@@ -145,3 +154,73 @@ def test_a_worker_remembers_what_it_parked_as_long_as_nothing_is_recorded() -> N
     parked.keep("a", 1, 3, "changed")
     assert parked.get("a", 1, 3) == "changed"
     assert [parked.get("a", 1, 4), parked.get("a", 2, 3), parked.get("b", 1, 3)] == [None, None, None]
+
+
+class Busy(Exception):
+    pass
+
+
+@task(retry=Retry(only=(Busy,)))
+async def insist() -> None: ...
+
+
+async def _calls_it(ctx: FlowContext[int]) -> None:
+    async def inner() -> None:
+        await ctx.step(insist)
+
+    await inner()
+
+
+async def _names_another(ctx: FlowContext[int]) -> None:
+    await getattr(ctx, "insist", ctx).sleep(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"errors": [Busy]},
+            "the retry of task 'insist' in durable function 'x' has .*Busy.* in only, but it is declared",
+        ),
+        (
+            {"errors": [KeyError], "retry_on": [KeyError]},
+            "the retry of task 'insist' in durable function 'x' has an only without .*KeyError",
+        ),
+    ],
+)
+async def test_the_rule_of_a_task_that_contradicts_what_the_function_declares_is_refused_when_it_is_registered(
+    options: dict[str, Any], says: str
+) -> None:
+    flows = WorkflowProvider(EventProvider("memory:"))
+    with pytest.raises(DefinitionError, match=says):
+        flows.register(any_durable("x", **options)(_calls_it))
+    flows.register(any_durable("x", **options)(_names_another))
+    flows.register(any_durable("y", errors=[Busy], retry_on=[Busy])(_calls_it))
+
+    @task(retry=Retry(never=(Busy,)))
+    async def give_up() -> None: ...
+
+    async def around(ctx: FlowContext[int]) -> None:
+        await ctx.step(give_up)
+
+    with pytest.raises(
+        DefinitionError, match=r"task 'give_up' in durable function 'z' has .*Busy.* in never"
+    ):
+        flows.register(any_durable("z", errors=[Busy], retry_on=[Busy])(around))
+
+
+@pytest.mark.parametrize("way", ["step", "map"])
+async def test_a_rule_that_is_given_for_one_call_is_checked_by_the_call(way: str) -> None:
+    async def answer(n: int = 0) -> int:
+        return n
+
+    @durable("x", errors=[Busy])
+    async def calls(ctx: FlowContext[int]) -> None:
+        busy = task(answer).using(retry=Retry(only=(Busy,)))
+        await (ctx.step(busy) if way == "step" else ctx.map(busy, [1], local=True))
+
+    with pytest.raises(
+        StepError,
+        match=r"DefinitionError: the retry of task 'answer' in durable function 'x' has .*Busy.* in only",
+    ):
+        await run_inline(calls, 1)

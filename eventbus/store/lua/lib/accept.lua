@@ -1,4 +1,4 @@
---needs base capacity fields pointer
+--needs base capacity fields passed pointer
 --exports accepting
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
 accepting = {}
@@ -33,12 +33,16 @@ local function decide(row, target)
   if redis.call('EXISTS', job_root .. id) == 1 then return nil end
   if row.key == '' then return { id = id, target = target, row = row } end
   local pointer = key('key', target.queue .. ':' .. row.key)
-  local job, print, state, text = pointers.follow(pointer, row.meeting)
+  local job, print, state, text, seen = pointers.follow(pointer, row.meeting)
   if job == id then return nil end
-  if not job or row.meeting == pointers.SUPERSEDE then
-    local following = job and row.meeting == pointers.SUPERSEDE and try('HGET', pointer, 'next') or nil
-    return { id = id, target = target, row = row, pointer = pointer, superseded = job, following = following }
+  if row.meeting == pointers.SUPERSEDE then
+    local following = job and try('HGET', pointer, 'next') or nil
+    local late = passed.meet(row, target, job, seen)
+    if late then return late end
+    seen = passed.add(seen or '', row.id, row.queues.are_roots)
+    return { id = id, target = target, row = row, pointer = pointer, superseded = job, following = following, seen = seen }
   end
+  if not job then return { id = id, target = target, row = row, pointer = pointer, seen = seen } end
   local is_pending = row.queues.are_roots and not state and not planned[pointer] and (fetch(job) or {}).pending
   if is_pending then return { join = job, target = target, word = 'pending', state = 'pending' } end
   return { join = job, target = target, word = print == row.print and 'joined' or 'other', state = state, text = text }
@@ -70,7 +74,7 @@ end
 
 local function accept(taken, index, row, choice)
   taken.jobs[#taken.jobs + 1], choice.index = choice, index
-  if choice.pointer then planned[choice.pointer] = { job = choice.id, print = row.print } end
+  if choice.pointer then planned[choice.pointer] = { job = choice.id, print = row.print, seen = choice.seen } end
   if choice.superseded then taken.supersedes = true end
   local queue = choice.target.queue
   if not (row.due or choice.after) then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end

@@ -34,7 +34,7 @@ local function write_records(jobs, emitter, now)
   end
   set_all(records)
   for _, job in ipairs(jobs) do
-    if job.pointer then pointers.point(job.pointer, job.id, job.row.print, job.after) end -- begins with what a full server lets through
+    if job.pointer then pointers.point(job.pointer, job.id, job.row.print, job.after, job.seen) end -- begins with what a full server lets through
   end
 end
 

@@ -24,7 +24,8 @@ merging = {}
 local THROTTLE = 3
 
 local function decide_throttled(choice, now)
-  local job, _, state, text = pointers.follow(choice.pointer, pointers.REUSE)
+  local job, _, state, text, seen = pointers.follow(choice.pointer, pointers.REUSE)
+  choice.seen = seen
   if not job or state and (tonumber(try('HGET', choice.pointer, 'until') or 0) or 0) <= now then return choice end
   return { join = job, target = choice.target, word = 'joined', state = state, text = text }
 end

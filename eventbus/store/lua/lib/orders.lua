@@ -5,7 +5,9 @@
 --   ordered              the limit that somebody set at run time, JSON: {"at_once": 20, "rates": [[100, 1000]], "each": 5,
 --                        "each_rates": [[10, 1000]]}
 --   home                 the queue whose jobs stand here while it is paused, and until the last one went home (`shelves.lua`)
---   declared, since      the limit that a program declares, or ''; when the worker came that declared it, ms
+--   declared, keeps      what a program declares: the limit, or '', and how long finished jobs are kept (`model/keep.py`), which
+--                        is only shown, because each call brings it anew
+--   since                when the worker came that declared these, ms
 -- The limit that holds is the ordered one, else the declared one. It stands in `slots:<queue>` for claims (`slots.lua`).
 -- What must hold: a queue is in `limited`, and has its flags in the book, exactly while the hash says so. All is written by
 -- one call. An older worker does not overwrite what a newer one declared; so where only `since` is left, it stays a day.
@@ -22,13 +24,14 @@ end
 -- Makes all else what the hash says. Returns the limit that holds, or nil.
 function orders.note(queue, now)
   local name = key('limits', queue)
-  local known = redis.call('HMGET', name, 'paused', 'ordered', 'declared', 'since', 'home')
+  local known = redis.call('HMGET', name, 'paused', 'ordered', 'declared', 'since', 'home', 'keeps')
   local limit = known[2] or known[3] ~= '' and known[3] or nil
   limiting.set(queue, limit, now)
   set_flag(queue, book.PAUSED, known[1])
   set_flag(queue, book.LIMITED, limit)
+  set_flag(queue, book.KEEPS, known[6])
   if known[5] then book.set(known[5], book.SHELVED) end
-  if known[1] or known[5] or limit then
+  if known[1] or known[5] or limit or known[6] then
     redis.call('SADD', root .. ':limited', queue)
     redis.call('PERSIST', name)
   else
@@ -38,15 +41,16 @@ function orders.note(queue, now)
   return limit
 end
 
--- A worker that came at `since` declares the limit, '' for none. A time in the future is that of a release whose workers
+-- A worker that came at `since` declares the limit and what is kept, '' for none. A time in the future is that of a release whose workers
 -- told their own, by a clock that was ahead.
-function orders.note_declared(queue, limit, since, now)
+function orders.note_declared(queue, limit, keeps, since, now)
   local name = key('limits', queue)
-  local known = redis.call('HMGET', name, 'declared', 'since')
-  local is_same, before = (known[1] or '') == limit, tonumber(known[2] or nil)
+  local known = redis.call('HMGET', name, 'declared', 'since', 'keeps')
+  local is_same, before = (known[1] or '') == limit and (known[3] or '') == keeps, tonumber(known[2] or nil)
   if before and before > now then before = nil end
   if before and since < before or is_same and (not before or since == before) then return end
   redis.call('HSET', name, 'declared', limit, 'since', whole(since))
+  if keeps ~= '' then redis.call('HSET', name, 'keeps', keeps) else redis.call('HDEL', name, 'keeps') end
   if not is_same then orders.note(queue, now) end
 end
 

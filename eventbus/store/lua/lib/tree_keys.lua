@@ -1,4 +1,4 @@
---needs base fields finish pointer record stopping trees
+--needs base fields finish passed pointer record stopping trees
 --exports tree_keys
 -- Trees that are added in several calls, and their keys. Until its last chunk a tree is pending: nothing of it runs.
 --
@@ -37,6 +37,11 @@ local function meet(tree, job, print, state, text)
   end
 end
 
+-- A tree that superseded another one, and is gone: its call is repeated, and its adder has to ask for the outcome.
+local function answer_repeat(tree)
+  tree.word, tree.is_idle, tree.job, tree.state = 'joined', true, tree.id, 'unlisted'
+end
+
 -- A chunk behind the first.
 local function decide_next(tree)
   local record = fetch(tree.id) or {}
@@ -52,7 +57,12 @@ function tree_keys.decide(tree, now)
   if first.is_known or tree.key == '' then return end
   tree.pointer = key('key', first.queue .. ':' .. tree.key)
   local is_planned = planned[tree.pointer]
-  local job, print, state, text = pointers.follow(tree.pointer, tree.meeting)
+  local job, print, state, text, seen = pointers.follow(tree.pointer, tree.meeting)
+  if tree.meeting == pointers.SUPERSEDE then
+    if seen and passed.is_known(seen, tree.id) then return answer_repeat(tree) end
+    seen = passed.add(seen or '', tree.id, true)
+  end
+  tree.seen = seen
   if job and tree.meeting == pointers.SUPERSEDE then
     tree.superseded = job
   elseif job and not state and not is_planned and is_pending(job) and is_stale(job, now) then
@@ -60,7 +70,7 @@ function tree_keys.decide(tree, now)
   elseif job then
     meet(tree, job, print, state, text)
   end
-  if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print } end
+  if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print, seen = seen } end
 end
 
 -- Removes a pending tree for another one that has its key now.
