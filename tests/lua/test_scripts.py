@@ -345,6 +345,7 @@ _DYNAMIC = {
         "key(list, id)",
         "key(state, name)",
         "key(PLACES[kind], queue)",
+        "key(kind, queue)",
         "key(part[1], queue)",
         "key(part[1], line.place)",
     ),
@@ -352,7 +353,7 @@ _DYNAMIC = {
 }
 """Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a
 job to cancel waits, where listed jobs stand, which members of a tree are looked at, a large text beside its record, the
-finished sets of a group."""
+finished sets of a group, the lists of a shelf."""
 
 
 def test_a_script_builds_keys_of_documented_kinds_only() -> None:

@@ -61,7 +61,7 @@ end
 for i, queue in ipairs(queues) do
   if bit.band(flags[i], book.SHELVED) ~= 0 then
     load_orders()
-    for _, shelf in ipairs(shelves.go_on(queue.name, now)) do orders.note(shelf, now) end
+    for _, shelf in ipairs(shelves.take_resumed(queue.name, now)) do orders.note(shelf, now) end
   end
 end
 for i = 1, #ids, 2 do

@@ -1,9 +1,8 @@
 -- One turn of a worker: settles what ended, promotes what is due, claims the next jobs.
--- Repeat-safe: each lane of the worker numbers its calls, and the number stands beside its holds; the last call is
--- answered again from them. An older number is a late copy of a call that was repeated, and is refused.
--- Settles are read and checked before the first write; that write is one that a full
--- server allows, so running jobs still end when emits are refused. Claims come after: what a settle or
--- a promotion made ready can be claimed in the same call. If they fail, the settles stay, and are none again.
+-- Repeat-safe: each lane of the worker numbers its calls, and the number stands beside its holds; the last call is answered
+-- again from them. An older number is a late copy of a call that was repeated, and is refused.
+-- Settles are read and checked before the first write, which a full server allows, so that running jobs still end when emits
+-- are refused. What a settle or a promotion made ready can be claimed in the same call. If claims fail, the settles stay.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now lane call lease pool offer want most watched alone bytes queues appends settles
@@ -20,8 +19,7 @@
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
 --   queues that cannot be read, because somebody else's value stands in their place; and if there is any of these:
 --   id, cap, fatal of suspects that it claims; indexes of queues whose next suspect needs a worker for itself;
---   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell; 1 if the worker
---   has to fire schedules (`agenda.lua`)
+--   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell; 1 if schedules are due
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim

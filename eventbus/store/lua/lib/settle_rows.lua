@@ -62,7 +62,7 @@ end
 -- text: the shelf. A job that finds it paused no more goes back to where it was (`shelves.lua`).
 local function put_on_shelf(row, record, lists)
   local name = key('limits', row.text)
-  if try('HEXISTS', name, 'paused') ~= 1 then
+  if not try('HGET', name, 'paused') then
     if record.token then change(row.id, 'token', false) end
     return put_back(row, record, lists)
   end

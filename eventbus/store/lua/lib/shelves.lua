@@ -12,7 +12,7 @@ local MOST = 200 -- jobs of one call
 shelves = {}
 
 -- What one list of a shelf has at its head goes home. Returns how many of its entries were tombstones.
-local function move_list(name, entries, shelf, home, ready)
+local function take_entries(name, entries, shelf, home, ready)
   local ids, dead = {}, 0
   for i, entry in ipairs(entries) do ids[i] = Entry.job(entry) end
   load_holds(ids)
@@ -32,27 +32,27 @@ end
 
 -- Moves what waits on a shelf that is not paused to its home, some of it in each call; after the last part it is no shelf
 -- any more. Returns how many jobs are left.
-function shelves.take_home(shelf, home, now)
+function shelves.take_home(queue, home, now)
   local room, ready = MOST, {}
   for _, kind in ipairs({ 'suspects', 'ready' }) do
-    local name = key(kind, shelf)
+    local name = key(kind, queue)
     local entries = room > 0 and try('LRANGE', name, 0, room - 1) or {}
-    lines.drop_dead(shelf, move_list(name, entries, shelf, home, ready))
+    lines.drop_dead(queue, take_entries(name, entries, queue, home, ready))
     if entries[1] then redis.call('LTRIM', name, #entries, -1) end
     room = room - #entries
   end
-  local name = key('ready+', shelf)
+  local name = key('ready+', queue)
   local ranked = room > 0 and try('ZRANGE', name, 0, room - 1) or {}
-  move_list(name, ranked, shelf, home, ready)
+  take_entries(name, ranked, queue, home, ready)
   call_many('ZREM', name, ranked)
   place_ready(ready, now, put_off)
-  local left = lines.count(shelf)
-  if left == 0 then redis.call('HDEL', key('limits', shelf), 'home') end
+  local left = lines.count(queue)
+  if left == 0 then redis.call('HDEL', key('limits', queue), 'home') end
   return left
 end
 
 -- Goes on where somebody who resumed shelves of this queue has died. Returns the shelves from which jobs went home.
-function shelves.go_on(home, now)
+function shelves.take_resumed(home, now)
   local moved, has_shelves = {}, false
   for _, shelf in ipairs(redis.call('SMEMBERS', root .. ':limited')) do
     local known = redis.call('HMGET', key('limits', shelf), 'home', 'paused')
