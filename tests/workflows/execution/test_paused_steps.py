@@ -335,7 +335,7 @@ async def test_what_has_no_attempts_to_hold_back_is_refused(make_provider: MakeP
         with pytest.raises(DefinitionError, match="durable function 'long' has tasks and no steps"):
             await flows.pause(long, step="task")
         with pytest.raises(DefinitionError, match="expected the name of a step"):
-            await flows.resume("unknown here", step="a b")
+            await flows.resume("unknown-here", step="a b")
         with pytest.raises(
             DefinitionError, match=r"step 'reserve' of workflow 'outer' was defined without a limit"
         ):
