@@ -21,7 +21,7 @@ from typing import Any
 from opentelemetry.trace import Tracer
 
 from eventbus.engine.consumer import Retention
-from eventbus.engine.job import Job, Settle, complete
+from eventbus.engine.job import Job, Settle, complete, give_back
 from eventbus.errors import EmissionExpired
 from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
 from eventbus.handlers.contexts.attempt_tools import JobAttempt
@@ -60,6 +60,10 @@ from eventbus.telemetry.spans import (
 )
 
 __all__ = ["HandlerConsumer", "retention_of"]
+
+
+class _StopCame(Exception):
+    """The worker stops, and a place that a job waited for is free only now."""
 
 
 class HandlerConsumer:
@@ -205,10 +209,13 @@ class HandlerConsumer:
             attach_baggage(message.baggage)
         payload = self._decode(memoryview(message.payload))
         active = tracer()
-        if active is None:
-            result = await self._call(job, message, payload)
-        else:
-            result = await self._call_traced(active, job, message, payload)
+        try:
+            if active is None:
+                result = await self._call(job, message, payload)
+            else:
+                result = await self._call_traced(active, job, message, payload)
+        except _StopCame:
+            return give_back(has_begun=False)
         return complete(self._encode(result).decode())
 
     async def _call_traced(self, active: Tracer, job: Job, message: EventMessage, payload: Any) -> Any:
@@ -232,6 +239,9 @@ class HandlerConsumer:
         """Wait for a place of the pool, and call the handler there, with the middleware around it."""
         if not pool.places.enter():
             await pool.places.wait()
+            if self._tools.stopping(job) == "stop":  # another worker begins it
+                pool.places.leave()
+                raise _StopCame
         self._held += 1
         try:
             self._set_clock(job, self._timeout if message.timeout is None else message.timeout / 1000 or None)

@@ -215,6 +215,26 @@ async def test_a_job_that_waits_for_its_place_is_given_back_by_a_stop(
     assert attempts == [1, 1, 1], "one began twice, and no attempt was counted"
 
 
+async def test_a_stop_begins_no_job_whose_place_is_free_only_then(
+    make_provider: MakeProvider, gate: Gate, until: Until
+) -> None:
+    provider = make_provider(reply_timeout=30)
+    provider.pool("narrow", threads=1)
+    for name in ("first", "second", "third"):
+        provider.on(name, pool="narrow")(gate.hold)
+    async with provider:
+        jobs = [provider.emit(name, name) for name in ("first", "second", "third")]
+        await provider.flush()
+        async with provider.worker() as worker:
+            await until(lambda: worker.claimed == 3 and gate.begun, "one runs, two wait")
+            worker.request_stop()
+            gate.open()
+        assert len(gate.begun) == 1
+        async with provider.worker():
+            assert await asyncio.gather(*jobs) == ["first", "second", "third"]
+    assert len(gate.begun) == 3
+
+
 async def test_a_handler_that_subscribes_later_finds_a_pool_that_is_declared_later(
     make_provider: MakeProvider,
 ) -> None:
