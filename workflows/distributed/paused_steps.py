@@ -21,10 +21,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from eventbus import StoreError
+from eventbus import ProviderStopped, StoreError
 from eventbus.lowlevel import JobClient, clock
 from workflows.definition.step import Step
-from workflows.records.ids import is_shelf, split_item, steps_queue
+from workflows.records.ids import is_shelf, split_item, split_queue
 
 __all__ = ["FRESH", "PausedSteps", "may_pause"]
 
@@ -42,14 +42,15 @@ class PausedSteps:
 
     def __init__(self, jobs: JobClient) -> None:
         self._jobs = jobs
-        self._queues: frozenset[str] = frozenset()
+        self._shelves: dict[tuple[str, str | None], str] = {}
+        """Workflow and step -> the queue by which the step is paused."""
         self._asked = -FRESH
         self._asking: asyncio.Future[None] | None = None
 
     @property
     def is_silent(self) -> bool:
         """Whether no step is paused, by an answer that is fresh."""
-        return not self._queues and clock.monotonic() < self._asked + FRESH
+        return not self._shelves and clock.monotonic() < self._asked + FRESH
 
     async def holds(self, workflow: str, step: str) -> bool:
         """Tell whether a step, or the step of an item, is paused."""
@@ -59,10 +60,7 @@ class PausedSteps:
         """Return the shelf of a step, or of the step of an item, if it is paused; else an empty text."""
         if clock.monotonic() >= self._asked + FRESH:
             await self._ask()
-        if not self._queues:
-            return ""
-        shelf = steps_queue(workflow, split_item(step)[0])
-        return shelf if shelf in self._queues else ""
+        return self._shelves.get((workflow, split_item(step)[0]), "") if self._shelves else ""
 
     async def _ask(self) -> None:
         """Ask the server, or wait for the answer that somebody else asked for."""
@@ -74,9 +72,9 @@ class PausedSteps:
     async def _read(self) -> None:
         try:
             began = clock.monotonic()
-            self._queues = await self._jobs.paused(is_shelf)
+            self._shelves = {split_queue(queue): queue for queue in await self._jobs.paused(is_shelf)}
             self._asked = began
-        except StoreError:
+        except (StoreError, ProviderStopped):
             self._asked = clock.monotonic()
         finally:
             self._asking = None

@@ -125,7 +125,7 @@ def steps_queue(workflow: str, limited: str = "") -> str:
     queue = f"{queue}/{limited}"
     if len(queue) > _QUEUE_LENGTH:
         raise DefinitionError(
-            f"the queue of step {limited!r} of workflow {workflow!r}, which is limited, would have a name of "
+            f"the queue of step {limited!r} of workflow {workflow!r}, by which it is limited or paused, would have a name of "
             f"{len(queue)} characters, more than {_QUEUE_LENGTH}; give workflow and step shorter names"
         )
     return queue

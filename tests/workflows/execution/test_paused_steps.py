@@ -19,6 +19,7 @@ from workflows import (
     Workflow,
     WorkflowProvider,
     durable,
+    step,
 )
 
 MakeProvider = Callable[..., EventProvider]
@@ -345,3 +346,18 @@ async def test_what_has_no_attempts_to_hold_back_is_refused(make_provider: MakeP
         ):
             await flows.set_limit(outer, Limit(by=str))
         assert await provider.inspector.controls() == []
+
+
+async def test_a_step_whose_queue_would_have_too_long_a_name_runs_beside_paused_ones(
+    make_provider: MakeProvider,
+) -> None:
+    checkout, long = Checkout(), Workflow[Any, Any]("w" * 128)
+    long.then(step(checkout.notify, name="s" * 128))
+    flows = make_flows(make_provider(), checkout)
+    flows.register(long)
+    async with flows.provider, flows.provider.worker():
+        await flows.pause(checkout.workflow, step="charge")
+        await (await flows.execute(long, None)).result()
+        assert checkout.did == ["notify"]
+        with pytest.raises(DefinitionError, match="give workflow and step shorter names"):
+            await flows.pause(long, step="s" * 128)

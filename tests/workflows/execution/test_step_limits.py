@@ -154,5 +154,5 @@ def test_limits_that_cannot_be_kept_are_refused() -> None:
         durable(name="f", limit=Limit(by=str))(function)
     workflow = Workflow[Any, Any]("w" * 128)
     workflow.then(step(lambda ctx: None, name="s" * 128, limit=Limit(at_once=1)))
-    with pytest.raises(DefinitionError, match="which is limited, would have a name of"):
+    with pytest.raises(DefinitionError, match="by which it is limited or paused, would have a name of"):
         workflow.check()
