@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,11 +63,12 @@ class ControlStore:
 
     async def resume(self, queue: str, *, deadline: float | None = None, now: int | str = "") -> None:
         """Let jobs of a paused queue be claimed again, and wake who serves it. What stands there of another queue goes home."""
-        word = "resume"
-        while await self._caller.script("pause", [now, word, queue, "", ""], deadline=deadline):
-            word = (
-                "move"  # a call moves a part; it does not take a pause back that somebody has made meanwhile
-            )
+        left = await self._caller.script("pause", [now, "resume", queue, "", ""], deadline=deadline)
+        before = math.inf
+        while 0 < left < before:  # what does not move any more stays: somebody else's value stands there
+            before = left
+            # A call moves a part; it does not take a pause back that somebody has made meanwhile.
+            left = await self._caller.script("pause", [now, "move", queue, "", ""], deadline=deadline)
 
     async def paused(self, among: Callable[[str], bool], *, deadline: float | None = None) -> frozenset[str]:
         """Return the paused queues whose names `among` accepts."""

@@ -9,7 +9,7 @@
 --   word: pause | resume | move (the next part goes home, if nobody has paused it again)
 -- answer: of a pause, since when it is paused, ms; else how many jobs are left that go home
 --include base guard book orders waking
---defer load_shelves: codec entry fields holds lines putting_off ready record shelves
+--defer load_shelves: codec entry fields holds lanes lines putting_off ready record shelves
 
 local now = read_now(take())
 local word, queue, by, reason = take(), take(), take(), take()

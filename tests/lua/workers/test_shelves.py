@@ -86,6 +86,17 @@ async def test_jobs_go_home_in_their_order_and_by_priority_before_those_that_cam
     assert await _claimed(shard) == ["urgent", "a", "b", "c"]
 
 
+async def test_jobs_with_limit_keys_go_home_to_their_lanes(shard: Shard) -> None:
+    await _pause(shard)
+    await shard.add(*(row(f"{key}{n}", limit=key) for n in range(3) for key in ("x", "y")), row("plain"))
+    await _shelve(shard, "x0", "x1", "y0", "y2", "plain")
+    assert await _count(shard, SHELF) == 5
+    await _resume(shard)
+    assert sorted(await _claimed(shard)) == ["plain", "x0", "x1", "y0", "y2"]
+    assert await _is_forgotten(shard)
+    assert await shard.command("EXISTS", shard.key("slots", SHELF), shard.key("turns", SHELF)) == 0
+
+
 async def test_a_cancelled_job_leaves_the_shelf(shard: Shard) -> None:
     await _pause(shard)
     await shard.add(row("a"), row("b"), row("c"), row("d", priority=1))

@@ -1,4 +1,4 @@
---needs base book entry fields holds lines putting_off ready record
+--needs base book entry fields holds lanes lines putting_off ready record
 --exports shelves
 -- Shelves: where jobs stand that a worker claimed and must not run now, because a part of their queue is paused: a step of
 -- a workflow. A shelf is a paused queue that nobody needs to serve. `home` in its hash (`orders.lua`) is the queue from which its
@@ -11,7 +11,7 @@ local MOST = 200 -- jobs of one call
 
 shelves = {}
 
--- What one list of a shelf has at its head goes home. Returns how many of its entries were tombstones.
+-- These entries of one line of a shelf go home. Returns how many of its entries were tombstones.
 local function take_entries(name, entries, shelf, home, ready)
   local ids, dead = {}, 0
   for i, entry in ipairs(entries) do ids[i] = Entry.job(entry) end
@@ -30,17 +30,28 @@ local function take_entries(name, entries, shelf, home, ready)
   return dead
 end
 
+-- What a list of a shelf has at its head goes home. Returns how many entries these were.
+local function cut_list(name, queue, home, room, ready)
+  local entries = room > 0 and try('LRANGE', name, 0, room - 1) or {}
+  lines.drop_dead(queue, take_entries(name, entries, queue, home, ready))
+  if entries[1] then redis.call('LTRIM', name, #entries, -1) end
+  return #entries
+end
+
 -- Moves what waits on a shelf that is not paused to its home, some of it in each call; after the last part it is no shelf
 -- any more. Returns how many jobs are left.
 function shelves.take_home(queue, home, now)
   local room, ready = MOST, {}
   for _, kind in ipairs({ 'suspects', 'ready' }) do
-    local name = key(kind, queue)
-    local entries = room > 0 and try('LRANGE', name, 0, room - 1) or {}
-    lines.drop_dead(queue, take_entries(name, entries, queue, home, ready))
-    if entries[1] then redis.call('LTRIM', name, #entries, -1) end
-    room = room - #entries
+    room = room - cut_list(key(kind, queue), queue, home, room, ready)
   end
+  local keys = lanes.list(queue)
+  for _, lane in ipairs(keys) do
+    local count = cut_list(lanes.key_of(queue, lane), queue, home, room, ready)
+    lanes.cut(queue, lane, count)
+    room = room - count
+  end
+  if keys[1] then lanes.close(queue) end
   local name = key('ready+', queue)
   local ranked = room > 0 and try('ZRANGE', name, 0, room - 1) or {}
   take_entries(name, ranked, queue, home, ready)
