@@ -4,9 +4,9 @@ Two of three flows are graphs of steps, local, spread and mixed; the others are 
 
     python integration/flows_chaos.py --flows 1000 --seed 7      (or: tox -e chaos-flows -- --flows 1000)
 
-One worker is killed each second with `kill -9`, and started again. The seed decides the shapes, the
-course of each flow and which worker is killed; what a kill hits depends on the machine. `ledger` and
-`function_ledger` say what must hold for each flow. Ends with status 1 unless that holds for all of them.
+One worker is killed each second with `kill -9`, and started again. Operators pause steps for a moment, all the time.
+The seed decides the shapes, the course of each flow and which worker is killed; what a kill hits depends on the machine.
+`ledger` and `function_ledger` say what must hold for each flow. Ends with status 1 unless that holds for all of them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from harness.journal import Journal
 
 from eventbus import EventProvider, SignalRefused
 from workflows import Durable, FlowCancelled, FlowHandle, Workflow, WorkflowProvider
+from workflows.distributed.paused_steps import may_pause
 
 __all__ = ["FlowsChaos"]
 
@@ -42,6 +43,7 @@ Shape: TypeAlias = Workflow[Course, Any] | Function
 
 LEASE = "1s"
 _AT_ONCE = 30
+_OPERATORS = 4
 _PATIENCE = 120.0
 """Seconds in which each flow must have ended, however often its workers die."""
 
@@ -90,9 +92,11 @@ class FlowsChaos:
             for shape in (*self.parts, *self.shapes):
                 flows.register(_definition_of(shape))
             killing = asyncio.create_task(self._kill_each_second())
+            pausing = [asyncio.create_task(self._pause_steps(flows, number)) for number in range(_OPERATORS)]
             await asyncio.gather(*(self._execute_in_turn(flows) for _ in range(self._at_once)))
             self._is_over = True
             await killing
+            await asyncio.gather(*pausing)
             self.seconds = time.monotonic() - began
             assert set(await asyncio.to_thread(self.fleet.end)) == {0}
             await self._judge(flows)
@@ -170,6 +174,23 @@ class FlowsChaos:
             times = self.fleet.kills + self.fleet.spared + 1
             await last(max(0.0, began + times - time.monotonic()))
             self.fleet.kill(self._rng)
+
+    async def _pause_steps(self, flows: WorkflowProvider, number: int) -> None:
+        """Pause one step after the other, of any graph, and resume it a moment later."""
+        rng = random.Random(f"{self.seed}-pauses-{number}")
+        graphs = [shape for shape in (*self.parts, *self.shapes) if isinstance(shape, Workflow)]
+        while not self._is_over:
+            graph = rng.choice(graphs)
+            steps = [step for step in graph.steps.values() if may_pause(step)]
+            if not steps:
+                continue
+            step = rng.choice(steps)
+            await flows.pause(graph, step=step)
+            await last(rng.uniform(0.2, 1.5))
+            (order,) = await flows.provider.inspector.controls(f"workflow.{graph.name}.steps/{step.name}")
+            self.counts["pauses of steps"] += 1
+            self.counts["attempts held by pauses"] += order.waiting
+            await flows.resume(graph, step=step)
 
     async def _judge(self, flows: WorkflowProvider) -> None:
         ledger = Ledger(self.journal, self.fleet.killed)
