@@ -201,7 +201,7 @@ async def test_text_that_is_none_fails_no_job(
     async with provider.worker():
         with monkeypatch.context() as patch:
             patch.setattr("eventbus.emit.emitter.baggage_around", lambda: text)
-            patch.setattr("workflows.provider.baggage_around", lambda: text)
+            patch.setattr("workflows.client.starting.baggage_around", lambda: text)
             emission = provider.emit("a")
             handle = await flows.execute(workflow, None)
         assert await emission == "done"

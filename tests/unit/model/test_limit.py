@@ -104,8 +104,8 @@ async def _key_of(payload: Any) -> str:
         ({"by": _key_of}, "expected by to be a plain function of the payload, got: <function _key_of"),
         ({"by": str, "at_once": 5, "each": 6}, "each=6 can never be reached, because at_once=5"),
         ({"by": str, "rate": "5/1s", "each_rate": "6/1s"}, "each_rate 6/1s can never be reached.* rate 5/1s"),
-        ({"by": str, "rate": "5/1s", "each_rate": "301/1m"}, "each_rate 301/60s can never.* rate 5/1s"),
-        ({"by": str, "rate": "5/1m", "each_rate": "6/1s"}, "each_rate 6/1s can never.* rate 5/60s"),
+        ({"by": str, "rate": "5/1s", "each_rate": "301/1m"}, "each_rate 301/1m can never.* rate 5/1s"),
+        ({"by": str, "rate": "5/1m", "each_rate": "6/1s"}, "each_rate 6/1s can never.* rate 5/1m"),
         ({"by": str, "each_rate": "0/1s"}, "expected each_rate to allow a positive number, got: '0/1s'"),
         (
             {"by": str, "each_rate": ["5/1s", "9/1s"]},
