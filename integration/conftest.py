@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ def leftovers() -> Iterator[Leftovers]:
     leftovers = Leftovers()
     yield leftovers
     leftovers.end()
+    gc.collect()  # what was not closed is told here, and not in a later test
 
 
 @pytest.fixture
