@@ -195,3 +195,23 @@ async def test_the_flags_come_back_with_the_book(shard: Shard) -> None:
     assert sorted(await shard.command("HKEYS", shard.shard_key("queues"))) == ["*", QUEUE, SHELF]
     await _resume(shard)
     assert await _claimed(shard) == ["a"]
+
+
+async def test_where_workers_serve_the_shelf_its_jobs_stay_and_go_home_once_nobody_does(shard: Shard) -> None:
+    await shard.announce("own", SHELF)
+    await _pause(shard)
+    await shard.add(row("a"), row("b"))
+    await _shelve(shard, "a", "b")
+    await _resume(shard)
+    assert (await _count(shard, QUEUE), await _count(shard, SHELF)) == (0, 2)
+    assert await _claimed(shard, SHELF) == ["a", "b"]
+    await shard.announce()
+    assert await _is_forgotten(shard)
+    await _pause(shard)
+    await shard.add(row("c"))
+    await _shelve(shard, "c")
+    await _resume(shard)
+    await shard.command("DEL", shard.key("pools", SHELF))  # its last worker has left
+    await shard.announce()
+    assert await _claimed(shard) == ["c"]
+    assert await _is_forgotten(shard)

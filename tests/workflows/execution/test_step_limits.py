@@ -139,6 +139,42 @@ async def test_a_limit_can_be_changed_at_run_time(make_provider: MakeProvider) -
         ]
 
 
+async def test_flows_that_waited_for_a_paused_step_keep_to_the_limit_that_it_got_meanwhile(
+    make_provider: MakeProvider,
+) -> None:
+    """Their jobs stand beside those of the new release, and a resume sends none of them around the limit."""
+    queue, gauge = "workflow.checkout.steps/charge", Gauge()
+
+    def release(limit: Limit | None) -> tuple[WorkflowProvider, Workflow[Any, Any]]:
+        workflow, flows = Workflow[Any, Any]("checkout", spread=True), WorkflowProvider(make_provider())
+
+        @workflow.step(limit=limit)
+        async def charge(ctx: StepContext[Any]) -> None:
+            await gauge.run()
+
+        flows.register(workflow)
+        return flows, workflow
+
+    async def wait_held(count: int) -> None:
+        async with asyncio.timeout(20):
+            while (await new.provider.inspector.controls(queue))[0].waiting != count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    (old, before), (new, after) = release(None), release(Limit(at_once=1))
+    async with old.provider, new.provider:
+        await old.pause(before, step="charge")
+        async with old.provider.worker():
+            handles = [await old.execute(before, n) for n in range(3)]
+            await wait_held(3)
+        async with new.provider.worker():
+            handles += [await new.execute(after, n) for n in range(5)]
+            await wait_held(8)
+            await new.resume(after, step="charge")
+            for each in handles:
+                await each.result()
+    assert (gauge.most, gauge.runs) == (1, 8)
+
+
 def test_limits_that_cannot_be_kept_are_refused() -> None:
     with pytest.raises(
         DefinitionError, match=r"expected limit of workflow 'x' to be a Limit, such as .*, got: 5"

@@ -4,6 +4,8 @@
 -- a workflow. A shelf is a paused queue that nobody needs to serve. `home` in its hash (`orders.lua`) is the queue from which its
 -- jobs come, whose flag SHELVED says that it has shelves.
 --   claimed in its home -> `shelved` -> waits on the shelf -> the shelf is resumed: waits in its home again
+-- Where workers serve the shelf, because the step got a limit meanwhile, jobs of its own stand there, too. Then all stay, and
+-- keep to the limit; what is left once nobody serves it goes home.
 -- What must hold: a job is put on a shelf only in a call that sees that the shelf is paused; in any other case it is given
 -- back (`settle_rows.lua`). So what stands on a shelf that is not paused is older than its resume, and goes home by the calls of the resume.
 -- Crash window: `resumer-dies` (the rest goes home with the announcements of who serves the home).
@@ -39,8 +41,12 @@ local function cut_list(name, queue, home, room, ready)
 end
 
 -- Moves what waits on a shelf that is not paused to its home, some of it in each call; after the last part it is no shelf
--- any more. Returns how many jobs are left.
+-- any more. Returns how many jobs are left to move: none where workers serve the shelf.
 function shelves.take_home(queue, home, now)
+  if redis.call('EXISTS', key('pools', queue)) == 1 then
+    if lines.count(queue) == 0 then redis.call('HDEL', key('limits', queue), 'home') end
+    return 0
+  end
   local room, ready = MOST, {}
   for _, kind in ipairs({ 'suspects', 'ready' }) do
     room = room - cut_list(key(kind, queue), queue, home, room, ready)
