@@ -9,8 +9,8 @@ steps; so a worker asks before it begins one. While the step is paused,
 What must hold: a step begins no attempt later than `FRESH` after its pause was answered; a job that a worker holds back
 although the step was just resumed is given back by the server (`store/lua/lib/shelves.lua`).
 
-The worker asks when an attempt is about to begin, and not more often than each `FRESH`: without work it asks nothing. A server
-that cannot be asked changes nothing of what is known: the attempt begins, and its record needs the server anyway.
+The worker asks when an attempt is about to begin, and not more often than each `FRESH`, or each `_HELD` while that step is
+paused: without work it asks nothing. A server that cannot be asked changes nothing of what is known: the attempt begins, and its record needs the server anyway.
 
 Crash windows: `dies-before-shelved` (the job is rescued, and the next worker asks again), `dies-before-child-recorded` and the
 others of `children` for the step of a local flow. A step whose attempts failed before the pause begins to count anew.
@@ -30,6 +30,9 @@ __all__ = ["FRESH", "PausedSteps", "may_pause"]
 
 FRESH = 1.0
 """Seconds for which a worker relies on an answer."""
+
+_HELD = 0.05
+"""Seconds for which it holds attempts back by one: a resume brings them back at once, and it would claim them over and over."""
 
 
 def may_pause(step: Step[Any, Any]) -> bool:
@@ -58,9 +61,10 @@ class PausedSteps:
 
     async def find_shelf(self, workflow: str, step: str) -> str:
         """Return the shelf of a step, or of the step of an item, if it is paused; else an empty text."""
-        if clock.monotonic() >= self._asked + FRESH:
+        place = (workflow, split_item(step)[0])
+        if clock.monotonic() >= self._asked + (_HELD if place in self._shelves else FRESH):
             await self._ask()
-        return self._shelves.get((workflow, split_item(step)[0]), "") if self._shelves else ""
+        return self._shelves.get(place, "")
 
     async def _ask(self) -> None:
         """Ask the server, or wait for the answer that somebody else asked for."""

@@ -21,6 +21,7 @@ from workflows import (
     durable,
     step,
 )
+from workflows.distributed.paused_steps import PausedSteps
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -236,6 +237,34 @@ async def test_workers_may_come_and_go_during_a_pause(make_provider: MakeProvide
         await flows.resume(checkout.workflow, step="charge")  # nobody serves the workflow now
         async with second.provider.worker():
             assert await handle.result() == 7
+
+
+@both
+async def test_who_held_attempts_back_hears_of_the_resume_at_once(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, *, spread: bool
+) -> None:
+    """Else it would claim each attempt over and over, for as long as it relies on what it heard of the pause."""
+    held, find = list[str](), PausedSteps.find_shelf
+
+    async def find_shelf(paused: PausedSteps, workflow: str, step: str) -> str:
+        shelf = await find(paused, workflow, step)
+        held.extend([step] if shelf else [])
+        return shelf
+
+    monkeypatch.setattr(PausedSteps, "find_shelf", find_shelf)
+    monkeypatch.setattr("workflows.distributed.paused_steps.FRESH", 600)
+    checkout = Checkout(spread=spread)
+    flows = make_flows(make_provider(), checkout)
+    async with flows.provider:
+        await flows.pause(checkout.workflow, step="charge")
+        async with flows.provider.worker():
+            handle = await flows.execute(checkout.workflow, 7)
+            await _wait_held(flows)
+            held.clear()
+            await asyncio.sleep(0.06)  # for so long it may rely on that
+            await flows.resume(checkout.workflow, step="charge")
+            assert await handle.result() == 7
+            assert held == []
 
 
 @both
