@@ -76,6 +76,10 @@ _SHORT = 1.0
 """Seconds that a flow waits in its worker for the next attempt of a step."""
 
 
+_PAUSED = 5.0
+"""Seconds after which a flow asks again for a step that was paused between two attempts."""
+
+
 class LocalGraph:
     """One activation of a local flow; the driver of its steps."""
 
@@ -133,7 +137,7 @@ class LocalGraph:
         """Let the flow wait without a slot: for what runs apart, for times and for signals."""
         waits = [*self._graph.delayed, *self._graph.sleeping]
         until_ms = min((run.due_ms for run in waits if run.due_ms), default=None)
-        listens = any(map(_listens, waits))
+        listens = any(run.listens for run in waits)
         if self._apart.open:
             return await self._apart.children.suspend(self._apart.open, until_ms=until_ms, listens=listens)
         return self._activation.sleep(until_ms=until_ms, listens=listens) if waits else give_back()
@@ -241,13 +245,25 @@ class LocalGraph:
         return paused.holds(self._flow.workflow.name, step.name)
 
     async def run_apart(self, run: StepRun) -> None:
-        """Let another job or flow run a step."""
+        """Let another job or flow run a step; one that is paused between two attempts waits here, where they are counted."""
+        has_tried = run.state == "delayed" or run.has_saved or run.step.name in self._doubts
+        if has_tried and not self.runs_apart(run.step):
+            return await self._put_back(run)
         try:
             await self._apart.run(run)
         except FlowStops:  # what runs may end its attempt
             self._has_heard_stop = True
             self._graph.halt()
             run.state = "waiting"
+        return None
+
+    async def _put_back(self, run: StepRun) -> None:
+        """Let the flow ask again later whether a step is still paused. Only what nobody knows yet needs an entry."""
+        run.state, run.delay = "delayed", _PAUSED
+        run.due_ms = self._activation.now_ms + round(_PAUSED * 1000)
+        if self._new_doubts:
+            run.failure = run.told = ""
+            await self.record(run)
 
     async def record(self, run: StepRun) -> None:
         """Append the end of a step, or its failed attempt, to the journal."""
@@ -379,8 +395,3 @@ class LocalGraph:
             retry_in=None if is_last else run.delay,
             is_answer=is_declared(run.failure),
         )
-
-
-def _listens(run: StepRun) -> bool:
-    """Tell whether a signal may end what the step waits for."""
-    return run.state == "sleeping" and run.step.pause is not None and run.step.pause.signal is not None

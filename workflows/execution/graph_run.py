@@ -342,15 +342,15 @@ class GraphRun:
                 self._driver.leave(run)
             if is_paused:
                 await self._driver.run_apart(run)
-            if is_paused or delay is None or self.is_halted:
+                return
+            if delay is None or self.is_halted:
                 break
             run.state, run.delay = "delayed", delay
             await self._driver.record(run)
             if not self._driver.may_start() or not await self.pause(delay):
                 return
-        if run.state == "delayed" and (self._is_cancelled or self._error is not None):
-            return  # its next attempt is recorded
-        if run.state in ("active", "delayed"):
+        is_recorded = run.state == "delayed" and (self._is_cancelled or self._error is not None)
+        if run.state in ("active", "delayed") and not is_recorded:  # else its next attempt is
             run.state = "cancelled"
 
     async def _try(self, run: StepRun) -> float | None:

@@ -96,6 +96,11 @@ class StepRun:
         is_wait = self.step.pause is not None and self.step.pause.signal is not None
         return "waiting" if self.state == "sleeping" and is_wait else self.state
 
+    @property
+    def listens(self) -> bool:
+        """Whether a signal may end what it waits for."""
+        return self.state == "sleeping" and self.step.pause is not None and self.step.pause.signal is not None
+
     def is_ready(self, records: Collection[str]) -> bool:
         """Tell whether it waits, and all that it needs is among `records`."""
         if self.state != "waiting":

@@ -159,25 +159,6 @@ async def test_many_flows_wait_without_a_slot_and_all_go_on(
 
 
 @both
-async def test_the_pause_counts_for_the_next_attempt_too(
-    make_provider: MakeProvider, *, spread: bool
-) -> None:
-    checkout = Checkout(spread=spread, fails=1)
-    flows = make_flows(make_provider(), checkout)
-    async with flows.provider, flows.provider.worker():
-        handle = await flows.execute(checkout.workflow, 7)
-        await checkout.failed.wait()
-        await flows.pause(checkout.workflow, step=checkout.workflow.find("charge"))
-        await asyncio.sleep(1)  # for so long workers may rely on what they heard before
-        checkout.go_on.set()
-        await _wait_held(flows)
-        assert checkout.did.count("charge") == 1
-        await flows.resume(checkout.workflow, step="charge")
-        assert await handle.result() == 7
-        assert checkout.did.count("charge") == 2
-
-
-@both
 async def test_a_flow_whose_step_waits_can_be_cancelled_and_is_undone(
     make_provider: MakeProvider, *, spread: bool
 ) -> None:
