@@ -76,7 +76,7 @@ async def test_a_handler_that_asks_hears_why_it_should_end(
     make_provider: MakeProvider, tmp_path: Path, until: Until, reason: str
 ) -> None:
     provider = make_provider(grace="10s", retry=Retry(1), reply_timeout=60)
-    options: dict[str, Any] = {"timeout": "4s"} if reason == "timeout" else {}
+    options: dict[str, Any] = {"timeout": "10s"} if reason == "timeout" else {}
     provider.on("grind", pool="process", **options)(saving.grind)
     async with provider:
         async with provider.worker():
