@@ -124,6 +124,6 @@ def give_back(*, has_begun: bool = True) -> Settle:
 def shelve(shelf: str) -> Settle:
     """Let the job wait in the paused queue `shelf` until that is resumed, and then in its own queue again.
 
-    The run counts for nothing. If `shelf` is not paused any more, the job is given back to its queue.
+    The run counts for nothing. The job must have no idempotency key, as members of trees have none. If `shelf` is not paused any more, the job is given back to its queue.
     """
     return Settle("shelved", shelf)
