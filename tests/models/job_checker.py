@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 
 from models.answers import Answers
+from models.controls.lanes import list_claimable, split_lines
 from models.floors import WINDOW, Floors
 from models.job_model import JobModel
 from models.job_model_values import Job, Turn
 from models.job_places import worker_of
 from models.journals import check_stories, check_told
-from models.lanes import list_claimable, split_lines
 from models.snapshots import ENDED, Finals, Snapshot, told_to
 from models.stall_model import check_suspects
 

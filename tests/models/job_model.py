@@ -8,15 +8,16 @@ and `job_checker` checks that choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from models.hands import Hands, describe_handed
+from models.controls.shelves import shelve
+from models.hands import describe_handed
 from models.job_model_values import Job, Memory, Pointer, Queue, Turn
 from models.job_places import in_order, worker_of
 from models.journals import fall_asleep
-from models.merges import Merges
-from models.snapshots import ENDED, UNIT
-from models.stall_model import Blame, Blames, is_spent, note_rooms, note_stall
+from models.leases import MESSAGES, Leases
+from models.snapshots import ENDED
+from models.stall_model import note_rooms
 from models.strategies import LEASE
 
 from eventbus.store.scripting.script_rows import SUPERSEDE, AddRow, AddVerdict
@@ -24,27 +25,9 @@ from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer
 
 __all__ = ["JobModel"]
 
-_MEMORY = 600_000 // UNIT
-_MESSAGES = 120_000 // UNIT
-_DAY = 86_400_000
 
-
-class JobModel(Merges):
+class JobModel(Leases):
     """One shard."""
-
-    def __init__(self, now: int, queues: Iterable[Queue], *, emitters: Iterable[str]) -> None:
-        """Only `emitters` have a reply stream."""
-        super().__init__(now, queues, emitters=emitters)
-        self.memories: dict[str, Memory] = {}
-        self.heard: int | None = None
-        self.grace = 0
-        self.lags: dict[str, tuple[int, int]] = {}
-        self.leases: dict[str, int] = {}
-        """worker -> when its leases end."""
-        self.registered: set[str] = set()
-        """The workers that took a turn and were not rescued since."""
-        self._blames = Blames()
-        self.hands = Hands()
 
     def next_due(self) -> int:
         delayed = [each.due for each in self.jobs.values() if each.state == "delayed"]
@@ -154,7 +137,7 @@ class JobModel(Merges):
             return "ended"
         worker = worker_of(job)
         self.messages.setdefault(worker, set()).add(f"cancel:{job.id}")
-        self.messages_expire[worker] = self.unit + _MESSAGES
+        self.messages_expire[worker] = self.unit + MESSAGES
         return "asked"
 
     def is_stale(self, turn: Turn) -> bool:
@@ -168,7 +151,7 @@ class JobModel(Merges):
 
     def settle(self, turn: Turn) -> list[str]:
         """Do the first half of a turn: settle jobs and promote due ones. Return the ids whose lease is lost."""
-        self._register(turn.worker.rstrip("+"))
+        self.register(turn.worker.rstrip("+"))
         worker = turn.worker.rstrip("+")
         rows = [
             row
@@ -184,9 +167,9 @@ class JobModel(Merges):
             self.place(job)
         due = self.hands.take_due(self.now)
         for who, job in due:
-            self._withdraw(who, job)
+            self.withdraw(who, job)
         late = [self.jobs[job] for who, job in due if self.holds(job, f"{who}:h")]
-        self.give_back([*in_order(back), *self._take_back(late)])
+        self.give_back([*in_order(back), *self.take_back(late)])
         return lost
 
     def _has_ended_short(self, row: SettleRow) -> bool:
@@ -202,29 +185,7 @@ class JobModel(Merges):
         self.hands.give(job.id, worker, self.now)
         job.state, job.token, job.claimed = "active", f"{worker}:h", (self.now, 0)
         self.messages.setdefault(worker, set()).add(describe_handed(job))
-        self.messages_expire[worker] = self.unit + _MESSAGES
-
-    def _take_back(self, jobs: Sequence[Job]) -> list[Job]:
-        """Take back what was handed over and did not run, which is no stall. Return what is to be placed."""
-        for job in jobs:
-            self._withdraw(worker_of(job), job.id)
-            job.token, job.state = "", "waiting"
-            if job.cancelled_by:
-                self.finish(job, "cancelled", None, _DAY)
-        return [job for job in jobs if job.is_open]
-
-    def _withdraw(self, worker: str, job: str) -> None:
-        self.hands.open.pop((worker, job), None)
-        messages = self.messages.pop(worker, set())
-        left = {message for message in messages if not message.startswith(f"job:{job}\n")}
-        if left:
-            self.messages[worker] = left
-
-    def leave(self, worker: str, pool: str) -> None:
-        """A worker stops serving, and knows of no job."""
-        self.hands.idle.pop((pool, worker), None)
-        unread = [job for job in self.held_by(worker) if self.hands.is_unread(job)]
-        self.give_back(self._take_back(unread))
+        self.messages_expire[worker] = self.unit + MESSAGES
 
     def settle_one(self, job: Job, worker: str, text: str, pool: str) -> str:
         """Settle a job that was handed over, in the short way."""
@@ -250,20 +211,6 @@ class JobModel(Merges):
         self.hands.turn(turn, answer, self.now)
         self.memories[turn.worker] = Memory(turn, answer)
 
-    def _register(self, worker: str) -> None:
-        if worker in self.registered:
-            return
-        self.registered.add(worker)
-        self.leases[worker] = self.now + LEASE
-        for lane in {worker, f"{worker}+"}.intersection(self.memories):
-            self.memories[lane].expires = None
-
-    def _unregister(self, worker: str) -> None:
-        self.registered.discard(worker)
-        del self.leases[worker]
-        for lane in {worker, f"{worker}+"}.intersection(self.memories):
-            self.memories[lane].expires = self.unit + _MEMORY
-
     def _settle(self, row: SettleRow) -> Job | None:
         """Settle one job; return it if it must be retried at once."""
         job = self.jobs[row.id]
@@ -275,6 +222,8 @@ class JobModel(Merges):
             self.finish(job, state, row.text, self.base(job).key_ttl)
         elif row.state == "suspended":
             return job if fall_asleep(job, row, self.now) else None
+        elif row.state == "shelved":
+            return shelve(self, job, row.text)
         elif row.state == "delayed" and row.delay == 0:
             job.state = "waiting"
             return job
@@ -285,89 +234,12 @@ class JobModel(Merges):
             job.has_begun = job.has_begun or row.state != "waiting" or row.text == "begun"
         return None
 
-    def renew(
-        self, worker: str, lag: int, leases: Sequence[tuple[str, str]], calls: tuple[int, int]
-    ) -> tuple[list[str], list[str], list[str]]:
-        """`calls` are the last turns of both lanes whose answers the worker knows; it gives back what it does not name."""
-        self._hear()
-        self.lags[worker] = (lag, self.unit + _MEMORY)
-        if worker in self.registered:
-            self.leases[worker] = self.now + LEASE
-        lost = [each for each in leases if not self.holds(*each) or worker_of(self.jobs[each[0]]) != worker]
-        held = [self.jobs[each[0]] for each in leases if each not in lost]
-        cancelled = [job.id for job in held if job.cancelled_by]
-        returned: list[Job] = []
-        for job in self.held_by(worker):
-            if job in held:
-                self.hands.open.pop((worker, job.id), None)  # to name it is to confirm it
-            elif self._was_heard(job, worker, calls):
-                returned.append(job)
-                self._withdraw(worker, job.id)
-                note_stall(job, None)
-                if job.cancelled_by:
-                    self.finish(job, "cancelled", None, _DAY)
-                else:
-                    job.state = "waiting"
-        self.give_back([job for job in returned if job.is_open])
-        return [job for job, _ in lost], cancelled, [job.id for job in returned]
-
-    def _was_heard(self, job: Job, worker: str, calls: tuple[int, int]) -> bool:
-        """Return whether a worker that does not name a job has heard of it. A job that was handed over has a lease."""
-        lane, _, call = job.token.partition(":")
-        if call == "h":
-            return job.claimed[0] <= self.now - LEASE and (worker, job.id) not in self.hands.open
-        return int(call) <= calls[lane.endswith("+")]
-
     def note(self, notes: Sequence[tuple[str, str, str]]) -> list[str]:
         lost = [job for job, token, _ in notes if not self.holds(job, token)]
         for job, _, progress in notes:
             if job not in lost:
                 self.jobs[job].progress = progress
         return lost
-
-    def _hear(self) -> None:
-        if self.heard is not None and self.now - self.heard > LEASE / 2:
-            self.grace = self.now + LEASE
-        self.heard = self.now
-
-    def rescue(
-        self, limit: int, max_stalls: int, key_ttl: int
-    ) -> tuple[int, list[tuple[str, str, str, int, int]]]:
-        self._hear()
-        if self.now < self.grace:
-            return self.grace - self.now, []
-        over = sorted((end, worker) for worker, end in self.leases.items() if end <= self.now)
-        rows: list[tuple[str, str, str, int, int]] = []
-        unread: list[Job] = []
-        for end, worker in over:
-            held = self.held_by(worker)
-            lag, _ = self.lags.get(worker, (0, 0))
-            ran = [job for job in held if not self.hands.is_unread(job)]
-            blame = self._blames.find(worker, end, LEASE, ran)
-            for job in held[-(limit - len(rows) - len(unread)) :]:
-                if job not in ran:
-                    unread.append(job)
-                    job.state = "taken"
-                    continue
-                verdict = self._judge(job, blame, max_stalls, key_ttl)
-                rows.append((job.id, verdict, worker, self.now - end + LEASE, lag))
-            if self.held_by(worker):
-                break  # the next call goes on
-            self._unregister(worker)
-            if len(rows) + len(unread) >= limit:
-                break
-        back = [self.jobs[row[0]] for row in rows if row[1] == "rescued"]
-        self.give_back([*in_order(back), *self._take_back(unread)])
-        left = min(self.leases.values(), default=None)
-        return -1 if left is None else max(0, left - self.now), rows
-
-    def _judge(self, job: Job, blame: Blame, max_stalls: int, key_ttl: int) -> str:
-        is_blamed = note_stall(job, blame)
-        if job.cancelled_by or (is_blamed and is_spent(job, blame, max_stalls)):
-            self.finish(job, "cancelled" if job.cancelled_by else "failed", None, key_ttl)
-            return job.state
-        job.state = "waiting"
-        return "rescued"
 
     def announce(self, names: Sequence[tuple[str, str]], *, unpark: bool) -> int:
         """`names` are queues with their groups, `''` for the default group."""

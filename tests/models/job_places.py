@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from models.controls import Controls
+from models.controls.orders import Controls
 from models.job_model_values import Job, Pointer, Queue
 from models.snapshots import UNIT
 

@@ -21,15 +21,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from models.bench import Bench
-from models.controls import ControlRules
-from models.edits import EditRules
+from models.controls.edits import EditRules
+from models.controls.lanes import LaneRules
+from models.controls.orders import ControlRules
+from models.controls.shelves import HOME, SHELF, ShelfRules
 from models.floors import EMITTERS, FloorRules
 from models.hands import HandRules
 from models.job_checker import JobChecker, Wakes
 from models.job_model import JobModel
 from models.job_model_values import Queue, Turn
 from models.journals import JournalRules, append
-from models.lanes import LaneRules
+from models.leases import LeaseRules
 from models.merges import MergeRules
 from models.snapshots import UNIT, Snapshot, pass_time
 from models.strategies import DELAYS, LEASE, MANY, PLAIN, ROWS, START, STATES, TEXTS
@@ -50,8 +52,10 @@ _FAR, _DAY = 10.0**12, 86_400_000
 _KEPT = {
     "a": SweepQueue("a", 2, 3_600_000, 1, 3_600_000),
     "b": SweepQueue("b", 1000, 200_000, 1000, 60_000),
+    SHELF: SweepQueue(SHELF, 2, 3_600_000, 1, 3_600_000),
 }
-_SERVED = {"both": ["a", "b", "b@g"], "one": ["a"]}
+_SERVED = {"both": ["a", "b", "b@g"], "one": ["a"], "shelf": [SHELF]}
+_POOLS = {"w": "both", "w+": "both", "x": "one", "y": "shelf"}
 _RESCUE = {"lease_ms": LEASE, "key_ttl_ms": _DAY}
 _WORKERS = ["w", "w+", "x"]
 _PASSED = [1, 700, LEASE // 2 + 1, LEASE, 40_000, 130_000, 700_000]
@@ -64,7 +68,16 @@ _SETTINGS = settings(
 
 
 class Life(
-    ControlRules, EditRules, FloorRules, HandRules, JournalRules, LaneRules, MergeRules, RuleBasedStateMachine
+    ControlRules,
+    EditRules,
+    FloorRules,
+    HandRules,
+    JournalRules,
+    LaneRules,
+    LeaseRules,
+    MergeRules,
+    ShelfRules,
+    RuleBasedStateMachine,
 ):
     """Calls of emitters, workers and others, in any order."""
 
@@ -77,7 +90,7 @@ class Life(
             name = self.store.keys.replies(emitter)
             bench.client.xadd(name, {"open": ""})
             bench.client.expire(name, 600)
-        queues = [Queue("a", _KEPT["a"], 600_000), Queue("b", _KEPT["b"], 0)]
+        queues = [Queue(name, kept, 0 if name == "b" else 600_000) for name, kept in _KEPT.items()]
         self.model = JobModel(START, queues, emitters=EMITTERS[:2])
         self.checker = JobChecker(self.model)
         self.wakes = Wakes()
@@ -85,7 +98,7 @@ class Life(
         self.steps = self.count = 0
         self.leases: list[tuple[str, str]] = []
         self.rows: list[Append] = []
-        self.calls: dict[str, int] = dict.fromkeys(_WORKERS, 0)
+        self.calls: dict[str, int] = dict.fromkeys(_POOLS, 0)
         self.turns: dict[str, Turn] = {}
         self.cancels: list[CancelRow] = []
         self.edits: list[Edit] = []
@@ -137,10 +150,18 @@ class Life(
     @rule(data=st.data(), reason=st.sampled_from(["no", "x" * 100]), is_again=st.booleans())
     def cancel(self, data: st.DataObject, reason: str, is_again: bool) -> None:
         """Send a new request, or repeat the last one, as if its answer was lost."""
-        if not (is_again and self.cancels):
-            text = f'{{"type":"JobCancelled","message":"{reason}"}}'
-            self.count, call = self.count + 1, f"c{self.count}"
-            self.cancels = [CancelRow(each, "", call, text) for each in self.some_jobs(data.draw)]
+        if is_again and self.cancels:
+            self._cancel()
+        else:
+            self.cancel_these(self.some_jobs(data.draw), reason)
+
+    def cancel_these(self, jobs: Sequence[str], reason: str = "no") -> None:
+        text = f'{{"type":"JobCancelled","message":"{reason}"}}'
+        self.count, call = self.count + 1, f"c{self.count}"
+        self.cancels = [CancelRow(each, "", call, text) for each in jobs]
+        self._cancel()
+
+    def _cancel(self) -> None:
         rows, (first, *_) = self.cancels, self.cancels
         words = self.bench.run(self.store.cancel, rows, key_ttl_ms=600_000, now=self.model.now)
         self.checker.answers.note(rows, words, Snapshot(self.bench.client))
@@ -206,9 +227,9 @@ class Life(
         idle: Idle = 0,
         appends: Sequence[Append] = (),
     ) -> None:
-        """One that the worker did not take before; `x` serves one queue, the others all."""
+        """One that the worker did not take before."""
         self.calls[worker] += 1
-        pool = "one" if worker == "x" else "both"
+        pool = _POOLS[worker]
         queues = list(zip(_SERVED[pool], quotas, strict=False))
         others = {self.model.jobs[row.id].queue for row in settles if row.id in self.model.jobs}
         queues += [(name, 0) for name in sorted(others.difference(_SERVED[pool]))]
@@ -297,19 +318,21 @@ class Life(
 
     @rule(pool=st.sampled_from(["both", "one"]), unpark=st.booleans(), leaves=st.booleans())
     def announce(self, pool: str, unpark: bool, leaves: bool = False) -> None:
-        full = _SERVED[pool]
+        full, worker = _SERVED[pool], "y" if pool == "shelf" else "w"
         names = [(base, group) for base, _, group in (each.partition("@") for each in full)]
         rows = [AnnounceQueue(queue, *name) for queue, name in zip(full, names, strict=True)]
         taken, _ = self.bench.run(
-            self.store.announce, pool=pool, worker="w", queues=rows, unpark=unpark, now=self.model.now
+            self.store.announce, pool=pool, worker=worker, queues=rows, unpark=unpark, now=self.model.now
         )
+        if HOME in full:
+            self.clear_shelf()
         assert taken == self.model.announce(names, unpark=unpark)
         self.wakes.announce(pool, full, self.model.now)
-        self.model.hands.keep(pool, "w", self.model.now)
+        self.model.hands.keep(pool, worker, self.model.now)
         if leaves:
-            assert self.bench.run(self.store.presence.leave, "w", pool, full, now=self.model.now) == 0
+            assert self.bench.run(self.store.presence.leave, worker, pool, full, now=self.model.now) == 0
             self.wakes.leave(pool)
-            self.model.leave("w", pool)
+            self.model.leave(worker, pool)
         self.check()
 
     @rule(limit=st.sampled_from([1, 1000]))
@@ -333,46 +356,6 @@ class Life(
         self.model.pass_time(ms)
         self.check()
 
-    @precondition(lambda self: any(job.state == "active" for job in self.model.jobs.values()))
-    @rule()
-    def lose_leases(self) -> None:
-        """No lease is renewed, although workers reach the server all the time; then a worker rescues."""
-        self._wait_heard(5 * LEASE // 4)
-        self._rescue(100, 3)
-
-    def _wait_heard(self, ms: int) -> None:
-        """Let time pass in which workers reach the server."""
-        while ms > 0:
-            self.pass_time(min(ms, LEASE // 4))
-            self._renew("idle", 0, [])
-            ms -= LEASE // 4
-
-    @rule(offset=st.sampled_from([-1, 0]), turns=st.booleans())
-    def approach(self, offset: int, turns: bool) -> None:
-        """Just before, or at, the moment when something runs out."""
-        model = self.model
-        ends = list(model.leases.values())
-        due = [each.due for each in model.jobs.values() if each.state == "delayed"]
-        due += model.hands.open.values()
-        left = [each + offset - model.now for each in (due if turns else ends) if each > model.now - offset]
-        if left:
-            self._wait_heard(min(left))
-        if turns:
-            self._next_turn("w")
-        else:
-            self._rescue(100, 3)
-
-    @precondition(lambda self: self.model.jobs)
-    @rule(worker=st.sampled_from(["w", "w+"]), repeats=st.booleans(), deaths=st.sampled_from([1, 1, 3, 6]))
-    def oversleep(self, worker: str, repeats: bool, deaths: int = 1) -> None:
-        """A worker sleeps past its leases, once or again and again, and another one takes its jobs."""
-        for _ in range(deaths):
-            self._next_turn(worker)
-            self.lose_leases()
-        self._next_turn("x")
-        if repeats:
-            self._turn(self.turns[worker])
-
     @precondition(lambda self: self.steps > 30)
     @rule()
     def finish_all(self) -> None:
@@ -382,6 +365,7 @@ class Life(
         self.pass_time(70_000)
         self._wait_heard(5 * LEASE // 4)
         self._rescue(1000, 3)
+        self.empty_shelf()
         self.announce("both", unpark=True)
         self.wake_all()
         while before := sum(job.is_open for job in self.model.jobs.values()):
@@ -394,7 +378,9 @@ class Life(
 @pytest.mark.timeout(0 if _IS_LONG else 300)
 def test_the_store_keeps_every_promise_about_the_life_of_jobs(bench: Bench) -> None:
     HandRules.handed = LaneRules.rested = JournalRules.woken = JournalRules.appended = MergeRules.merged = 0
+    ShelfRules.shelved = ShelfRules.returned = 0
     run_state_machine_as_test(cast("Any", lambda: Life(bench)), settings=_SETTINGS)
     assert HandRules.handed > 8
     assert LaneRules.rested > 8
     assert min(JournalRules.woken, JournalRules.appended, MergeRules.merged) > 8
+    assert min(ShelfRules.shelved, ShelfRules.returned) > 8

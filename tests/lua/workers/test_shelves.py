@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from drivers.shards import QUEUE, Shard, row, settle, turn_queue
 
+from eventbus.store.control_store import Edit
+
 SHELF = "event.shelf"
 
 
@@ -160,6 +162,22 @@ async def test_an_announcement_wakes_the_pool_for_what_went_home_to_an_empty_que
     await shard.command(
         "HDEL", shard.key("limits", SHELF), "paused", "by", "reason"
     )  # a resume that was cut off
+    await shard.announce()
+    assert await _claimed(shard) == ["a"]
+    assert await _is_forgotten(shard)
+
+
+async def test_a_job_that_somebody_delays_on_the_shelf_goes_home_once_it_is_due(shard: Shard) -> None:
+    await shard.announce()
+    await _pause(shard)
+    await shard.add(row("a"))
+    await _shelve(shard, "a")
+    edit = Edit("a", "call", ("waiting",), due=500)
+    assert await shard.store.controls.edit(edit, now=shard.now) == "changed"
+    assert await _call_resume(shard) == 0
+    assert await _claimed(shard) == []
+    shard.now += 500
+    assert await _claimed(shard) == []  # it is due, on the shelf
     await shard.announce()
     assert await _claimed(shard) == ["a"]
     assert await _is_forgotten(shard)

@@ -8,7 +8,8 @@
 -- keep to the limit; what is left once nobody serves it goes home.
 -- What must hold: a job is put on a shelf only in a call that sees that the shelf is paused; in any other case it is given
 -- back (`settle_rows.lua`). So what stands on a shelf that is not paused is older than its resume, and goes home by the calls of the resume.
--- Crash window: `resumer-dies` (the rest goes home with the announcements of who serves the home).
+-- Crash window: `resumer-dies` (the rest goes home with the announcements of who serves the home, and so does what
+-- somebody delayed there, once it is due).
 local MOST = 200 -- jobs of one call
 
 shelves = {}
@@ -40,11 +41,19 @@ local function cut_list(name, queue, home, room, ready)
   return #entries
 end
 
--- Moves what waits on a shelf that is not paused to its home, some of it in each call; after the last part it is no shelf
--- any more. Returns how many jobs are left to move: none where workers serve the shelf.
+-- A shelf on which nothing waits is one no more, unless somebody delayed a job there, which waits again once it is due.
+-- Returns how many jobs wait.
+local function close_empty(queue)
+  local left = lines.count(queue)
+  if left == 0 and (try('ZCARD', key('delayed', queue)) or 0) == 0 then redis.call('HDEL', key('limits', queue), 'home') end
+  return left
+end
+
+-- Moves what waits on a shelf that is not paused to its home, some of it in each call.
+-- Returns how many jobs are left to move: none where workers serve the shelf.
 function shelves.take_home(queue, home, now)
   if redis.call('EXISTS', key('pools', queue)) == 1 then
-    if lines.count(queue) == 0 then redis.call('HDEL', key('limits', queue), 'home') end
+    close_empty(queue)
     return 0
   end
   local room, ready = MOST, {}
@@ -63,9 +72,7 @@ function shelves.take_home(queue, home, now)
   take_entries(name, ranked, queue, home, ready)
   call_many('ZREM', name, ranked)
   place_ready(ready, now, put_off)
-  local left = lines.count(queue)
-  if left == 0 then redis.call('HDEL', key('limits', queue), 'home') end
-  return left
+  return close_empty(queue)
 end
 
 -- Goes on where somebody who resumed shelves of this queue has died. Returns the shelves from which jobs went home.

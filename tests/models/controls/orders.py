@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from models.controls.lanes import list_claimable
 from models.job_model_values import Job, Turn
-from models.lanes import list_claimable
 
 __all__ = ["ControlRules", "Controls"]
 
 _MANY = 10**9
-_QUEUES = st.sampled_from(["a", "a", "b", "b@g"])
+_QUEUES = st.sampled_from(["a", "a", "b", "b@g", "a/s"])
 
 
 class Controls:
@@ -29,6 +29,8 @@ class Controls:
         """Of queues with a limit: how many of their jobs run at once."""
         self.each: dict[str, int] = {}
         """The same of each limit key."""
+        self.homes: dict[str, str] = {}
+        """Shelf -> where its jobs come from, while any is there."""
 
     def is_open(self, queue: str, jobs: Iterable[Job]) -> bool:
         """Return whether any job that waits in the queue may be claimed now."""
@@ -65,6 +67,7 @@ class ControlRules:
     store: Any
     model: Any
     check: Any
+    clear_shelf: Any
     filled: ClassVar[int] = 0
     """How often a limit held something back, in all examples."""
 
@@ -78,10 +81,12 @@ class ControlRules:
     @rule(queue=_QUEUES)
     def resume(self, queue: str) -> None:
         self.bench.run(self.store.controls.resume, queue, now=self.model.now)
-        self.model.controls.paused.discard(queue)
-        self.check()
         controls = self.model.controls
-        assert set(self.bench.run(self.store.controls.limited)) == controls.paused | controls.at_once.keys()
+        controls.paused.discard(queue)
+        self.clear_shelf(queue)
+        self.check()
+        ordered = controls.paused | controls.at_once.keys() | controls.homes.keys()
+        assert set(self.bench.run(self.store.controls.limited)) == ordered
 
     @rule(queue=_QUEUES, at_once=st.sampled_from([0, 1, 1, 2, 3]), each=st.sampled_from([0, 0, 1, 2]))
     def set_limit(self, queue: str, at_once: int, each: int = 0) -> None:
