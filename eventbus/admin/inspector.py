@@ -8,6 +8,7 @@ records without an error.
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -257,7 +258,11 @@ def _check_state(state: str) -> str:
 def _read_cursor(cursor: str | None) -> Cursor:
     if cursor is None:
         return Cursor()
-    length, _, rest = cursor.partition(":")
+    try:
+        text = base64.urlsafe_b64decode(cursor.encode("ascii")).decode("utf-8", "surrogateescape")
+    except (ValueError, UnicodeError):
+        text = ""
+    length, _, rest = text.partition(":")
     score, after = (rest[: int(length)], rest[int(length) :]) if length.isdecimal() else ("", "")
     if not score or not after.startswith(":") or after == ":":
         raise DefinitionError(f"expected the cursor of an earlier list of jobs, got: {shown(cursor)}")
@@ -265,7 +270,9 @@ def _read_cursor(cursor: str | None) -> Cursor:
 
 
 def _write_cursor(cursor: Cursor) -> str:
-    return f"{len(cursor.score)}:{cursor.score}:{cursor.after}"
+    """Return it as text that may stand on a command line and in a URL."""
+    text = f"{len(cursor.score)}:{cursor.score}:{cursor.after}"
+    return base64.urlsafe_b64encode(text.encode("utf-8", "surrogateescape")).decode("ascii")
 
 
 def _report(job_id: str, look: JobLook) -> JobReport:

@@ -15,6 +15,7 @@ from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.session import started
+from eventbus.cli.texts import printable
 from eventbus.cli.times import moment, span
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
@@ -26,6 +27,7 @@ __all__ = [
     "load_provider",
     "moment",
     "open_console",
+    "printable",
     "shown",
     "span",
 ]

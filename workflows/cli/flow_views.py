@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from eventbus.cli.toolkit import moment, open_console, span
+from eventbus.cli.toolkit import moment, open_console, printable, span
 from eventbus.lowlevel import FINAL_STATES
 from workflows import FlowReport, FlowSummary, FlowTree, StepReport
 
@@ -54,7 +54,7 @@ def print_list(found: list[FlowSummary]) -> None:
         table.add_column(name, no_wrap=True, min_width=widest, justify=justify)
     table.add_column("error", no_wrap=True, overflow="ellipsis")
     for row, summary in zip(rows, found, strict=True):
-        table.add_row(*row, Text(_line(summary.error)))
+        table.add_row(*row, Text(printable(summary.error)))
     open_console().print(table)
 
 
@@ -73,7 +73,7 @@ def _flow(flow: FlowTree) -> Tree:
     head.append(f"  began {moment(report.created_ms)}, {_took(report)}")
     tree = Tree(head)
     for entry in flow.errors.get("", []):
-        tree.add(Text(f"earlier: {_line(entry)}"))
+        tree.add(Text(f"earlier: {printable(entry)}"))
     for step in report.steps.values():
         _add_step(tree, step, flow)
     if report.rollbacks:
@@ -81,10 +81,10 @@ def _flow(flow: FlowTree) -> Tree:
         for entry in report.rollbacks:
             outcome = Text("failed", "bold red") if entry.error else Text("rolled back", "green")
             branch.add(
-                Text.assemble(entry.step, "  ", outcome, f"  {_line(entry.error)}" if entry.error else "")
+                Text.assemble(entry.step, "  ", outcome, f"  {printable(entry.error)}" if entry.error else "")
             )
     if report.error:
-        tree.add(Text(_line(report.error), "red"))
+        tree.add(Text(printable(report.error), "red"))
     return tree
 
 
@@ -99,9 +99,9 @@ def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:
         line.append(f"  {_progress(step.progress)}")
     branch = tree.add(line)
     for entry in flow.errors.get(step.step, []):
-        branch.add(Text(_line(entry), "dim"))
+        branch.add(Text(printable(entry), "dim"))
     if step.error:
-        branch.add(Text(_line(step.error), "red"))
+        branch.add(Text(printable(step.error), "red"))
     for entry in flow.nested.get(step.step, []):
         branch.add(_flow(entry))
 
@@ -123,7 +123,3 @@ def _took(report: FlowReport) -> str:
     if report.state in FINAL_STATES:
         return f"took {span(report.created_ms, report.ended_ms)}"
     return f"for {span(report.created_ms, 0)}"
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, get_args
@@ -249,10 +250,11 @@ async def test_a_queue_is_named_by_event_name_group_or_itself(provider: EventPro
         ({"state": "running"}, "expected a state of jobs, one of waiting, active"),
         ({"state": "waiting", "limit": 0}, "expected limit to be 1 to 1000, got: 0"),
         ({"state": "waiting", "cursor": "x"}, "expected the cursor of an earlier list of jobs, got: 'x'"),
-        ({"state": "waiting", "cursor": "x:y"}, "expected the cursor"),
-        ({"state": "waiting", "cursor": "5:x:y"}, "expected the cursor"),
-        ({"state": "waiting", "cursor": "0::y"}, "expected the cursor"),
-        ({"state": "waiting", "cursor": "1:x:"}, "expected the cursor"),
+        ({"state": "waiting", "cursor": "é"}, "expected the cursor"),
+        *(
+            ({"state": "waiting", "cursor": base64.urlsafe_b64encode(text).decode()}, "expected the cursor")
+            for text in (b"", b"x:y", b"5:x:y", b"0::y", b"1:x:", b"\xff:x:y")
+        ),
     ],
 )
 async def test_wrong_questions_are_refused(provider: EventProvider, given: Any, told: str) -> None:

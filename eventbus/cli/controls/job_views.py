@@ -1,0 +1,105 @@
+"""Printing jobs for people: counts, a list as a table, one job with what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from eventbus.admin.inspector import FailureReport, JobReport, JobSummary
+from eventbus.cli.texts import json_text, printable
+from eventbus.cli.toolkit import moment, open_console, span
+
+__all__ = ["print_counts", "print_jobs", "print_report"]
+
+_SHORT = 2000
+"""Characters of a payload or a result that are shown."""
+_TIMES = {
+    "delayed": ("due", "due_ms"),
+    "active": ("claimed", "claimed_ms"),
+    "completed": ("ended", "ended_ms"),
+    "failed": ("ended", "ended_ms"),
+    "cancelled": ("ended", "ended_ms"),
+}
+"""state -> the time that matters there: what it is called, and where it stands."""
+
+
+def print_counts(counts: Mapping[str, int]) -> None:
+    """Print how many jobs there are in each state, also of those that have none."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("state", no_wrap=True)
+    table.add_column("jobs", no_wrap=True, justify="right")
+    for state, count in counts.items():
+        table.add_row(state, str(count))
+    open_console().print(table)
+
+
+def print_jobs(jobs: Sequence[JobSummary], state: str) -> None:
+    """Print jobs of one state as a table."""
+    if not jobs:
+        print(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
+        return
+    time = _TIMES.get(state)
+    table = Table(box=None, pad_edge=False)
+    for head in ("job", "emitted", *([time[0]] if time else [])):
+        table.add_column(head, no_wrap=True)
+    table.add_column("attempts", no_wrap=True, justify="right")
+    table.add_column("stalls", no_wrap=True, justify="right")
+    table.add_column("error", no_wrap=True, overflow="ellipsis")
+    for job in jobs:
+        own = [moment(getattr(job, time[1]))] if time else []
+        cells = (
+            printable(job.id),
+            moment(job.created_ms),
+            *own,
+            str(job.attempts),
+            str(job.stalls),
+            printable(job.error),
+        )
+        table.add_row(*(Text(each) for each in cells))
+    open_console().print(table)
+
+
+def print_report(job: JobReport, *, is_full: bool) -> None:
+    """Print one job. Unless `is_full`, long values are cut, and tracebacks left out."""
+    console = open_console()
+    for name, value in _facts(job, None if is_full else _SHORT):
+        console.print(Text(f"{name:9} {printable(value)}"), soft_wrap=True)
+    for line in _tell_failures(job.failures, is_full=is_full):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _facts(job: JobReport, most: int | None) -> Iterator[tuple[str, str]]:
+    yield "job", job.id
+    yield "state", job.state + (f": {job.why}" if job.why else "")
+    yield "queue", job.queue
+    yield "emitted", moment(job.created_ms)
+    if job.due_ms and job.state in ("waiting", "delayed"):
+        yield "due", moment(job.due_ms)
+    if job.claimed_ms and job.state == "active":
+        yield "claimed", f"{moment(job.claimed_ms)}, {span(job.claimed_ms, 0)} ago, by {job.worker}"
+        yield "lease", f"until {moment(job.lease_ms)}"
+    if job.ended_ms:
+        yield "ended", f"{moment(job.ended_ms)}, {span(job.created_ms, job.ended_ms)} after it was emitted"
+    yield "attempts", f"{job.attempts} failed, {job.stalls} stalled"
+    if job.tree or job.is_root:
+        yield "flow", job.tree or job.id
+    if job.run > 1:
+        yield "run", str(job.run)
+    if job.progress is not None:
+        yield "progress", json_text(job.progress, most=most)
+    yield "payload", json_text(job.payload, most=most)
+    if job.state == "completed":
+        yield "result", json_text(job.result, most=most)
+    if job.error:
+        yield "error", job.error
+
+
+def _tell_failures(failures: Iterable[FailureReport], *, is_full: bool) -> Iterator[str]:
+    for each in failures:
+        which = f"attempt {each.attempt}" if each.attempt else "an attempt"
+        by = f" on {printable(each.worker)}" if each.worker else ""
+        yield f"{which} {each.kind}{by}: {printable(str(each))}"
+        for line in each.traceback.splitlines() if is_full else ():
+            yield f"    {' ' * (len(line) - len(line.lstrip()))}{printable(line)}"

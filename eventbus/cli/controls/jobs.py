@@ -1,0 +1,181 @@
+"""`eventbus jobs`: counts, lists and shows the jobs of a queue, and changes one that waits or cancels it.
+
+The commands need no program, because they read only the server. A payload is replaced in a program, which can check it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, cast, get_args
+
+import msgspec
+import typer
+
+from eventbus.admin.inspector import JobList, JobReport
+from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, shown
+from eventbus.model.states import JobState
+from eventbus.provider import EventProvider
+
+__all__ = ["app"]
+
+app: typer.Typer = typer.Typer(help="Look at jobs, change those that wait, cancel one.")
+
+_Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="An event, NAME@GROUP, or a queue: workflow.checkout.")
+]
+_Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
+_Job = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or ID@GROUP.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("count")
+def count(name: _Name, *, group: _Group = None, as_json: _Json = False, url: UrlOption = None) -> None:
+    """Count the jobs of a queue in each state."""
+    queue = queue_of(name, group)
+    counts = ask_server(url, lambda provider: provider.inspector.counts(queue))
+    if as_json:
+        _write(counts)
+    else:
+        print_counts(counts)
+
+
+@app.command("list")
+def list_jobs(
+    name: _Name,
+    *,
+    group: _Group = None,
+    state: Annotated[
+        str, typer.Option(metavar="STATE", help="Of this state: failed, delayed, ...")
+    ] = "waiting",
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="So many.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="What the page before said.")] = None,
+    as_json: _Json = False,
+    url: UrlOption = None,
+) -> None:
+    """List jobs of one state: waiting ones in the order of their turns, delayed ones by their time, others newest first."""
+    known = get_args(JobState)
+    if state not in known:
+        raise CommandError(f"expected --state to be one of {', '.join(known)}, got: {shown(state)}")
+    queue, chosen = queue_of(name, group), cast("JobState", state)
+
+    async def ask(provider: EventProvider) -> JobList:
+        return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor)
+
+    found = ask_server(url, ask)
+    if as_json:
+        _write(found)
+        return
+    print_jobs(found.jobs, state)
+    if found.cursor is not None:
+        print(f"more: --cursor {found.cursor}", file=sys.stderr)
+
+
+@app.command("show")
+def show(
+    job_id: _Job,
+    *,
+    full: Annotated[bool, typer.Option("--full", help="Whole payloads, results and tracebacks.")] = False,
+    as_json: _Json = False,
+    url: UrlOption = None,
+) -> None:
+    """Show one job: where it is, its times, its payload and result, and what failed."""
+
+    async def ask(provider: EventProvider) -> JobReport:
+        return await provider.inspector.job(job_id)
+
+    report = ask_server(url, ask)
+    if as_json:
+        _write(report)
+    else:
+        print_report(report, is_full=full)
+
+
+@app.command("cancel")
+def cancel(
+    job_id: _Job,
+    *,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Told to whoever awaits the job.")] = "",
+    url: UrlOption = None,
+) -> None:
+    """Cancel a job with the jobs of its groups. One that runs is stopped within a second."""
+    _change(
+        url,
+        job_id,
+        lambda provider: provider.inspector.cancel(job_id, reason),
+        done="is cancelled, or is being stopped",
+        refused="there is nothing to cancel",
+    )
+
+
+@app.command("promote")
+def promote(job_id: _Job, *, url: UrlOption = None) -> None:
+    """Let a delayed job wait for its turn now, also one that is delayed between two attempts."""
+    _change(
+        url,
+        job_id,
+        lambda provider: provider.inspector.promote(job_id),
+        done="is due now",
+        refused="only a delayed job is promoted",
+    )
+
+
+@app.command("delay")
+def delay(
+    job_id: _Job,
+    time: Annotated[str, typer.Argument(metavar="TIME", help="From now: 90s, 10m, '2 hours'.")],
+    *,
+    url: UrlOption = None,
+) -> None:
+    """Let a job that waits, or is delayed, be due after a time from now."""
+    _change(
+        url,
+        job_id,
+        lambda provider: provider.inspector.delay(job_id, time),
+        done=f"is due in {time}",
+        refused="only a job that waits or is delayed can be put off",
+    )
+
+
+@app.command("prioritize")
+def prioritize(
+    job_id: _Job,
+    priority: Annotated[int, typer.Argument(metavar="NUMBER", help="-4000 to 4000, lower ones first.")],
+    *,
+    url: UrlOption = None,
+) -> None:
+    """Give a job that waits, or is delayed, another priority. It goes to the end of that. Negative: `-- ID -5`."""
+    _change(
+        url,
+        job_id,
+        lambda provider: provider.inspector.prioritize(job_id, priority),
+        done=f"has priority {priority}",
+        refused="only a job that waits or is delayed has a place to change",
+    )
+
+
+def _change(
+    url: str | None,
+    job_id: str,
+    change: Callable[[EventProvider], Awaitable[bool]],
+    *,
+    done: str,
+    refused: str,
+) -> None:
+    """Change a job, and say what became of that. If its state does not allow it, the command fails with the state."""
+
+    async def ask(provider: EventProvider) -> str:
+        if await change(provider):
+            return ""
+        return (await provider.inspector.job(job_id)).state
+
+    state = ask_server(url, ask)
+    if state:
+        raise CommandError(f"job {job_id} is {state}; {refused}", exit_code=1)
+    print(f"job {job_id} {done}")
+
+
+def _write(value: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")

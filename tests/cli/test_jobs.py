@@ -1,0 +1,180 @@
+"""`eventbus jobs`: counts, lists and shows jobs, changes those that wait, and cancels one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+from typer.testing import Result
+
+from eventbus import EventProvider, Retry
+
+Invoke = Callable[..., Result]
+MakeProvider = Callable[..., EventProvider]
+T = TypeVar("T")
+
+
+def _do(make_provider: MakeProvider, act: Callable[[EventProvider], Awaitable[T]]) -> T:
+    async def do() -> T:
+        async with make_provider() as provider:
+            return await act(provider)
+
+    return asyncio.run(do())
+
+
+def _emit(make_provider: MakeProvider, *payloads: Any, **options: Any) -> list[str]:
+    """Emit orders that nobody serves; return their jobs."""
+
+    async def emit(provider: EventProvider) -> list[str]:
+        emissions = [provider.emit("order", each, reply=False, **options) for each in payloads]
+        for emission in emissions:
+            await emission
+        return [emission.job_id for emission in emissions]
+
+    return _do(make_provider, emit)
+
+
+def _fail(make_provider: MakeProvider, message: str) -> str:
+    """Let an order fail twice; return its job."""
+
+    async def fail(provider: EventProvider) -> str:
+        @provider.on("order", retry=Retry(attempts=2, delay=0))
+        async def handle(_: Any) -> None:
+            raise ValueError(message)
+
+        async with provider.worker():
+            emission = provider.emit("order", 1)
+            with pytest.raises(Exception, match="ValueError"):
+                await emission
+        return emission.job_id
+
+    return _do(make_provider, fail)
+
+
+def _lines(result: Result) -> list[list[str]]:
+    assert result.exit_code == 0, result.stderr
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def test_jobs_are_counted_in_each_state(make_provider: MakeProvider, invoke: Invoke) -> None:
+    _emit(make_provider, 1, 2)
+    _emit(make_provider, 3, delay="1 hour")
+    counts = dict(_lines(invoke("jobs", "count", "order"))[1:])
+    assert (counts["waiting"], counts["delayed"], counts["failed"]) == ("2", "1", "0")
+    assert json.loads(invoke("jobs", "count", "event.order", "--json").stdout)["delayed"] == 1
+    counted = invoke("jobs", "count", "order", "--group", "audit", "--json").stdout
+    assert json.loads(counted)["waiting"] == 0
+
+
+def test_jobs_are_listed_a_page_at_a_time(make_provider: MakeProvider, invoke: Invoke) -> None:
+    ids = _emit(make_provider, 1, 2, 3)
+    first = invoke("jobs", "list", "order", "--limit", "2")
+    assert [words[0] for words in _lines(first)] == ["job", *ids[:2]]
+    (_, cursor) = first.stderr.strip().split("more: --cursor ")
+    rest = invoke("jobs", "list", "order", "--limit", "2", "--cursor", cursor)
+    assert [words[0] for words in _lines(rest)] == ["job", ids[2]]
+    assert rest.stderr == ""
+    page = json.loads(invoke("jobs", "list", "order", "--json").stdout)
+    assert [job["id"] for job in page["jobs"]] == ids
+    assert page["cursor"] is None
+    assert invoke("jobs", "list", "order", "--state", "failed").stdout == "no job is failed\n"
+
+
+def test_a_failed_job_shows_what_failed_and_its_tracebacks_if_asked(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    job = _fail(make_provider, "the bank is down")
+    assert "ValueError: the bank is down" in invoke("jobs", "list", "order", "--state", "failed").stdout
+    told = invoke("jobs", "show", job).stdout
+    assert "attempts  2 failed, 0 stalled\n" in told
+    assert "payload   1\n" in told
+    assert "attempt 1 failed: ValueError: the bank is down\n" in told
+    assert "attempt 2 failed: ValueError: the bank is down\n" in told
+    assert "Traceback" not in told
+    assert invoke("jobs", "show", job, "--full").stdout.count("Traceback") == 2
+    report = json.loads(invoke("jobs", "show", job, "--json").stdout)
+    assert (report["state"], len(report["failures"]), report["payload"]) == ("failed", 2, 1)
+
+
+def test_a_job_that_waits_is_put_off_promoted_and_given_another_place(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    first, second = _emit(make_provider, 1, 2)
+    assert invoke("jobs", "delay", first, "10m").stdout == f"job {first} is due in 10m\n"
+    assert [words[0] for words in _lines(invoke("jobs", "list", "order", "--state", "delayed"))] == [
+        "job",
+        first,
+    ]
+    assert "due " in invoke("jobs", "show", first).stdout
+    assert invoke("jobs", "promote", first).stdout == f"job {first} is due now\n"
+    assert [words[0] for words in _lines(invoke("jobs", "list", "order"))] == ["job", second, first]
+    assert invoke("jobs", "prioritize", "--", first, "-5").stdout == f"job {first} has priority -5\n"
+    assert [words[0] for words in _lines(invoke("jobs", "list", "order"))] == ["job", first, second]
+
+
+def test_a_job_is_cancelled_with_a_reason(make_provider: MakeProvider, invoke: Invoke) -> None:
+    (job,) = _emit(make_provider, 1)
+    assert invoke("jobs", "cancel", job, "--reason", "no stock").exit_code == 0
+    told = invoke("jobs", "show", job).stdout
+    assert "state     cancelled\n" in told
+    assert "no stock" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cancel"], "there is nothing to cancel"),
+        (["promote"], "only a delayed job is promoted"),
+        (["delay", "5s"], "only a job that waits or is delayed can be put off"),
+        (["prioritize", "5"], "only a job that waits or is delayed has a place to change"),
+    ],
+    ids=["cancel", "promote", "delay", "prioritize"],
+)
+def test_a_change_that_the_state_does_not_allow_names_the_state(
+    words: list[str], said: str, make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    job = _fail(make_provider, "no")
+    result = invoke("jobs", words[0], job, *words[1:])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"job {job} is failed; {said}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["show"], ["cancel"], ["promote"], ["delay", "5s"], ["prioritize", "5"]],
+    ids=["show", "cancel", "promote", "delay", "prioritize"],
+)
+def test_an_unknown_job_is_an_error_everywhere(words: list[str], invoke: Invoke) -> None:
+    result = invoke("jobs", words[0], "none", *words[1:])
+    assert result.exit_code != 0
+    assert "none" in result.stderr
+
+
+def test_bad_words_are_refused_before_the_server_is_asked(invoke: Invoke) -> None:
+    assert (
+        "expected --state to be one of waiting, " in invoke("jobs", "list", "order", "--state", "gone").stderr
+    )
+    assert "'a b'" in invoke("jobs", "count", "a b").stderr
+    assert invoke("jobs", "delay", "j", "soon").exit_code == 2
+    assert invoke("jobs", "prioritize", "j", "5000").exit_code == 2
+    assert invoke("jobs", "list", "order", "--cursor", "x").exit_code == 2
+
+
+def test_texts_of_others_neither_move_the_cursor_nor_begin_a_line(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    job = _fail(make_provider, "red \x1b[31m\nroot@host\u202e$ \x07 [bold]no[/bold]")
+    for words in (["list", "order", "--state", "failed"], ["show", job], ["show", job, "--full"]):
+        told = invoke("jobs", *words).stdout
+        assert not any(each in told for each in ("\x1b", "\u202e", "\x07"))
+        assert not any(line.startswith("root@host") for line in told.splitlines())
+        assert "red \\x1b[31m root@host\\u202e$ \\x07 [bold]no[/bold]" in told
+
+
+def test_a_long_payload_is_cut_unless_all_is_asked_for(make_provider: MakeProvider, invoke: Invoke) -> None:
+    (job,) = _emit(make_provider, "x" * 5000)
+    assert "... (3002 characters more)" in invoke("jobs", "show", job).stdout
+    assert "x" * 5000 in invoke("jobs", "show", job, "--full").stdout
