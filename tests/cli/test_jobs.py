@@ -111,7 +111,7 @@ def test_a_job_that_waits_is_put_off_promoted_and_given_another_place(
     assert "due " in invoke("jobs", "show", first).stdout
     assert invoke("jobs", "promote", first).stdout == f"job {first} is due now\n"
     assert [words[0] for words in _lines(invoke("jobs", "list", "order"))] == ["job", second, first]
-    assert invoke("jobs", "prioritize", "--", first, "-5").stdout == f"job {first} has priority -5\n"
+    assert invoke("jobs", "prioritize", first, "-5").stdout == f"job {first} has priority -5\n"
     assert [words[0] for words in _lines(invoke("jobs", "list", "order"))] == ["job", first, second]
 
 

@@ -139,14 +139,14 @@ def delay(
     )
 
 
-@app.command("prioritize")
+@app.command("prioritize", context_settings={"ignore_unknown_options": True})  # -5 is none
 def prioritize(
     job_id: _Job,
     priority: Annotated[int, typer.Argument(metavar="NUMBER", help="-4000 to 4000, lower ones first.")],
     *,
     url: UrlOption = None,
 ) -> None:
-    """Give a job that waits, or is delayed, another priority. It goes to the end of that. Negative: `-- ID -5`."""
+    """Give a job that waits, or is delayed, another priority. It goes to the end of that."""
     _change(
         url,
         job_id,
