@@ -6,6 +6,7 @@ kept in the server until somebody takes it back: it outlives workers, releases a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -99,6 +100,13 @@ class Controls:
         wire = "" if limit is None else limit.to_wire()
         await self._life.running("set a limit").store.controls.set_limit(queue, wire, deadline=deadline)
 
+    async def look(self, queues: Sequence[str], deadline: float) -> list[QueueControls]:
+        """Return what is ordered for these queues."""
+        store = self._life.running("look at queues").store
+        orders = await store.controls.look(queues, deadline=deadline)
+        looks = await store.presence.survey(queues, deadline=deadline)
+        return [_report(each, look.workers) for each, look in zip(orders, looks, strict=True)]
+
     async def list(
         self, event_or_queue: Event[Any, Any] | str | None, *, call_timeout: Duration | None
     ) -> list[QueueControls]:
@@ -109,9 +117,7 @@ class Controls:
             queues = sorted(await store.controls.limited(deadline=deadline))
         else:
             queues = [queue_of(event_or_queue)]
-        orders = await store.controls.look(queues, deadline=deadline)
-        looks = await store.presence.survey(queues, deadline=deadline)
-        return [_report(each, look.workers) for each, look in zip(orders, looks, strict=True)]
+        return await self.look(queues, deadline)
 
 
 def _report(orders: Orders, workers: int) -> QueueControls:

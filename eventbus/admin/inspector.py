@@ -19,6 +19,7 @@ from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.queue_name import queue_of
+from eventbus.admin.reasons import StateReason, explain
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
@@ -145,11 +146,26 @@ class Inspector(JobEdits):
         return await self._job(job_id, self._settings.deadline(call_timeout))
 
     async def _job(self, job_id: str, deadline: float) -> JobReport:
+        return _report(job_id, await self._look(job_id, deadline))
+
+    async def _look(self, job_id: str, deadline: float) -> JobLook:
         store = self._life.running("look at a job").store
         look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
         if not look.fields:
             raise UnknownJob(job_id)
-        return _report(job_id, look)
+        return look
+
+    async def why(self, job_id: str, *, call_timeout: Duration | None = None) -> StateReason:
+        """Return why a job is in its state: what keeps it from running, who runs it, or that it has ended.
+
+        Raises UnknownJob, also for text that is not a job id.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        fields = (await self._look(job_id, deadline)).fields
+        controls = None
+        if fields.get("state") == "waiting":
+            (controls,) = await Controls(self._life, self._settings).look([fields["queue"]], deadline)
+        return explain(fields, _worker_of(fields.get("token", "")), controls)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""

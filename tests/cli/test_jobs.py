@@ -108,11 +108,24 @@ def test_a_job_that_waits_is_put_off_promoted_and_given_another_place(
         "job",
         first,
     ]
-    assert "due " in invoke("jobs", "show", first).stdout
+    assert "why       It is due at " in invoke("jobs", "show", first).stdout
     assert invoke("jobs", "promote", first).stdout == f"job {first} is due now\n"
     assert [words[0] for words in _lines(invoke("jobs", "list", "order"))] == ["job", second, first]
     assert invoke("jobs", "prioritize", first, "-5").stdout == f"job {first} has priority -5\n"
     assert [words[0] for words in _lines(invoke("jobs", "list", "order"))] == ["job", first, second]
+
+
+def test_it_is_said_why_a_job_does_not_run(make_provider: MakeProvider, invoke: Invoke) -> None:
+    (job,) = _emit(make_provider, 1)
+    assert invoke("jobs", "why", job).stdout == "No worker serves event.order.\n"
+    assert "why       No worker serves event.order.\n" in invoke("jobs", "show", job).stdout
+    invoke("queues", "pause", "order", "--reason", "stock\x1b[31m")
+    told = invoke("jobs", "why", job).stdout
+    assert told.startswith("event.order is paused by ")
+    assert told.endswith(": stock\\x1b[31m.\n")
+    reason = json.loads(invoke("jobs", "why", job, "--json").stdout)
+    assert (reason["kind"], reason["until_ms"]) == ("paused", 0)
+    assert reason["since_ms"] > 0
 
 
 def test_a_job_is_cancelled_with_a_reason(make_provider: MakeProvider, invoke: Invoke) -> None:
@@ -144,8 +157,8 @@ def test_a_change_that_the_state_does_not_allow_names_the_state(
 
 @pytest.mark.parametrize(
     "words",
-    [["show"], ["cancel"], ["promote"], ["delay", "5s"], ["prioritize", "5"]],
-    ids=["show", "cancel", "promote", "delay", "prioritize"],
+    [["show"], ["why"], ["cancel"], ["promote"], ["delay", "5s"], ["prioritize", "5"]],
+    ids=["show", "why", "cancel", "promote", "delay", "prioritize"],
 )
 def test_an_unknown_job_is_an_error_everywhere(words: list[str], invoke: Invoke) -> None:
     result = invoke("jobs", words[0], "none", *words[1:])

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus.admin.inspector import FailureReport, JobReport, JobSummary
+from eventbus.admin.reasons import StateReason
 from eventbus.cli.texts import json_text, printable
 from eventbus.cli.toolkit import moment, open_console, span
 
@@ -61,18 +62,20 @@ def print_jobs(jobs: Sequence[JobSummary], state: str) -> None:
     open_console().print(table)
 
 
-def print_report(job: JobReport, *, is_full: bool) -> None:
+def print_report(job: JobReport, reason: StateReason, *, is_full: bool) -> None:
     """Print one job. Unless `is_full`, long values are cut, and tracebacks left out."""
     console = open_console()
-    for name, value in _facts(job, None if is_full else _SHORT):
+    for name, value in _facts(job, reason, None if is_full else _SHORT):
         console.print(Text(f"{name:9} {printable(value)}"), soft_wrap=True)
     for line in _tell_failures(job.failures, is_full=is_full):
         console.print(Text(line), soft_wrap=True)
 
 
-def _facts(job: JobReport, most: int | None) -> Iterator[tuple[str, str]]:
+def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tuple[str, str]]:
     yield "job", job.id
-    yield "state", job.state + (f": {job.why}" if job.why else "")
+    yield "state", job.state
+    if reason.kind not in ("ended", "running"):  # the lines below say these
+        yield "why", reason.text
     yield "queue", job.queue
     yield "emitted", moment(job.created_ms)
     if job.due_ms and job.state in ("waiting", "delayed"):

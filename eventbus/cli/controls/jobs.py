@@ -14,8 +14,9 @@ import typer
 
 from eventbus.admin.inspector import JobList, JobReport
 from eventbus.admin.queue_name import queue_of
+from eventbus.admin.reasons import StateReason
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, shown
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
 
@@ -83,14 +84,28 @@ def show(
 ) -> None:
     """Show one job: where it is, its times, its payload and result, and what failed."""
 
-    async def ask(provider: EventProvider) -> JobReport:
-        return await provider.inspector.job(job_id)
+    async def ask(provider: EventProvider) -> tuple[JobReport, StateReason]:
+        return await provider.inspector.job(job_id), await provider.inspector.why(job_id)
 
-    report = ask_server(url, ask)
+    report, reason = ask_server(url, ask)
     if as_json:
         _write(report)
     else:
-        print_report(report, is_full=full)
+        print_report(report, reason, is_full=full)
+
+
+@app.command("why")
+def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
+    """Say why a job is in its state: what keeps it from running, who runs it, or that it has ended."""
+
+    async def ask(provider: EventProvider) -> StateReason:
+        return await provider.inspector.why(job_id)
+
+    reason = ask_server(url, ask)
+    if as_json:
+        _write(reason)
+    else:
+        print(printable(reason.text))
 
 
 @app.command("cancel")

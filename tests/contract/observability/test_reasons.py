@@ -1,0 +1,162 @@
+"""Why a job is in its state, as `inspector.why` says it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from eventbus import EventBusError, EventProvider, Limit, Retry, UnknownJob
+from eventbus.admin.controls import QueueControls
+from eventbus.admin.reasons import ReasonKind, StateReason, explain
+
+MakeProvider = Callable[..., EventProvider]
+QUEUE = QueueControls(queue="event.a", workers=2, waiting=3)
+
+
+async def test_each_reason_gives_way_to_the_next_one(make_provider: MakeProvider) -> None:
+    """A job that is paused, unserved, over a limit, in its turn, running, and at its end."""
+    provider = make_provider()
+    first, go_on = asyncio.Event(), asyncio.Event()
+
+    @provider.on("a")
+    async def handle(_: int) -> None:
+        first.set()
+        await go_on.wait()
+
+    async with provider:
+        await provider.pause("a", reason="audit", by="ann")
+        emissions = [provider.emit("a", n) for n in range(2)]
+        for emission in emissions:
+            await emission.enqueued()
+        ids = [emission.job_id for emission in emissions]
+
+        async def why(job: str) -> StateReason:
+            return await provider.inspector.why(job)
+
+        reason = await why(ids[1])
+        assert (reason.kind, reason.by, reason.until_ms) == ("paused", "ann", 0)
+        assert reason.since_ms > 0
+        assert reason.text.startswith("event.a is paused by ann since 20")
+        assert reason.text.endswith(" UTC: audit.")
+        await provider.set_limit("a", Limit(at_once=1))
+        await provider.resume("a")
+        assert await why(ids[1]) == StateReason(kind="unserved", text="No worker serves event.a.")
+        async with provider.worker() as worker:
+            await asyncio.wait_for(first.wait(), 20)
+            reason = await why(ids[1])
+            assert reason == StateReason(kind="limit", text="The limit of event.a is 1 at once, and 1 run.")
+            reason = await why(ids[0])
+            assert (reason.kind, reason.by) == ("running", worker.id)
+            assert reason.text.startswith(f"Worker {worker.id} has run it since 20")
+            assert reason.since_ms > 0
+            go_on.set()
+            await asyncio.gather(*emissions)
+        reason = await why(ids[0])
+        assert (reason.kind, reason.text) == ("ended", "It has ended as completed.")
+        assert reason.since_ms > 0
+
+
+async def test_a_delayed_job_says_when_it_is_due_and_one_that_failed_that_it_did(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+
+    @provider.on("a", retry=Retry(attempts=2, delay="1 hour"))
+    async def handle(_: int) -> None:
+        raise ValueError("no")
+
+    async with provider:
+        late = provider.emit("a", 1, delay="2 hours", reply=False)
+        await late
+        report = await provider.inspector.job(late.job_id)
+        reason = await provider.inspector.why(late.job_id)
+        assert (reason.kind, reason.until_ms) == ("delayed", report.due_ms)
+        async with provider.worker():
+            failing = provider.emit("a", 2, reply=False)
+            await failing
+            async with asyncio.timeout(20):
+                while (await provider.inspector.why(failing.job_id)).kind != "retry":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        reason = await provider.inspector.why(failing.job_id)
+        assert reason.kind == "retry"
+        assert reason.text.startswith("It has failed once. Its next attempt is due at 20")
+        assert reason.until_ms > 0
+
+
+@pytest.mark.parametrize("job", ["none", "", "a b", "x" * 600])
+async def test_a_job_that_is_not_known_is_an_error(make_provider: MakeProvider, job: str) -> None:
+    async with make_provider() as provider:
+        with pytest.raises(UnknownJob):
+            await provider.inspector.why(job)
+
+
+async def test_a_provider_that_is_not_started_says_so(make_provider: MakeProvider) -> None:
+    with pytest.raises(EventBusError, match="start"):
+        await make_provider().inspector.why("j")
+
+
+@pytest.mark.parametrize(
+    ("fields", "queue", "kind", "text"),
+    [
+        ({"state": "failed", "ended": "5000"}, None, "ended", "It has ended as failed."),
+        ({"state": "cancelled"}, None, "ended", "It has ended as cancelled."),
+        (
+            {"state": "delayed", "due": "1000", "after": "j7", "ripe": "1"},
+            None,
+            "job-before",
+            "once job j7 of its key",
+        ),
+        (
+            {"state": "delayed", "due": "1000", "listens": "1"},
+            None,
+            "asleep",
+            "a signal, until 1970-01-01 00:00:01 UTC",
+        ),
+        ({"state": "delayed", "due": "1000", "attempts": "3"}, None, "retry", "It has failed 3 times."),
+        ({"state": "delayed", "due": "9" * 20}, None, "delayed", "It is due at 9999"),
+        ({"state": "waiting-children"}, None, "children", "the jobs that it needs."),
+        (
+            {"state": "waiting-children", "wakes": "1000"},
+            None,
+            "children",
+            "until 1970-01-01 00:00:01 UTC at most.",
+        ),
+        ({"state": "waiting-children", "listens": "1"}, None, "asleep", "It waits for a signal."),
+        ({"state": "parked", "why": "no version 2"}, None, "parked", "No worker can run it: no version 2."),
+        ({"state": "waiting"}, QUEUE, "in-line", "3 jobs wait in event.a, and 2 workers serve it."),
+        ({"state": "waiting", "stalls": "4", "spared": "1"}, QUEUE, "suspect", "died three times or more"),
+        ({"state": "waiting", "stalls": "4", "spared": "2"}, QUEUE, "in-line", "in its turn"),
+        (
+            {"state": "waiting"},
+            QueueControls(queue="event.a", workers=1, waiting=1, running=4, limit=Limit(at_once=5)),
+            "in-line",
+            "1 job waits in event.a, and 1 worker serves it.",
+        ),
+        (
+            {"state": "waiting"},
+            QueueControls(queue="event.a", workers=1, waiting=1, limit=Limit(rate="1/1m")),
+            "limit",
+            "whose limit may let it start later",
+        ),
+        ({"state": "later"}, None, "unknown", "'later'"),
+        ({}, None, "unknown", "''"),
+    ],
+)
+def test_every_state_has_a_reason(
+    fields: dict[str, str], queue: QueueControls | None, kind: str, text: str
+) -> None:
+    reason = explain(fields, "w", queue)
+    assert reason.kind == kind
+    assert reason.kind in get_args(ReasonKind)
+    assert text in reason.text
+    assert reason.text.endswith(".") or kind == "unknown"
+
+
+def test_the_page_has_every_kind() -> None:
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    rows = page.partition("| `kind` | the job |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    assert {row.split("`")[1] for row in rows} == set(get_args(ReasonKind))
