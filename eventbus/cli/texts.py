@@ -9,17 +9,22 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["json_text", "printable"]
+__all__ = ["json_text", "printable", "visible"]
 
 
 def printable(text: str) -> str:
     """Return the text on one line: white space as single spaces, other characters that do not print as their code."""
-    return "".join(each if each.isprintable() else _code(each) for each in " ".join(text.split()))
+    return visible(" ".join(text.split()))
+
+
+def visible(text: str) -> str:
+    """Return the text with each character that does not print as its code."""
+    return "".join(each if each.isprintable() else _code(each) for each in text)
 
 
 def json_text(value: Any, *, most: int | None = None) -> str:
     """Return a value as JSON on one line, cut to `most` characters with a word about the rest."""
-    text = printable(msgspec.json.encode(value).decode())
+    text = visible(msgspec.json.encode(value).decode())
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]}... ({len(text) - most} characters more)"

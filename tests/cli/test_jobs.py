@@ -187,6 +187,12 @@ def test_texts_of_others_neither_move_the_cursor_nor_begin_a_line(
         assert "red \\x1b[31m root@host\\u202e$ \\x07 [bold]no[/bold]" in told
 
 
+def test_a_payload_is_shown_as_it_is(make_provider: MakeProvider, invoke: Invoke) -> None:
+    (job,) = _emit(make_provider, {"a  b": "two  spaces\n\tand \u2028 a line", "é": "ü"})
+    told = invoke("jobs", "show", job).stdout
+    assert 'payload   {"a  b":"two  spaces\\n\\tand \\u2028 a line","é":"ü"}\n' in told
+
+
 def test_a_long_payload_is_cut_unless_all_is_asked_for(make_provider: MakeProvider, invoke: Invoke) -> None:
     (job,) = _emit(make_provider, "x" * 5000)
     assert "... (3002 characters more)" in invoke("jobs", "show", job).stdout

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from eventbus.admin.inspector import FailureReport, JobReport, JobSummary
 from eventbus.admin.reasons import StateReason
-from eventbus.cli.texts import json_text, printable
+from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.toolkit import moment, open_console, span
 
 __all__ = ["print_counts", "print_jobs", "print_report"]
@@ -66,7 +66,7 @@ def print_report(job: JobReport, reason: StateReason, *, is_full: bool) -> None:
     """Print one job. Unless `is_full`, long values are cut, and tracebacks left out."""
     console = open_console()
     for name, value in _facts(job, reason, None if is_full else _SHORT):
-        console.print(Text(f"{name:9} {printable(value)}"), soft_wrap=True)
+        console.print(Text(f"{name:9} {visible(value)}"), soft_wrap=True)
     for line in _tell_failures(job.failures, is_full=is_full):
         console.print(Text(line), soft_wrap=True)
 
@@ -75,7 +75,7 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
     yield "job", job.id
     yield "state", job.state
     if reason.kind not in ("ended", "running"):  # the lines below say these
-        yield "why", reason.text
+        yield "why", printable(reason.text)
     yield "queue", job.queue
     yield "emitted", moment(job.created_ms)
     if job.due_ms and job.state in ("waiting", "delayed"):
@@ -96,7 +96,7 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
     if job.state == "completed":
         yield "result", json_text(job.result, most=most)
     if job.error:
-        yield "error", job.error
+        yield "error", printable(job.error)
 
 
 def _tell_failures(failures: Iterable[FailureReport], *, is_full: bool) -> Iterator[str]:
