@@ -25,6 +25,8 @@ _SETS = {
     "one": ("redis7", "valkey"),  # the first of them
     "valkey": ("valkey",),  # what no Redis of ours can do
 }
+_WANTED = os.environ.get("EVENTBUS_TEST_SERVERS", "")
+"""`every`: tests of the sets `each` and `both` run on every kind of server; `rest`: only what `tox -e integration` left out."""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -34,13 +36,37 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a socket that is not closed be told, without a failure of a test that may have opened none.
 
     One was, once in some runs, and whose it was is not known. The tests of `tests/` fail for what the library leaves.
     """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
+    if _WANTED == "rest":
+        usual = [item for item in items if _is_usual(item)]
+        config.hook.pytest_deselected(items=usual)
+        items[:] = [item for item in items if item not in set(usual)]
+
+
+def _is_usual(item: pytest.Item) -> bool:
+    """Return whether `tox -e integration` runs the test, on this kind of server."""
+    if item.get_closest_marker("long") is not None:
+        return False
+    assert isinstance(item, pytest.Function)
+    kind = item.callspec.params.get("kind") if hasattr(item, "callspec") else None
+    return kind is None or kind in _usual_kinds(item.function.__name__, item.get_closest_marker("servers"))
+
+
+def _usual_kinds(name: str, marker: pytest.Mark | None) -> list[str]:
+    """Return the kinds of server on which `tox -e integration` runs the test."""
+    which = marker.args[0] if marker is not None else "both"
+    kinds = [name for name in _SETS[which] if name in KINDS]
+    if which == "one":
+        return kinds[:1]
+    if which in ("each", "both") and kinds:
+        return [kinds[zlib.crc32(name.encode()) % len(kinds)]]
+    return kinds
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -48,12 +74,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kind" not in metafunc.fixturenames:
         return
     marker = metafunc.definition.get_closest_marker("servers")
-    which = marker.args[0] if marker is not None else "both"
-    kinds = [name for name in _SETS[which] if name in KINDS]
-    if which == "one":
-        kinds = kinds[:1]
-    elif which in ("each", "both") and os.environ.get("EVENTBUS_TEST_SERVERS") != "every" and kinds:
-        kinds = [kinds[zlib.crc32(metafunc.function.__name__.encode()) % len(kinds)]]
+    kinds = _usual_kinds(metafunc.function.__name__, marker)
+    if _WANTED and (marker is None or marker.args[0] in ("each", "both")):
+        kinds = [name for name in _SETS[marker.args[0] if marker is not None else "both"] if name in KINDS]
     metafunc.parametrize("kind", kinds)
 
 

@@ -100,9 +100,16 @@ class HandRules:
         if was_open:
             self.leases.append((job, f"{worker}:h"))
 
-    @rule(worker=st.sampled_from(["w", "w", "x"]), row=LONE, hears=st.booleans())
-    def add_lone(self: Any, worker: str, row: AddRow, hears: bool) -> None:
+    @rule(
+        worker=st.sampled_from(["w", "w", "x"]),
+        row=LONE,
+        hears=st.booleans(),
+        is_held_back=st.sampled_from([False, False, True]),
+    )
+    def add_lone(self: Any, worker: str, row: AddRow, hears: bool, is_held_back: bool) -> None:
         """A worker that has nothing to do says so, and then a lone job comes."""
+        if not is_held_back:  # by a pause or a limit
+            self.take_orders_back()
         self.announce("one" if worker == "x" else "both", unpark=False)
         self._next_turn(worker)
         self._next_turn(worker, self._settle_all(worker, "completed", "1"), want=0)

@@ -236,16 +236,25 @@ class MergeRules:
         state=st.sampled_from(["completed", "failed", "delayed", "waiting"]),
         text=st.sampled_from(["1", "begun"]),
         is_held_back=st.sampled_from([False, False, True]),
+        is_met=st.sampled_from([True, True, False]),
     )
     def run_and_merge(
-        self: Any, row: AddRow, rows: list[AddRow], worker: str, state: str, text: str, is_held_back: bool
+        self: Any,
+        row: AddRow,
+        rows: list[AddRow],
+        worker: str,
+        state: str,
+        text: str,
+        is_held_back: bool,
+        is_met: bool,
     ) -> None:
-        """Rows come while a worker has what it could claim, and it settles then."""
+        """Rows come while a worker has what it could claim, mostly one that merges with it, and it settles then."""
         if not is_held_back:  # by a pause or a limit
             self.take_orders_back()
-        self.add("em", [row._replace(meeting=KEEP_LAST, queue=1, key="k")])
+        kept = row._replace(meeting=KEEP_LAST, queue=1, key="k")
+        self.add("em", [kept])
         self._next_turn(worker)
-        self.add("em", rows)
+        self.add("em", [kept._replace(body="later"), *rows] if is_met else rows)
         MergeRules.merged += any(job.after for job in self.model.jobs.values())
         self.settle_all(worker, state, text, 500)
 

@@ -54,7 +54,7 @@ async def _demo() -> int:
             async with (
                 _server() as url,
                 _worker(url) as worker,
-                EventProvider(url, reply_timeout=8) as provider,
+                EventProvider(url, reply_timeout=30) as provider,
             ):
                 await _before_end_of(worker, scenes.play(provider))
         except asyncio.CancelledError:
