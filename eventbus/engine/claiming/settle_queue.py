@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from eventbus.engine.history.tallies import Tallies
+from eventbus.engine.job import Job, Settle
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.logging import get_logger
@@ -24,22 +26,29 @@ _BYTES = 1 << 20  # of settled texts in one call
 class SettleQueue:
     """Settles with the queues of their jobs, in the order in which the jobs ended."""
 
-    def __init__(self, cost: Callable[[str], int]) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts."""
+    def __init__(self, cost: Callable[[str], int], tallies: Tallies | None = None) -> None:
+        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given."""
         self.unsettled: set[LeaseRow] = set()
         """The jobs that ended here and whose settle is not answered yet."""
         self.refused: int = 0
         """How many settles the server refused because their lease was lost."""
         self._waiting: deque[tuple[str, SettleRow]] = deque()
         self._cost = cost
+        self._tallies = tallies
 
     def __len__(self) -> int:
         """Return how many settles wait for a turn."""
         return len(self._waiting)
 
-    def begin(self, row: SettleRow) -> None:
-        """Note a job that ended."""
-        self.unsettled.add(LeaseRow(row.id, row.token))
+    def begin(self, job: Job, settle: Settle) -> SettleRow:
+        """Note a job that ended, and return the row that settles it."""
+        # The server always writes the count of a delayed job, so one that did not count sends the old number.
+        kept = job.attempts if settle.state == "delayed" else ""
+        attempts = job.attempts + 1 if settle.counts else kept
+        self.unsettled.add(LeaseRow(job.id, job.token))
+        if self._tallies is not None:
+            self._tallies.note(job, settle)
+        return SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
 
     def put(self, queue: str, row: SettleRow) -> None:
         """Have a turn settle a job that `begin` noted."""
@@ -64,8 +73,10 @@ class SettleQueue:
         """Note that the server answered a settle."""
         self.unsettled.discard(LeaseRow(row.id, row.token))
 
-    def note_refused(self, row: SettleRow) -> None:
+    def note_refused(self, queue: str, row: SettleRow) -> None:
         """Note and log a settle that was refused; a job that was to be given back has been given back already."""
         if row.state != "waiting":
             self.refused += 1
             _log.warning("outcome refused: the lease was lost", job_id=row.id)
+            if self._tallies is not None:
+                self._tallies.take_back(queue, row)
