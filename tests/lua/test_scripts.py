@@ -12,6 +12,8 @@ import pytest
 from drivers.shards import Shard, add_queue, row
 
 from eventbus.store.control_store import Edit, Orders
+from eventbus.store.history import history_store
+from eventbus.store.history.history_store import QueueTally
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
@@ -55,8 +57,10 @@ _SECTIONS = {
     ("checkpoint", "rows"): script_rows.MemberRow,
     ("checkpoint", "edges"): script_rows.EdgeRow,
     ("checkpoint", "awaited"): script_rows.JobRow,
+    ("tally", "queues"): history_store.TallyRow,
+    ("tally", "counts"): history_store.CountRow,
 }
-_COUNTED = {"graph": {"rows", "edges"}, "turn": {"live", "taken", "entries"}}
+_COUNTED = {"graph": {"rows", "edges"}, "turn": {"live", "taken", "entries"}, "tally": {"counts"}}
 """Sections whose rows are counted by those of another section."""
 
 
@@ -89,6 +93,7 @@ class _Recorder:
             "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],
             "schedule": ["new", "gen"],
             "schedules": [1, 2, list(script_rows.ScheduleRow._fields)],
+            "history": [7 * 3_600_000, 7, 425, 2, 1, 5],
             "limits": [[3, 2, ["name", "value"]]] * 2,
             "tree": [["name", "value"], ["name", "value"], 1, [*"abc", *[1] * 5, "text", "needs"]],
         }.get(name, [])
@@ -103,7 +108,7 @@ class _Recorder:
 @pytest.fixture
 def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     recorder = _Recorder()
-    for part in (store, store.presence, store.groups, store.journals, store.controls):
+    for part in (store, store.presence, store.groups, store.journals, store.controls, store.history):
         monkeypatch.setattr(part, "_caller", recorder)
     monkeypatch.setattr(store.journals, "_adder", recorder)
     return recorder
@@ -125,7 +130,7 @@ def test_a_header_names_every_section_and_every_section_has_a_row(name: str) -> 
     assert counted <= {field for section in sections for field in fields[section]}
 
 
-def _expected(name: str, **counts: int) -> list[Any]:
+def _expected(name: str, **counts: int | str) -> list[Any]:
     return [counts.get(field, field) for field in load_script(name).fields["head"]]
 
 
@@ -245,6 +250,18 @@ async def test_the_scripts_of_controls_get_what_their_headers_say(store: Store, 
     found = await store.controls.look(["queue"] * 2)
     assert recorder.arguments == [*_expected("limits", queues=2), *load_script("limits").fields["queues"] * 2]
     assert found == [Orders("queue", 3, 2, {"name": "value"})] * 2
+
+
+async def test_the_scripts_of_history_get_what_their_headers_say(store: Store, recorder: _Recorder) -> None:
+    given = {name: _any(name) for name in ("worker", "number")}
+    tallies = [QueueTally("queue", "waiting", "oldest", {_any("code"): _any("more")})] * 2
+    times = {"minutes_ms": _any("minutes"), "hours_ms": _any("hours")}
+    await store.history.tally(**given, tallies=tallies, **times, now="now")
+    fields = load_script("tally").fields
+    queues = [*fields["queues"][:-1], 1] * 2
+    assert recorder.arguments == [*_expected("tally", queues=2), *queues, *fields["counts"] * 2]
+    assert await store.history.look("queue", "minutes", 1, now="now") == (7 * 3_600_000, {425: {1: 5}})
+    assert recorder.arguments == [*_expected("history", count=2, last="", kind="minutes")]
 
 
 async def test_the_scripts_of_trees_get_what_their_headers_say(

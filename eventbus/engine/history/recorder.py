@@ -1,7 +1,8 @@
 """The recorder of a worker: adds its tallies to the history of the queues in the server.
 
 Each 5 s it sends what was counted since, if anything was. Each minute it also looks how many jobs wait in the queues of
-the worker, and how old the oldest is; of a queue in which none waits it says nothing. So an idle fleet writes nothing.
+the worker, and how old the oldest is; of a queue in which none waits it says nothing. So an idle fleet writes nothing of them. Its first call says
+for how long a history is kept, so that scripts count, too (`cells.lua`).
 Any worker may look, also several: the last one of a minute stands. Not here: what is counted (`tallies`).
 
 What must always hold: a call has a number, and is made again with the same number until it was answered; only then is
@@ -57,8 +58,8 @@ class Recorder:
         self._consumers = consumers
         self._worker = worker
         self._windows = windows
-        self._pending: deque[Sequence[QueueTally]] = deque()
-        """Calls that are not answered; the number of the first is `_number`."""
+        self._pending: deque[Sequence[QueueTally]] = deque([()])
+        """Calls that are not answered; the number of the first is `_number`. The first of all only says that a history is kept."""
         self._number = 1
         self._is_refused = False
 
@@ -67,11 +68,15 @@ class Recorder:
         if self._windows is None or self._tallies is None:
             return
         now = "" if now_ms is None else now_ms
-        if not self._pending:
-            counted = self._tallies.take()  # no await until it is pending
-            self._put([QueueTally(queue, "", "", counts) for queue, counts in counted.items()])
-            if looks:
-                self._put(await self._look(now))
+        await self._send(now)
+        counted = self._tallies.take()  # no await until it is pending
+        self._put([QueueTally(queue, "", "", counts) for queue, counts in counted.items()])
+        if looks:
+            self._put(await self._look(now))
+        await self._send(now)
+
+    async def _send(self, now: int | str) -> None:
+        assert self._windows is not None  # noqa: S101  (else nothing is pending)
         while self._pending:
             await self._store.history.tally(
                 self._worker,
@@ -105,10 +110,10 @@ class Recorder:
             return
         looks_at = clock.monotonic() + _LOOK * random.random()  # workers of a fleet look at different times
         while True:
-            await asyncio.sleep(_INTERVAL)
             looks = clock.monotonic() >= looks_at
             if await self._try(looks=looks) and looks:
                 looks_at = clock.monotonic() + _LOOK
+            await asyncio.sleep(_INTERVAL)
 
     async def finish(self) -> None:
         """Send the last tallies, when everything is settled; within a second, because a stop does not wait for charts."""

@@ -78,7 +78,10 @@ class Tallies:
         if state == "completed":
             tally.completed += 1
         elif state in ("failed", "cancelled"):
-            tally.add(_code_of(state, settle.text), 1)
+            code = _code_of(state, settle.text)
+            tally.add(code, 1)
+            if code == EXPIRED:
+                return  # it did not start
         elif state == "delayed" and settle.counts:
             tally.add(RETRIED, 1)
         else:

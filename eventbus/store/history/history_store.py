@@ -54,7 +54,7 @@ class CountRow(NamedTuple):
     """So many more of one code."""
 
     code: int
-    count: int
+    more: int
 
 
 class QueueTally(NamedTuple):

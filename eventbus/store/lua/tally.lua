@@ -9,7 +9,7 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now worker number minutes hours queues
 -- queues: queue waiting oldest counts
--- counts: code count
+-- counts: code more
 --   minutes, hours: how long each is kept, ms | waiting: how many wait, '' if nobody looked; oldest: when the oldest of them was added, ms, or ''
 --   counts: how many of the counts behind all queues belong to it
 -- answer: added | known
@@ -32,9 +32,9 @@ for i = 1, queue_count do
 end
 for _, entry in ipairs(entries) do
   for _ = 1, entry.length do
-    local code, count = take(), take()
+    local code, more = take(), take()
     local counts = code >= cells.RUNS and entry.runs or entry.counts
-    counts[code] = (counts[code] or 0) + count
+    counts[code] = (counts[code] or 0) + more
   end
   cells.add(entry.queue, entry, now, minutes, hours)
 end

@@ -23,13 +23,14 @@ local function name_of(kind, queue, chunk)
   return key(kind, queue .. ':' .. whole(chunk))
 end
 
+-- The counts of a field; nil where there are none, or what stands there is not ours.
 local function read_field(text)
+  if not text then return nil end
   local is_ours, counts = pcall(cmsgpack.unpack, text)
-  return is_ours and type(counts) == 'table' and counts or {}
+  return is_ours and type(counts) == 'table' and counts or nil
 end
 
-local function add_counts(text, changes, gauges)
-  local counts = text and read_field(text) or {}
+local function add_counts(counts, changes, gauges)
   for code, count in pairs(changes) do counts[code] = math.min((tonumber(counts[code]) or 0) + count, MOST) end
   for code, value in pairs(gauges) do counts[code] = math.min(value, MOST) end
   return cmsgpack.pack(counts)
@@ -39,16 +40,17 @@ end
 local function write_cell(name, place, width, entry, kept)
   local found, fields = try('HMGET', name, place, place + width), {}
   if not found then return end
+  local counts, runs = read_field(found[1]), read_field(found[2])
   if next(entry.counts) or next(entry.gauges) then
-    fields[1], fields[2] = place, add_counts(found[1], entry.counts, entry.gauges)
+    fields[1], fields[2] = place, add_counts(counts or {}, entry.counts, entry.gauges)
   end
   if next(entry.runs) then
     fields[#fields + 1] = place + width
-    fields[#fields + 1] = add_counts(found[2], entry.runs, {})
+    fields[#fields + 1] = add_counts(runs or {}, entry.runs, {})
   end
   if not fields[1] then return end
   redis.call('HSET', name, unpack(fields))
-  if not (found[1] or found[2]) then redis.call('PEXPIRE', name, whole(kept)) end -- after its last cell
+  if not (counts or runs) then redis.call('PEXPIRE', name, whole(kept)) end -- after its last cell
 end
 
 -- entry: counts, gauges, runs: code -> value. minutes, hours: how long they are kept, ms.
@@ -83,7 +85,7 @@ function cells.read(kind, queue, chunk, rows)
   local flat = try('HGETALL', name_of(kind, queue, chunk)) or {}
   for i = 1, #flat, 2 do
     local values = {}
-    for code, count in pairs(read_field(flat[i + 1])) do values[#values + 1], values[#values + 2] = code, count end
+    for code, count in pairs(read_field(flat[i + 1]) or {}) do values[#values + 1], values[#values + 2] = code, count end
     rows[#rows + 1], rows[#rows + 2] = chunk * width + (tonumber(flat[i]) or 0) % width, #values
     for _, value in ipairs(values) do rows[#rows + 1] = value end
   end
