@@ -2,7 +2,8 @@
 -- Repeat-safe: a worker numbers these calls; a number that came before, or an older one, adds nothing. It is apart from the
 -- turns, because those have a number of their own and mostly nothing to add, and because a call that is given up must not
 -- keep a settle from the server.
--- A new count is work that can wait, so a full server refuses it, and the worker adds to it meanwhile.
+-- Counts can wait: the first write is one that a full server refuses, and the worker keeps them meanwhile.
+-- flags: none
 -- Crash windows: `tallies-lost` (a worker dies: what it counted in the last 5 s is in no chart), `tally-not-answered` (the
 -- same call is made again, and counts once), `late-tally` (a worker hung: what it counted is in the minute in which it
 -- tells of it, and in no cell of another time).

@@ -78,13 +78,18 @@ def test_a_job_waits_once_however_often_it_is_tried() -> None:
     assert [code for code in tallies.take()["q"] if WAITS <= code < RUNS] == [WAITS + bucket_of(8)]
 
 
-def test_many_different_durations_take_no_more_memory_than_their_buckets() -> None:
+def test_of_many_ends_each_eighth_is_timed_and_stands_for_eight_and_all_are_counted() -> None:
     tallies = Tallies()
-    for ms in range(10_000):
-        tallies.note(_job(ran=ms / 1000, waited=ms), jobs.complete("1"))
+    for ms in range(10_240):
+        settle = jobs.fail("{}") if ms % 5 == 0 else jobs.complete("1")
+        tallies.note(_job(ran=ms / 1000, waited=3), settle)
     (tally,) = tallies._tallies.values()  # pyright: ignore[reportPrivateUsage]
-    assert len(tally.waits) + len(tally.runs) + len(tally.counts) < 2200
-    assert tallies.take()["q"][COMPLETED] == 10_000
+    assert len(tally.waits) + len(tally.runs) + len(tally.counts) < 300, "durations lie in buckets"
+    taken = tallies.take()["q"]
+    assert (taken[COMPLETED], taken[FAILED]) == (8192, 2048)
+    assert taken[WAITS + 3] == sum(count for code, count in taken.items() if code >= RUNS) == 10_240
+    tallies.note(_job(), jobs.complete("1"))
+    assert tallies.take()["q"] == {COMPLETED: 1, WAITS: 1, RUNS: 1}
 
 
 def test_a_refused_settle_is_taken_back_also_when_its_count_was_sent() -> None:
