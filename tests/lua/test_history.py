@@ -21,6 +21,7 @@ from eventbus.store.history.history_store import (
     QueueTally,
     Span,
 )
+from eventbus.store.scripting.scripts import load_script
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _KEPT: dict[str, Any] = {"minutes_ms": 2 * _DAY, "hours_ms": 90 * _DAY}
@@ -60,6 +61,24 @@ async def _keep(shard: Shard) -> None:
 async def _chunks(shard: Shard) -> list[str]:
     names = [await shard.command("KEYS", shard.key(kind, f"{QUEUE}:*")) for kind in ("minutes", "hours")]
     return sorted(names[0] + names[1])
+
+
+async def test_the_scripts_get_what_their_headers_say(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    async def script(_: str, arguments: list[Any], **__: Any) -> list[int]:
+        sent[:] = arguments
+        return [7 * _HOUR, 7, 425, 2, COMPLETED, 5]
+
+    monkeypatch.setattr(shard.store.history._caller, "script", script)  # pyright: ignore[reportPrivateUsage]
+    tallies = [QueueTally("queue", 2, 3, {4: 5}), QueueTally("other", "", "", {6: 7, 8: 9})]
+    await shard.store.history.tally("worker", 1, tallies, minutes_ms=10, hours_ms=20, now=0)
+    fields = load_script("tally").fields
+    assert fields["head"] == ["now", "worker", "number", "minutes", "hours", "queues"]
+    assert sent == [0, "worker", 1, 10, 20, 2, "queue", 2, 3, 1, "other", "", "", 2, 4, 5, 6, 7, 8, 9]
+    assert await shard.store.history.look("queue", "minutes", 1, now=0) == (7 * _HOUR, {425: {COMPLETED: 5}})
+    assert load_script("history").fields["head"] == ["now", "queue", "kind", "last", "count"]
+    assert sent == [0, "queue", "minutes", "", 2]
 
 
 async def test_a_tally_adds_to_the_minute_and_the_hour_in_which_it_comes(shard: Shard) -> None:

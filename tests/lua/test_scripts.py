@@ -13,7 +13,6 @@ from drivers.shards import Shard, add_queue, row
 
 from eventbus.store.control_store import Edit, Orders
 from eventbus.store.history import history_store
-from eventbus.store.history.history_store import QueueTally
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
@@ -93,7 +92,6 @@ class _Recorder:
             "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],
             "schedule": ["new", "gen"],
             "schedules": [1, 2, list(script_rows.ScheduleRow._fields)],
-            "history": [7 * 3_600_000, 7, 425, 2, 1, 5],
             "limits": [[3, 2, ["name", "value"]]] * 2,
             "tree": [["name", "value"], ["name", "value"], 1, [*"abc", *[1] * 5, "text", "needs"]],
         }.get(name, [])
@@ -108,7 +106,7 @@ class _Recorder:
 @pytest.fixture
 def recorder(store: Store, monkeypatch: pytest.MonkeyPatch) -> _Recorder:
     recorder = _Recorder()
-    for part in (store, store.presence, store.groups, store.journals, store.controls, store.history):
+    for part in (store, store.presence, store.groups, store.journals, store.controls):
         monkeypatch.setattr(part, "_caller", recorder)
     monkeypatch.setattr(store.journals, "_adder", recorder)
     return recorder
@@ -130,7 +128,7 @@ def test_a_header_names_every_section_and_every_section_has_a_row(name: str) -> 
     assert counted <= {field for section in sections for field in fields[section]}
 
 
-def _expected(name: str, **counts: int | str) -> list[Any]:
+def _expected(name: str, **counts: int) -> list[Any]:
     return [counts.get(field, field) for field in load_script(name).fields["head"]]
 
 
@@ -252,18 +250,6 @@ async def test_the_scripts_of_controls_get_what_their_headers_say(store: Store, 
     assert found == [Orders("queue", 3, 2, {"name": "value"})] * 2
 
 
-async def test_the_scripts_of_history_get_what_their_headers_say(store: Store, recorder: _Recorder) -> None:
-    given = {name: _any(name) for name in ("worker", "number")}
-    tallies = [QueueTally("queue", "waiting", "oldest", {_any("code"): _any("more")})] * 2
-    times = {"minutes_ms": _any("minutes"), "hours_ms": _any("hours")}
-    await store.history.tally(**given, tallies=tallies, **times, now="now")
-    fields = load_script("tally").fields
-    queues = [*fields["queues"][:-1], 1] * 2
-    assert recorder.arguments == [*_expected("tally", queues=2), *queues, *fields["counts"] * 2]
-    assert await store.history.look("queue", "minutes", 1, now="now") == (7 * 3_600_000, {425: {1: 5}})
-    assert recorder.arguments == [*_expected("history", count=2, last="", kind="minutes")]
-
-
 async def test_the_scripts_of_trees_get_what_their_headers_say(
     store: Store, recorder: _Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,14 +344,8 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
 
 _DYNAMIC = {
     *("key(kind, name)", "key(kind, id)", "key(state, queue)", "key(record.state, record.queue)"),
-    *(
-        "key(list, id)",
-        "key(state, name)",
-        "key(PLACES[kind], queue)",
-        "key(kind, queue)",
-        "key(part[1], queue)",
-        "key(part[1], line.place)",
-    ),
+    *("key(list, id)", "key(state, name)", "key(PLACES[kind], queue)", "key(kind, queue)"),
+    *("key(part[1], queue)", "key(part[1], line.place)"),
     *("key(part[1], line.queue)", "key(look[1], queue)"),
 }
 """Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a

@@ -1,4 +1,4 @@
-"""What the history of queues costs: `python -m benchmarks.history URL`.
+"""What the history of queues costs: `python -m benchmarks.own.history URL`.
 
 Jobs are drained, and asked for one after the other by ten callers, by a worker that keeps a history and by one that keeps
 none. The two take rounds in turns, in an order that changes, and each round is compared with the other one beside it. It
