@@ -3,8 +3,8 @@
 Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> recorder. The worker is ready
 once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
--> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies
--> deregister.
+-> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
+and deregister.
 
 Not here: events and payloads, and the handlers (`Consumer`).
 
@@ -206,8 +206,7 @@ class Worker:
                 return
             self.claimer.pool = pool
             await self._run_roles()
-            await self._recorder.finish()
-            await self._presence.deregister()
+            await asyncio.gather(self._recorder.finish(), self._presence.deregister())
         finally:
             self._ended.set()
 

@@ -21,6 +21,7 @@ from eventbus.store.history.history_store import (
     QueueTally,
     Span,
 )
+from eventbus.store.scripting.script_rows import SUPERSEDE
 from eventbus.store.scripting.scripts import load_script
 
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
@@ -179,6 +180,14 @@ async def test_a_waiting_job_that_is_cancelled_counts_once(shard: Shard) -> None
     await shard.cancel("a", "c", call="once")
     await shard.cancel("a", "c", call="once")
     assert await _sum(shard, CANCELLED) == 2
+
+
+async def test_a_waiting_job_that_another_one_supersedes_counts_as_cancelled(shard: Shard) -> None:
+    await _keep(shard)
+    await shard.add(row("a", key="k", meeting=SUPERSEDE))
+    await shard.add(row("b", key="k", meeting=SUPERSEDE))
+    assert await shard.state("a") == "cancelled"
+    assert await _sum(shard, CANCELLED) == 1
 
 
 async def test_nothing_is_counted_while_no_worker_keeps_a_history(shard: Shard) -> None:
