@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Callable
 
 import pytest
+from drivers.program import Program
 from typer.testing import Result
 
 from eventbus import EventProvider, Retry
@@ -85,3 +87,19 @@ def test_a_wrong_step_is_refused(invoke: Invoke) -> None:
 )
 def test_the_highest_bar_is_the_greatest_value_and_no_value_vanishes(values: list[int], bars: str) -> None:
     assert sparkline(values) == bars
+
+
+async def test_a_killed_worker_loses_only_what_it_had_not_told_and_the_next_one_counts_on(
+    start: Callable[..., Program], make_provider: MakeProvider
+) -> None:
+    """`tallies-lost`"""
+    async with make_provider() as provider:
+        for ends, least in ((signal.SIGKILL, 0), (signal.SIGTERM, 20)):
+            program = start("worker", "shop:provider")
+            program.wait_for("worker ready")
+            assert await asyncio.gather(*provider.emit_many("double", [1] * 20)) == [2] * 20
+            program.send(ends)
+            program.wait()
+            counted = sum(each.completed for each in await provider.inspector.history("double"))
+            assert least <= counted <= least + 20
+        assert await provider.inspector.counts("double", states=["completed"]) == {"completed": 40}
