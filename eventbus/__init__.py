@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from eventbus.model.keep import Keep
     from eventbus.model.later import Later
     from eventbus.model.limit import Limit
+    from eventbus.model.redaction.sensitive import Sensitive
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
     from eventbus.schedule_client import Schedule, ScheduleClient
@@ -94,6 +95,7 @@ __all__ = [
     "ScheduleClient",
     "ScheduleKeywords",
     "ScheduleReport",
+    "Sensitive",
     "SignalRefused",
     "StalledError",
     "StoreCorrupt",
@@ -114,6 +116,7 @@ _PLACES = (
     "model.retry",
     "model.later",
     "model.limit",
+    "model.redaction.sensitive",
     "model.batch",
     "settings.keywords",
     "model.event",

@@ -55,6 +55,7 @@ def test_the_front_door_offers_just_this() -> None:
         "ScheduleClient",
         "ScheduleKeywords",
         "ScheduleReport",
+        "Sensitive",
         "SignalRefused",
         "StalledError",
         "StoreCorrupt",
