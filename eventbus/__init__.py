@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keywords import EmitKeywords
+    from eventbus.telemetry.log_filter import JobLogFilter
 
 
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "JobCancelled",
     "JobError",
     "JobFacts",
+    "JobLogFilter",
     "Keep",
     "Later",
     "Limit",
@@ -132,6 +134,7 @@ _PLACES = (
     "emit.sync_emission",
     "handlers.worker",
     "provider",
+    "telemetry.log_filter",
 )
 """The modules that hold the public names. The modules that import least come first."""
 
