@@ -132,6 +132,7 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            concurrency=options.max_concurrency,
         )
         self._sweeper = Sweeper(store, consumers)
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)

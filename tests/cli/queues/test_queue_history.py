@@ -89,6 +89,7 @@ def test_the_highest_bar_is_the_greatest_value_and_no_value_vanishes(values: lis
     assert sparkline(values) == bars
 
 
+@pytest.mark.slow
 async def test_a_killed_worker_loses_only_what_it_had_not_told_and_the_next_one_counts_on(
     start: Callable[..., Program], make_provider: MakeProvider
 ) -> None:
