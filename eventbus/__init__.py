@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keywords import EmitKeywords
+    from eventbus.telemetry.job_failure import JobFailure
 
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "JobCancelled",
     "JobError",
     "JobFacts",
+    "JobFailure",
     "Keep",
     "Later",
     "Limit",
@@ -117,6 +119,7 @@ _PLACES = (
     "model.batch",
     "settings.keywords",
     "model.event",
+    "telemetry.job_failure",
     "handlers.middleware",
     "handlers.context",
     "handlers.batch_context",
