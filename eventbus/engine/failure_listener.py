@@ -28,6 +28,6 @@ class FailureListener(Protocol):
         """
         ...
 
-    def note_rescued(self, job_id: str) -> None:
-        """Hear of a job of another worker, which this one has ended because its lease ran out too often."""
+    def note_unseen(self, job_id: str) -> None:
+        """Hear of a job of which only the id is known: its lease ran out too often, or its record cannot be read."""
         ...

@@ -31,6 +31,7 @@ _LOOK, _APART = 0.4, 0.05  # of a lease; their sum is less than the half that co
 _VERDICTS = {
     "rescued": "job stalled, given back",
     "failed": "job stalled too often, failed",
+    "apart": "job stalled and failed, its record cannot be read",
     "cancelled": "job stalled, ended as cancelled as was asked",
 }
 
@@ -83,8 +84,8 @@ class Rescuer:
         deadline = clock.monotonic() + _LOOK_WITHIN
         facts: dict[str, Mapping[str, Any]] = {}
         for stall in stalls:
-            if stall.verdict == "failed" and self.failures is not None:
-                self.failures.note_rescued(stall.id)
+            if stall.verdict in ("failed", "apart") and self.failures is not None:
+                self.failures.note_unseen(stall.id)
         try:
             for stall in stalls:
                 if stall.verdict == "failed" and self._consumers:

@@ -311,6 +311,7 @@ class Claimer:
         if answer.has_duty and self._on_duty is not None and not self._is_draining:
             self._on_duty()
         self._note_foreign(answer.foreign, asked)
+        self.settles.note_apart(answer.aparts)
         self.claimed += len(answer.claims)
         for job in claimed_jobs(answer, queues):
             if self._is_draining:

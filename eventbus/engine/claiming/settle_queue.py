@@ -88,6 +88,13 @@ class SettleQueue:
         if is_resent or not is_lost:
             self.failures.note(failed, row.text, is_doubtful=is_lost)
 
+    def note_apart(self, jobs: Sequence[str]) -> None:
+        """Log the jobs that the server ended as failed in a turn, because their records cannot be read."""
+        for job_id in jobs:
+            _log.error("job failed, its record cannot be read", job_id=job_id)
+            if self.failures is not None:
+                self.failures.note_unseen(job_id)
+
     def _note_refused(self, row: SettleRow) -> None:
         if row.state != "waiting":  # a job that was to be given back has been given back already
             self.refused += 1

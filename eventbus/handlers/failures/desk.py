@@ -67,7 +67,7 @@ _PATIENCE = 1.0
 
 
 class _Heard(NamedTuple):
-    """A job that the desk heard of. `job` is None for one of another worker."""
+    """A job that the desk heard of. `job` is None if only its record tells of it."""
 
     job_id: str
     job: Job | None = None
@@ -109,8 +109,8 @@ class FailureDesk:
         """Hear of a job of this worker that failed with the error `text`; if it is doubtful, its record is to say so."""
         self._hear(_Heard(job.id, job, text, is_doubtful))
 
-    def note_rescued(self, job_id: str) -> None:
-        """Hear of a job of another worker, which this one has ended because its lease ran out too often."""
+    def note_unseen(self, job_id: str) -> None:
+        """Hear of a job of which only the id is known: its lease ran out too often, or its record cannot be read."""
         self._hear(_Heard(job_id))
 
     def _hear(self, heard: _Heard) -> None:
@@ -201,12 +201,12 @@ class FailureDesk:
         return {look.job for look in looks if look.state == "cancelled"}
 
     async def _look_at(self, heard: _Heard, deadline: float) -> tuple[Job, str] | None:
-        """Read the record of a rescued or a doubtful job; return None if it is not to be told."""
+        """Read the record of an unseen or a doubtful job; return None if it is not to be told."""
         try:
             look = await self._store.inspection.job(heard.job_id, deadline=deadline)
         except StoreError:
-            # Of a doubtful job nobody knows whether another worker runs it again; a rescued one has failed.
-            unknown = '{"type":"StalledError","message":"the lease ran out too often","stalls":1}'
+            # Of a doubtful job nobody knows whether another worker runs it again; an unseen one has failed.
+            unknown = '{"type":"unknown","message":"its record could not be read in time"}'
             return None if heard.is_doubtful else (_job_of(heard.job_id, {}, ""), unknown)
         fields = look.fields
         if heard.is_doubtful:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from drivers.records import change_record
 
 from eventbus import (
     Event,
@@ -208,6 +209,29 @@ async def test_a_rescue_whose_answer_was_lost_is_not_told_and_the_record_says_it
             await until(lambda: lost, "it was rescued, and the answer was lost")
         assert (await provider.inspector.job(emission.job_id)).state == "failed"
     assert told == []
+
+
+async def test_a_job_whose_record_cannot_be_read_is_told_and_logged_by_the_worker_that_meets_it(
+    make_provider: MakeProvider,
+    admin: Callable[..., Any],
+    prefix: str,
+    listen: Listen,
+    until: Until,
+    logs: Logs,
+) -> None:
+    provider = make_provider()
+    told = listen(provider)
+    provider.on("ask")(lambda n: n)
+    async with provider:
+        emission = provider.emit("ask", 1, reply=False)
+        await emission.enqueued()
+        admin(*change_record(f"{prefix}:2:{{0}}:job:{emission.job_id}", stalls="x"))
+        async with provider.worker():
+            await until(lambda: told, "the hook is called")
+    (failure,) = told
+    assert (failure.name, failure.job_id, failure.error_type) == ("ask", emission.job_id, "StoreCorrupt")
+    (entry,) = [each for each in logs if each["event"] == "job failed, its record cannot be read"]
+    assert entry["job_id"] == emission.job_id
 
 
 _DIES = """
