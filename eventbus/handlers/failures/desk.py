@@ -169,7 +169,8 @@ class FailureDesk:
                     _log.error("failures not told, their hooks are too slow", count=self._dropped)
                     self._dropped = 0
                 found = await self._look_up(batch)
-                for self._in_hand, (job, text) in zip(range(len(found), 0, -1), found, strict=True):
+                for place, (job, text) in enumerate(found):
+                    self._in_hand = len(found) - place
                     await self._call_hooks(self._describe(job, text))
                 self._in_hand = 0
         finally:
@@ -178,27 +179,37 @@ class FailureDesk:
     async def _look_up(self, batch: Sequence[_Heard]) -> list[tuple[Job, str]]:
         """Return the jobs that are to be told, each with its error."""
         deadline = clock.monotonic() + _LOOK_WITHIN
-        called_off = await self._find_cancelled(
+        states = await self._read_states(
             [each.job_id for each in batch if each.job is not None and not each.is_doubtful], deadline
         )
         found: list[tuple[Job, str]] = []
         for each in batch:
             if each.job is not None and not each.is_doubtful:
-                if each.job_id not in called_off:
+                if self._has_failed(each.job, states.get(each.job_id, "unknown")):
                     found.append((each.job, each.text))
             elif told := await self._look_at(each, deadline):
                 found.append(told)
         return found
 
-    async def _find_cancelled(self, jobs: Sequence[str], deadline: float) -> set[str]:
-        """Return which of these jobs ended as cancelled, because somebody asked for that before they failed."""
+    async def _read_states(self, jobs: Sequence[str], deadline: float) -> dict[str, str]:
+        """Return the states of these jobs; empty if the server does not say."""
         if not jobs:
-            return set()
+            return {}
         try:
             looks = await self._store.look("", jobs, join=False, deadline=deadline)
         except StoreError:
-            return set()
-        return {look.job for look in looks if look.state == "cancelled"}
+            return {}
+        return {look.job: look.state for look in looks}
+
+    def _has_failed(self, job: Job, state: str) -> bool:
+        """Tell whether a job that its worker said to have failed ended so. `state` is what its record says now.
+
+        It is `cancelled` if somebody had asked for that before. It is open if somebody runs it again by hand since, or if
+        it is a root that is to undo its tree first: only its consumer knows which.
+        """
+        if isinstance(self._consumers.get(job.queue), TellingConsumer):
+            return state != "cancelled"
+        return state in ("failed", "unknown")
 
     async def _look_at(self, heard: _Heard, deadline: float) -> tuple[Job, str] | None:
         """Read the record of an unseen or a doubtful job; return None if it is not to be told."""
@@ -219,8 +230,14 @@ class FailureDesk:
 
     def _describe(self, job: Job, text: str) -> JobFailure | None:
         consumer = self._consumers.get(job.queue)
-        says = isinstance(consumer, TellingConsumer)
-        failure = consumer.failure(job, text) if says else describe_job(job, text)
+        try:
+            says = isinstance(consumer, TellingConsumer)
+            failure = consumer.failure(job, text) if says else describe_job(job, text)
+        except Exception as error:  # noqa: BLE001  (of a consumer of another package, which must not raise)
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"its consumer cannot tell of the failed job {job.id}", "exception": error}
+            )
+            failure = describe_job(job, text)
         return None if failure is None else msgspec.structs.replace(failure, worker=self._worker)
 
     async def _call_hooks(self, failure: JobFailure | None) -> None:
