@@ -293,10 +293,9 @@ class Claimer:
             lane.is_busy = False
             self._suspects.answered(ask)
         for queue, row in settles:
-            self.settles.answered(row)
-            if row.id in answer.lost:
-                self.settles.note_refused(queue, row)
-            elif self._consumers[queue].follows:
+            is_lost = row.id in answer.lost
+            self.settles.answered(queue, row, is_lost=is_lost)
+            if not is_lost and self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._appends.answered(appends, answer.refusals)
         self.handed.answered(idle, answer)
@@ -314,6 +313,7 @@ class Claimer:
         if answer.has_duty and self._on_duty is not None and not self._is_draining:
             self._on_duty()
         self._note_foreign(answer.foreign, asked)
+        self.settles.note_apart(answer.aparts)
         self.claimed += len(answer.claims)
         for job in claimed_jobs(answer, queues, self.answered):
             if self._is_draining:
@@ -367,9 +367,7 @@ class Claimer:
             self._poke()
             return
         self.answered = clock.monotonic()
-        self.settles.answered(row)
-        if word == "lost":
-            self.settles.note_refused(queue, row)
+        self.settles.answered(queue, row, is_lost=word == "lost")
         if not any(lane.is_busy for lane in self._lanes):
             self._note_settled()
 

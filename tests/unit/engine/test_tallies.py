@@ -97,7 +97,7 @@ def test_a_refused_settle_is_taken_back_also_when_its_count_was_sent() -> None:
     settles = SettleQueue(lambda _: 1, tallies)
     row = settles.begin(_job(), jobs.complete("1"))
     assert tallies.take()["q"][COMPLETED] == 1
-    settles.note_refused("q", row)
+    settles.answered("q", row, is_lost=True)
     assert tallies.take() == {}, "the server has no counts below 0"
     settles.begin(_job(), jobs.complete("1"))
     assert COMPLETED not in tallies.take().get("q", {}), "it makes up for the one too many"
