@@ -21,6 +21,7 @@ from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason, explain
+from eventbus.admin.retrials import Retrials
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
@@ -129,7 +130,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits, Overview):
+class Inspector(JobEdits, Overview, Retrials):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

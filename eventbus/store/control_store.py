@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.overview.retrial import RetrialStore
 
 __all__ = ["ControlStore", "Edit", "Orders"]
 
@@ -54,6 +55,7 @@ class ControlStore:
     def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
         self._caller = caller
         self._keys = keys
+        self.retrials: RetrialStore = RetrialStore(caller)
 
     async def pause(
         self, queue: str, *, by: str, reason: str, deadline: float | None = None, now: int | str = ""

@@ -72,13 +72,22 @@ class QueryStore:
         return JobLook(fields, body, text, progress, log, round(float(lease_end or 0)))
 
     async def jobs(
-        self, queue: str, state: str, *, cursor: Cursor, limit: int, deadline: float | None = None
+        self,
+        queue: str,
+        state: str,
+        *,
+        cursor: Cursor,
+        limit: int,
+        text_bytes: int = 0,
+        deadline: float | None = None,
     ) -> JobPage:
-        """Return a page of the jobs of a queue in one state.
+        """Return a page of the jobs of a queue in one state; of each error `text_bytes` at most, 0 for all.
 
         A page may have fewer jobs than `limit` although more pages follow.
         """
-        after, score, _, flat = await self._list(queue, state, cursor, limit, has_rows=1, deadline=deadline)
+        after, score, _, flat = await self._list(
+            queue, state, cursor, limit, has_rows=1, text_bytes=text_bytes, deadline=deadline
+        )
         rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
         return JobPage(rows, Cursor(after, score) if after else None)
 
@@ -99,7 +108,15 @@ class QueryStore:
                 return count
 
     async def _list(
-        self, queue: str, state: str, cursor: Cursor, limit: int, *, has_rows: int, deadline: float | None
+        self,
+        queue: str,
+        state: str,
+        cursor: Cursor,
+        limit: int,
+        *,
+        has_rows: int,
+        text_bytes: int = 0,
+        deadline: float | None,
     ) -> list[Any]:
-        arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows]
+        arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows, text_bytes]
         return await self._caller.script("list", arguments, deadline=deadline)

@@ -20,7 +20,7 @@ from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable,
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
 
-__all__ = ["app"]
+__all__ = ["app", "change_job"]
 
 app: typer.Typer = typer.Typer(help="Look at jobs, change those that wait, cancel one.")
 
@@ -116,7 +116,7 @@ def cancel(
     url: UrlOption = None,
 ) -> None:
     """Cancel a job with the jobs of its groups. One that runs is stopped within a second."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.cancel(job_id, reason),
@@ -128,7 +128,7 @@ def cancel(
 @app.command("promote")
 def promote(job_id: _Job, *, url: UrlOption = None) -> None:
     """Let a delayed job wait for its turn now, also one that is delayed between two attempts."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.promote(job_id),
@@ -145,7 +145,7 @@ def delay(
     url: UrlOption = None,
 ) -> None:
     """Let a job that waits, or is delayed, be due after a time from now."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.delay(job_id, time),
@@ -162,7 +162,7 @@ def prioritize(
     url: UrlOption = None,
 ) -> None:
     """Give a job that waits, or is delayed, another priority. It goes to the end of that."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.prioritize(job_id, priority),
@@ -171,7 +171,7 @@ def prioritize(
     )
 
 
-def _change(
+def change_job(
     url: str | None,
     job_id: str,
     change: Callable[[EventProvider], Awaitable[bool]],
