@@ -14,7 +14,7 @@ from eventbus.admin.attempts import plain
 
 __all__ = ["HEAD_BYTES", "error_of", "fold", "is_of"]
 
-HEAD_BYTES = 1024
+HEAD_BYTES = 512
 """So many bytes of a recorded error are read."""
 
 _LONGEST = 200

@@ -17,6 +17,7 @@ import msgspec
 from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
+from eventbus.admin.failures import Failures
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
@@ -130,7 +131,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits, Overview, Retrials):
+class Inspector(JobEdits, Overview, Retrials, Failures):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

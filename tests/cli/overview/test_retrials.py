@@ -1,8 +1,9 @@
-"""`eventbus jobs retry`, `remove`, `retry-all` and `purge`: jobs run again or go, after a preview."""
+"""`eventbus jobs retry`, `remove`, `retry-all`, `purge` and `failures`: jobs run again or go, after a preview."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -94,3 +95,18 @@ def test_a_state_that_makes_no_sense_is_refused(invoke: Invoke) -> None:
     assert result.exit_code == 2
     assert "expected a state, one of waiting, delayed" in result.stderr
     assert "is a queue of flows" in invoke("jobs", "retry-all", "workflow.checkout").stderr
+
+
+def test_failed_jobs_are_listed_by_their_error(make_provider: MakeProvider, invoke: Invoke) -> None:
+    assert invoke("jobs", "failures").stdout == "no job has failed\n"
+    _fail(make_provider, *range(5))
+    head, first, second = invoke("jobs", "failures").stdout.splitlines()
+    assert head.split() == ["jobs", "queue", "newest", "oldest", "sample", "error"]
+    assert first.split()[:2] == ["3", "event.order"]
+    assert first.rstrip().endswith("TypeError: no #")
+    assert second.endswith("ValueError: no #")
+    lines = [json.loads(line) for line in invoke("jobs", "failures", "order", "--json").stdout.splitlines()]
+    assert [(each["error"], each["count"]) for each in lines] == [
+        ("TypeError: no #", 3),
+        ("ValueError: no #", 2),
+    ]
