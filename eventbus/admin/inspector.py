@@ -165,10 +165,14 @@ class Inspector(JobEdits, Overview, Retrials, Failures):
         """
         deadline = self._settings.deadline(call_timeout)
         fields = (await self._look(job_id, deadline)).fields
-        controls = None
+        controls = hindrance = None
         if fields.get("state") == "waiting":
-            (controls,) = await Controls(self._life, self._settings).look([fields["queue"]], deadline)
-        return explain(fields, _worker_of(fields.get("token", "")), controls)
+            queue, lane = fields["queue"], fields.get("limit", "")
+            (controls,) = await Controls(self._life, self._settings).look([queue], deadline)
+            if controls.limit is not None:
+                store = self._life.running("look at a limit").store
+                hindrance = await store.controls.hindrance(queue, lane, deadline=deadline)
+        return explain(fields, _worker_of(fields.get("token", "")), controls, hindrance)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
