@@ -53,6 +53,9 @@ def list_jobs(
     ] = "waiting",
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="So many.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="What the page before said.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="That ended within this time: 90s, '2 hours'.")
+    ] = None,
     as_json: _Json = False,
     url: UrlOption = None,
 ) -> None:
@@ -63,7 +66,7 @@ def list_jobs(
     queue, chosen = queue_of(name, group), cast("JobState", state)
 
     async def ask(provider: EventProvider) -> JobList:
-        return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor)
+        return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
 
     found = ask_server(url, ask)
     if as_json:

@@ -3,19 +3,21 @@
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
 -- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
--- head: queue state after score limit has_rows text_bytes
+-- head: queue state after score limit has_rows text_bytes sought first_id
 --   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed;
 --     of a completed one: its number in the list; of one that goes by itself: `l` and its score, if any; of a waiting one: see
 --     `waiting_page.lua`);
 --     '' for the first page
 --   limit: of jobs on the page | has_rows: without them it only counts | text_bytes: of each error, 0 for all
+--   sought: what the body of a job must have, or '' | first_id: the id of a job that is meant without that, with its groups
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
+--   and how many were looked at
 --include base completed entry fields hold holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
-local has_rows, text_bytes = take() == 1, take()
+local has_rows, text_bytes, sought, first_id = take() == 1, take(), take(), take()
 local is_rising = state == 'delayed'
 local name = key(state == 'waiting-children' and 'roots' or state, queue)
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
@@ -50,12 +52,19 @@ local function read_held()
   return page
 end
 
+local function is_sought(id, record)
+  if string.match(id, '^[^@]*') == first_id then return true end
+  local body = record.size and try('GET', key('body', id)) or record.body or ''
+  return string.find(body, sought, 1, true) ~= nil
+end
+
 local rows, found = {}, 0
 local function add_row(id, own_score)
   local record = fetch(id)
   if not record or record.removed or state == 'waiting' and not is_in_line(id, record, own_score) then return end
   local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
   if record.queue ~= queue or record.state ~= state and not is_active then return end
+  if sought ~= '' and not is_sought(id, record) then return end
   found = found + 1
   if not has_rows then return end
   local claimed = is_active and string.match(own_score, ' (%d+) ') or claimed_of(record)
@@ -92,8 +101,8 @@ while 2 * seen < #page and seen < SEEN and found < limit do
 end
 if 2 * seen >= #page then
   local has_leaving = is_ended and not is_leaving and (try('ZCARD', key('leaving', queue)) or 0) > 0
-  return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows }
+  return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows, seen }
 end
 local last = page[2 * seen]
 if state == 'waiting' then last = end_page(last, page[2 * seen + 2]) elseif is_leaving then last = 'l' .. last end
-return { page[2 * seen - 1], last, found, rows }
+return { page[2 * seen - 1], last, found, rows, seen }
