@@ -1,21 +1,25 @@
 """How long the reads of an operator take, with very many jobs: `python -m benchmarks.own.reads --count 100000`.
 
 It starts a server of its own, fills one queue with jobs in each state and 199 queues with one job each, and prints the
-milliseconds of each read and those of its whole command line (a process). It asserts nothing.
+milliseconds of each read with the CPU of this process and of the server, and the milliseconds of whole command lines
+(processes). It asserts nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Annotated, Any
 
+import structlog
 import typer
 
 from eventbus import EventProvider, Retry
@@ -55,13 +59,24 @@ async def _fill(provider: EventProvider, count: int) -> None:
         await provider.emit(f"other.{n}", n, reply=False, idempotency_key=f"key-{n}")
 
 
-async def _time(read: Callable[[], Awaitable[Any]]) -> float:
-    took: list[float] = []
+async def _server_cpu(provider: EventProvider) -> float:
+    """Return the CPU that the server has used, seconds."""
+    store = provider.inspector._life.running("measure").store  # noqa: SLF001
+    text = await store._caller.command("INFO", "cpu")  # noqa: SLF001
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
+
+
+async def _time(provider: EventProvider, read: Callable[[], Awaitable[Any]]) -> tuple[float, float, float]:
+    """Return how long a read takes, and the CPU of this process and of the server that it takes; ms, medians of 5."""
+    rows: list[tuple[float, float, float]] = []
     for _ in range(5):
-        begin = perf_counter()
+        server, own, begin = await _server_cpu(provider), process_time(), perf_counter()
         await read()
-        took.append(perf_counter() - begin)
-    return statistics.median(took) * 1000
+        took, mine = perf_counter() - begin, process_time() - own
+        rows.append((took, mine, await _server_cpu(provider) - server))
+    whole, own, server = (statistics.median(column) * 1000 for column in zip(*rows, strict=True))
+    return whole, own, server
 
 
 async def _measure(url: str, count: int) -> None:
@@ -89,7 +104,8 @@ async def _measure(url: str, count: int) -> None:
             "retry_all(dry_run)": lambda: look.retry_all(_EVENT, dry_run=True),
         }
         for name, read in reads.items():
-            print(f"{await _time(read):9.1f} ms  inspector.{name}", flush=True)
+            took, own, server = await _time(provider, read)
+            print(f"{took:9.1f} ms ({own:7.1f} and {server:7.1f} ms of CPU)  inspector.{name}", flush=True)
 
 
 def main(
@@ -98,6 +114,7 @@ def main(
     url: Annotated[str, typer.Option(help="The server, which must be empty; default: one of its own.")] = "",
 ) -> None:
     """Fill a server, and time the reads of an operator."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory() as folder:
         server = url or f"embedded:{folder}/server"
         asyncio.run(_hold(server, count))
@@ -107,13 +124,15 @@ async def _hold(server: str, count: int) -> None:
     async with EventProvider(server):  # so that an embedded server stays until the end
         await _measure(server, count)
         for words in _COMMANDS:
-            begin = perf_counter()
+            begin, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             command = [sys.executable, "-m", "eventbus", *words, "--url", server]
             done = await asyncio.to_thread(
                 subprocess.run, command, env=os.environ.copy(), capture_output=True, check=False
             )
-            took, code = perf_counter() - begin, done.returncode
-            print(f"{took * 1000:9.1f} ms  eventbus {' '.join(words)}{f' (exit {code})' if code else ''}")
+            took, after = perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+            own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            code = f" (exit {done.returncode})" if done.returncode else ""
+            print(f"{took * 1000:9.1f} ms ({own * 1000:7.1f} ms of CPU)  eventbus {' '.join(words)}{code}")
 
 
 if __name__ == "__main__":

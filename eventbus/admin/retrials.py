@@ -93,6 +93,10 @@ class Retrials:
         queue = _check_event(queue_of(event_or_queue), "retried")
         _check_state(state, _RETRIED)
         store = self._life.running("retry jobs").store
+        if dry_run and error is None:
+            known = await self._count(store, queue, state, call_timeout)
+            if known >= 0:
+                return known
         count = 0
         async for ids in self._pages(store, queue, state, error, call_timeout):
             for first in range(0, len(ids), MOST_AT_ONCE):
@@ -126,6 +130,10 @@ class Retrials:
             raise DefinitionError(f"expected error with state failed or cancelled, got state: {shown(state)}")
         age = 0 if older_than is None else milliseconds(older_than, setting="older_than")
         store = self._life.running("purge jobs").store
+        if dry_run and error is None and not age:
+            known = await self._count(store, queue, state, call_timeout)
+            if known >= 0:
+                return known
         count = 0
         async for ids in self._pages(store, queue, state, error, call_timeout, age=age):
             for first in range(0, len(ids), MOST_AT_ONCE):
@@ -136,6 +144,13 @@ class Retrials:
                     words = await self._remove(store, batch, [state], deadline)
                 count += words.count("removed")
         return count
+
+    async def _count(self, store: Store, queue: str, state: str, call_timeout: Duration | None) -> int:
+        """Return how many jobs are in a state; -1 where some go at a time of their own, which have no count for each state."""
+        deadline = self._settings.deadline(call_timeout)
+        if await store.inspection.has_leaving(queue, deadline=deadline):
+            return -1
+        return await store.inspection.count(queue, state, deadline=deadline)
 
     async def _remove(
         self, store: Store, jobs: Sequence[str], states: Sequence[str], deadline: float

@@ -119,6 +119,10 @@ class QueryStore:
             if job
         ]
 
+    async def has_leaving(self, queue: str, *, deadline: float | None = None) -> bool:
+        """Return whether jobs of the queue have ended that go at a time of their own."""
+        return await self._caller.command("ZCARD", self._keys.of("leaving", queue), deadline=deadline) > 0
+
     async def count(self, queue: str, state: str, *, deadline: float | None = None) -> int:
         """Count the jobs of a queue in one state, in bounded calls; of `waiting-children` only the roots."""
         if state == "waiting":

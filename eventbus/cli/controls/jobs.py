@@ -9,13 +9,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, cast, get_args
 
-import msgspec
 import typer
 
 from eventbus.admin.inspector import JobList, JobReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
+from eventbus.cli.controls.watching import WatchOption, look, write_json
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
@@ -33,14 +33,18 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("count")
-def count(name: _Name, *, group: _Group = None, as_json: _Json = False, url: UrlOption = None) -> None:
+def count(
+    name: _Name,
+    *,
+    group: _Group = None,
+    as_json: _Json = False,
+    watch: WatchOption = False,
+    url: UrlOption = None,
+) -> None:
     """Count the jobs of a queue in each state."""
     queue = queue_of(name, group)
-    counts = ask_server(url, lambda provider: provider.inspector.counts(queue))
-    if as_json:
-        _write(counts)
-    else:
-        print_counts(counts)
+    show = write_json if as_json else print_counts
+    look(url, lambda provider: provider.inspector.counts(queue), show, watch=watch)
 
 
 @app.command("list")
@@ -57,6 +61,7 @@ def list_jobs(
         str | None, typer.Option(metavar="TIME", help="That ended within this time: 90s, '2 hours'.")
     ] = None,
     as_json: _Json = False,
+    watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
     """List jobs of one state: waiting ones in the order of their turns, delayed ones by their time, others newest first."""
@@ -68,13 +73,12 @@ def list_jobs(
     async def ask(provider: EventProvider) -> JobList:
         return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
 
-    found = ask_server(url, ask)
-    if as_json:
-        _write(found)
-        return
-    print_jobs(found.jobs, state)
-    if found.cursor is not None:
-        print(f"more: --cursor {found.cursor}", file=sys.stderr)
+    def show(found: JobList) -> None:
+        print_jobs(found.jobs, state)
+        if found.cursor is not None:
+            print(f"more: --cursor {found.cursor}", file=sys.stderr)
+
+    look(url, ask, write_json if as_json else show, watch=watch)
 
 
 @app.command("show")
@@ -92,7 +96,7 @@ def show(
 
     report, reason = ask_server(url, ask)
     if as_json:
-        _write(report)
+        write_json(report)
     else:
         print_report(report, reason, is_full=full)
 
@@ -106,7 +110,7 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
 
     reason = ask_server(url, ask)
     if as_json:
-        _write(reason)
+        write_json(reason)
     else:
         print(printable(reason.text))
 
@@ -193,7 +197,3 @@ def change_job(
     if state:
         raise CommandError(f"job {job_id} is {state}; {refused}", exit_code=1)
     print(f"job {job_id} {done}")
-
-
-def _write(value: object) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")

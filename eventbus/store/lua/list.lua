@@ -52,10 +52,17 @@ local function read_held()
   return page
 end
 
-local function is_sought(id, record)
-  if string.match(id, '^[^@]*') == first_id then return true end
-  local body = record.size and try('GET', key('body', id)) or record.body or ''
-  return string.find(body, sought, 1, true) ~= nil
+-- Which jobs of a page may be meant: by their records as they stand, most of which hold the body.
+local function find_sought(page)
+  local names, found = {}, {}
+  for i = 1, #page, 2 do names[#names + 1] = job_root .. page[i] end
+  for i, text in ipairs(get_all(names)) do
+    local id = page[2 * i - 1]
+    local is_first = string.match(id, '^[^@]*') == first_id
+    local has_body = text and bit.band(string.byte(text, 2) or 0, FLAG.BODY) ~= 0
+    found[id] = is_first or text and string.find(has_body and try('GET', key('body', id)) or text, sought, 1, true) ~= nil
+  end
+  return found
 end
 
 local rows, found = {}, 0
@@ -64,7 +71,6 @@ local function add_row(id, own_score)
   if not record or record.removed or state == 'waiting' and not is_in_line(id, record, own_score) then return end
   local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
   if record.queue ~= queue or record.state ~= state and not is_active then return end
-  if sought ~= '' and not is_sought(id, record) then return end
   found = found + 1
   if not has_rows then return end
   local claimed = is_active and string.match(own_score, ' (%d+) ') or claimed_of(record)
@@ -94,10 +100,10 @@ local function read_page()
 end
 
 local page = read_page()
-local seen = 0
+local seen, is_sought = 0, sought ~= '' and find_sought(page)
 while 2 * seen < #page and seen < SEEN and found < limit do
   seen = seen + 1
-  add_row(page[2 * seen - 1], page[2 * seen])
+  if not is_sought or is_sought[page[2 * seen - 1]] then add_row(page[2 * seen - 1], page[2 * seen]) end
 end
 if 2 * seen >= #page then
   local has_leaving = is_ended and not is_leaving and (try('ZCARD', key('leaving', queue)) or 0) > 0

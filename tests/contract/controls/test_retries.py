@@ -240,3 +240,14 @@ async def test_states_that_make_no_sense_are_refused(make_provider: MakeProvider
 
 def test_a_call_to_the_server_has_few_jobs() -> None:
     assert retrial.MOST_AT_ONCE <= 100
+
+
+async def test_a_preview_counts_also_what_goes_at_a_time_of_its_own(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    _Bank(provider)
+    async with provider, provider.worker():
+        await _fail(provider, 1, 2, keep_failed="1 hour")
+        await _fail(provider, 3)
+        for act in (provider.inspector.retry_all, provider.inspector.purge):
+            assert await act("charge", dry_run=True) == 3
+        assert await provider.inspector.retry_all("charge") == 3
