@@ -13,7 +13,7 @@
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
 --   and how many were looked at
---include base completed entry fields hold holds waiting_page
+--include base completed entry fields format hold holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()

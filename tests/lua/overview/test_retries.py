@@ -200,3 +200,17 @@ async def test_a_queue_that_nobody_serves_takes_a_retry_too(shard: Shard) -> Non
     )
     answer = await shard.turn(queues=[turn_queue("event.other")])
     assert [each.id for each in answer.claims] == ["a"]
+
+
+async def test_a_retried_job_waits_since_its_retry_and_a_delayed_one_since_it_was_due(shard: Shard) -> None:
+    await _fail(shard)
+    shard.now += _DAY
+    await retry(shard, "a")
+    (look,) = await shard.survey()
+    assert look.oldest == shard.now
+    await _claimed(shard)
+    await shard.add(row("b", delay=5_000))
+    shard.now += 5_000
+    await shard.turn(want=0)
+    (look,) = await shard.survey()
+    assert look.oldest == shard.now
