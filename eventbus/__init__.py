@@ -51,12 +51,14 @@ if TYPE_CHECKING:
     from eventbus.model.keep import Keep
     from eventbus.model.later import Later
     from eventbus.model.limit import Limit
+    from eventbus.model.redaction.sensitive import Sensitive
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keywords import EmitKeywords
     from eventbus.telemetry.job_failure import JobFailure
+    from eventbus.telemetry.log_filter import JobLogFilter
 
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "JobError",
     "JobFacts",
     "JobFailure",
+    "JobLogFilter",
     "Keep",
     "Later",
     "Limit",
@@ -96,6 +99,7 @@ __all__ = [
     "ScheduleClient",
     "ScheduleKeywords",
     "ScheduleReport",
+    "Sensitive",
     "SignalRefused",
     "StalledError",
     "StoreCorrupt",
@@ -116,6 +120,7 @@ _PLACES = (
     "model.retry",
     "model.later",
     "model.limit",
+    "model.redaction.sensitive",
     "model.batch",
     "settings.keywords",
     "model.event",
@@ -132,6 +137,7 @@ _PLACES = (
     "emit.sync_emission",
     "handlers.worker",
     "provider",
+    "telemetry.log_filter",
 )
 """The modules that hold the public names. The modules that import least come first."""
 
