@@ -5,7 +5,7 @@ records of errors and their log events, durations, ambient facts, spans. The pac
 this API and the public one (`eventbus`). Nothing here knows workflows.
 """
 
-from eventbus.admin.inspector import FailureReport, Inspector, JobReport
+from eventbus.admin.inspector import AttemptReport, FailureReport, Inspector, JobReport, TimelineEntry
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
@@ -90,6 +90,7 @@ __all__ = [
     "REUSE",
     "SUPERSEDE",
     "Ambient",
+    "AttemptReport",
     "AttemptTools",
     "Codec",
     "Consumer",
@@ -121,6 +122,7 @@ __all__ = [
     "Signal",
     "Stopping",
     "ThreadPool",
+    "TimelineEntry",
     "Tools",
     "Tree",
     "TreeMember",

@@ -14,10 +14,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
+from eventbus.admin.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.admin.job_report import AttemptReport, JobReport, TimelineEntry, report_of, worker_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason, explain
 from eventbus.emit.route import Routes
@@ -25,8 +26,7 @@ from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
-from eventbus.model.message import decode_message
-from eventbus.model.names import EVENT_QUEUES, check_job_id, shown, split_group
+from eventbus.model.names import check_job_id, shown, split_group
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
 from eventbus.store.queries import Cursor, JobLook, JobRow
@@ -34,6 +34,7 @@ from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.tree_store import PAGE, PAGE_BYTES
 
 __all__ = [
+    "AttemptReport",
     "FailureReport",
     "GroupReport",
     "Inspector",
@@ -42,47 +43,13 @@ __all__ = [
     "JobState",
     "JobSummary",
     "MemberReport",
+    "TimelineEntry",
     "TreeReport",
 ]
 
 _LIMIT = 1000
 _PAGES = 20
 """How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end."""
-
-
-class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. Times are Unix times in ms, 0 where there is none.
-
-    `payload` is the payload of an event; for other jobs it is the whole body. Text that is not JSON stays
-    text. `failures` are the newest 50 of the failed attempts and stalls, oldest first, including the last
-    one; `errors` has one line for each of them. `worker` is the worker that holds the lease until `lease_ms`.
-    `tree` is the id of the root if the job is a member of a tree. `is_root` is True if the job is a root
-    itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or `timeout`.
-    """
-
-    id: str
-    state: str
-    queue: str
-    payload: Any = None
-    result: Any = None
-    error: str = ""
-    errors: list[str] = []
-    failures: list[FailureReport] = []
-    attempts: int = 0
-    stalls: int = 0
-    progress: Any = None
-    created_ms: int = 0
-    due_ms: int = 0
-    claimed_ms: int = 0
-    ended_ms: int = 0
-    worker: str = ""
-    lease_ms: int = 0
-    tree: str = ""
-    is_root: bool = False
-    run: int = 1
-    stop: str = ""
-    why: str = ""
-    """Why the job is parked."""
 
 
 class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +113,7 @@ class Inspector(JobEdits):
         return await self._job(job_id, self._settings.deadline(call_timeout))
 
     async def _job(self, job_id: str, deadline: float) -> JobReport:
-        return _report(job_id, await self._look(job_id, deadline))
+        return report_of(job_id, await self._look(job_id, deadline))
 
     async def _look(self, job_id: str, deadline: float) -> JobLook:
         store = self._life.running("look at a job").store
@@ -165,7 +132,7 @@ class Inspector(JobEdits):
         controls = None
         if fields.get("state") == "waiting":
             (controls,) = await Controls(self._life, self._settings).look([fields["queue"]], deadline)
-        return explain(fields, _worker_of(fields.get("token", "")), controls)
+        return explain(fields, worker_of(fields.get("token", "")), controls)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
@@ -291,42 +258,6 @@ def _write_cursor(cursor: Cursor) -> str:
     return base64.urlsafe_b64encode(text.encode("utf-8", "surrogateescape")).decode("ascii")
 
 
-def _report(job_id: str, look: JobLook) -> JobReport:
-    fields = look.fields
-    state, queue = fields.get("state", "unknown"), fields.get("queue", "")
-    is_completed = state == "completed"
-    failures = read_failures(state, look.text, look.log)
-    return JobReport(
-        id=job_id,
-        state=state,
-        queue=queue,
-        payload=_payload(look.body, queue),
-        result=_value(look.text) if is_completed else None,
-        error=error_line(look.text) if state in ("failed", "cancelled") else "",
-        errors=[str(failure) for failure in failures],
-        failures=failures,
-        attempts=_number(fields, "attempts"),
-        stalls=_number(fields, "stalls"),
-        progress=_value(look.progress),
-        created_ms=_number(fields, "created"),
-        due_ms=_number(fields, "due"),
-        claimed_ms=_number(fields, "claimed"),
-        ended_ms=_number(fields, "ended"),
-        worker=_worker_of(fields.get("token", "")) if state == "active" else "",
-        lease_ms=look.lease_end if state == "active" else 0,
-        tree=fields.get("root", ""),
-        is_root="tree" in fields,
-        run=_number(fields, "run") or 1,
-        stop=fields.get("stop", ""),
-        why=fields.get("why", "") if state == "parked" else "",
-    )
-
-
-def _worker_of(token: str) -> str:
-    """Return the worker's id in the token of a lease, `<worker>[+]:<call>`."""
-    return token.partition(":")[0].partition("+")[0]
-
-
 def _member(member: TreeMember, log: list[str]) -> MemberReport:
     return MemberReport(
         id=member.id,
@@ -338,7 +269,9 @@ def _member(member: TreeMember, log: list[str]) -> MemberReport:
         claimed_ms=member.claimed,
         ended_ms=member.ended,
         error=error_line(member.text) if member.state in ("failed", "cancelled") else "",
-        failures=read_failures(member.state, member.text, log),
+        failures=read_failures(
+            member.state, member.text, log, Run(started_ms=member.claimed, ended_ms=member.ended)
+        ),
         needed_by=member.needs.split(),
     )
 
@@ -354,27 +287,3 @@ def _summary(row: JobRow) -> JobSummary:
         ended_ms=row.ended,
         error=error_line(row.text),
     )
-
-
-def _payload(body: str, queue: str) -> Any:
-    if queue.startswith(EVENT_QUEUES):
-        try:
-            return msgspec.json.decode(decode_message(body).payload)
-        except (msgspec.MsgspecError, UnicodeError):
-            return plain(body)
-    return _value(body)
-
-
-def _value(text: str) -> Any:
-    """Return the value of JSON text, or the text itself if it is not JSON."""
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return plain(text)
-
-
-def _number(fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0
