@@ -20,14 +20,13 @@ end
 
 -- A retry takes a new place at its priority: behind what waits already, or before it if lifo.
 local function settle_retry(row, now, retried, delayed)
-  local record, began = row.record, Hold.time(row.hold)
-  local first, worker = record.first or began, Hold.worker_of(Hold.token(row.hold))
+  local record, began, worker = row.record, Hold.time(row.hold), Hold.worker_of(Hold.token(row.hold))
   note_error(row.id, add_times(row.text, record.due, began, now, worker, row.attempts == '' and 'put-off' or 'failed'))
   if row.delay > 0 then
-    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', began, 'first', first)
+    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', began, 'first', record.first or began)
     push(delayed, record.queue, now + row.delay, row.id)
   else
-    change(row.id, 'token', false, 'attempts', row.attempts, 'first', first)
+    change(row.id, 'token', false, 'attempts', row.attempts, 'first', record.first or began)
     lines.unlisted[row.id] = 'nowhere' -- a row behind may stop its tree
     push(retried, record.queue, record)
   end
@@ -37,16 +36,14 @@ end
 -- signals it knows of, or '' if it listens to none; one that came since wakes it at once.
 local function suspend(row, record, now, lists)
   local listens, wakes, began = row.text ~= '' and 1 or nil, row.delay >= 0, Hold.time(row.hold)
-  local first = record.first or began
   clear(row.id, 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts', 'hears')
   record.stalls, record.spared = nil, nil
   if listens and journals.count_signals(row.id) ~= tonumber(row.text) then -- a failover may have lost some
-    change(row.id, 'token', false, 'attempts', 0, 'first', first)
+    change(row.id, 'token', false, 'attempts', 0, 'first', record.first or began)
     lines.unlisted[row.id] = 'nowhere'
-    push(lists.retried, record.queue, record)
-    return
+    return push(lists.retried, record.queue, record)
   end
-  local changes = { 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', began, 'first', first }
+  local changes = { 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', began, 'first', record.first or began }
   local function set(field, value) changes[#changes + 1], changes[#changes + 2] = field, value end
   if listens then set('listens', 1) end
   if wakes then
