@@ -191,7 +191,7 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 
 
 # What a user is offered behind a dot. A name is added here on purpose: it is a promise, and has its words in the docs.
-_CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
+_CONTEXT = "attempt causation_id correlation_id event group job_id log meta provider worker"
 _OFFERED = {
     eventbus.EventProvider: (
         "add_group cancel context emit emit_many flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
@@ -230,8 +230,8 @@ _OFFERED = {
     workflows.TaskContext: "attempt key save saved stopping",
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
-        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run save "
-        "saved shared step stopping traceparent tracestate workflow"
+        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress provider result results run save "
+        "saved shared step stopping traceparent tracestate worker workflow"
     ),
 }
 

@@ -96,7 +96,8 @@ class JobFacts:
     `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job. `attempt` counts
     from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain of emissions. `causation_id`
     is the id of the job whose handler emitted this one, or None. `meta` is the JSON object that the emitter added,
-    empty if there was none.
+    empty if there was none. `worker` is the id of the worker that runs the job, as in its log events and in reports of jobs, and
+    `provider` the name of the provider that the worker belongs to (its setting `name`).
     """
 
     __slots__ = (
@@ -109,6 +110,8 @@ class JobFacts:
         "group",
         "job_id",
         "meta",
+        "provider",
+        "worker",
     )
 
     def __init__(
@@ -122,6 +125,8 @@ class JobFacts:
         causation_id: str | None,
         meta: Mapping[str, Any],
         traceparent: str,
+        worker: str = "",
+        provider: str = "",
     ) -> None:
         self.event: str = event
         self.group: str = group
@@ -130,6 +135,8 @@ class JobFacts:
         self.correlation_id: str = correlation_id
         self.causation_id: str | None = causation_id
         self.meta: Mapping[str, Any] = meta
+        self.worker: str = worker
+        self.provider: str = provider
         self._trace = traceparent
         self._log: Logger | None = None
 
@@ -137,8 +144,8 @@ class JobFacts:
     def log(self) -> Logger:
         """A structlog logger that adds the facts of this job to each log event.
 
-        These are `event_name`, `job_id`, `attempt`, `correlation_id`, the `group` unless it is the default one, and
-        `trace_id` and `span_id` where there is a trace.
+        These are `event_name`, `job_id`, `attempt`, `correlation_id`, `worker`, `provider`, the `group` unless it is the
+        default one, and `trace_id` and `span_id` where there is a trace.
         """
         if self._log is None:
             facts: dict[str, Any] = {
@@ -147,6 +154,8 @@ class JobFacts:
                 "attempt": self.attempt,
                 "correlation_id": self.correlation_id,
             }
+            if self.worker:
+                facts |= {"worker": self.worker, "provider": self.provider}
             if self.group != DEFAULT_GROUP:
                 facts["group"] = self.group
             facts |= trace_facts(trace_id_of(self._trace), job_id=self.job_id)

@@ -212,6 +212,8 @@ class Flow:
             meta=message.meta or {},
             correlation_id=message.correlation_id or flow_id,
             tracestate=message.tracestate,
+            worker=runtime.services.worker,
+            provider=runtime.services.settings.name,
         )
 
     def first_entry(self, *, is_spread: bool = False) -> Entry:

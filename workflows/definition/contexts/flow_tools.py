@@ -120,4 +120,6 @@ class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = MappingProxyType({})
     correlation_id: str = ""
     tracestate: str = ""
+    worker: str = ""
+    provider: str = ""
     data: FlowData = msgspec.field(default_factory=FlowData)
