@@ -5,7 +5,14 @@ records of errors and their log events, durations, ambient facts, spans. The pac
 this API and the public one (`eventbus`). Nothing here knows workflows.
 """
 
-from eventbus.admin.inspector import AttemptReport, FailureReport, Inspector, JobReport, TimelineEntry
+from eventbus.admin.inspector import (
+    AttemptReport,
+    FailureReport,
+    Inspector,
+    JobReport,
+    LogLine,
+    TimelineEntry,
+)
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention
@@ -107,6 +114,7 @@ __all__ = [
     "JobClient",
     "JobReport",
     "KeepGiven",
+    "LogLine",
     "Logger",
     "Member",
     "Outcome",

@@ -18,7 +18,7 @@ from eventbus.admin.attempts import FailureReport, Run, error_line, read_failure
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.groups import GroupReport, list_groups
-from eventbus.admin.job_report import AttemptReport, JobReport, TimelineEntry, report_of, worker_of
+from eventbus.admin.job_report import AttemptReport, JobReport, LogLine, TimelineEntry, report_of, worker_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason, explain
 from eventbus.emit.route import Routes
@@ -42,6 +42,7 @@ __all__ = [
     "JobReport",
     "JobState",
     "JobSummary",
+    "LogLine",
     "MemberReport",
     "TimelineEntry",
     "TreeReport",

@@ -16,7 +16,15 @@ from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.store.queries import JobLook
 
-__all__ = ["AttemptReport", "JobReport", "TimelineEntry", "report_of", "worker_of"]
+__all__ = ["AttemptReport", "JobReport", "LogLine", "TimelineEntry", "report_of", "worker_of"]
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a job kept (`ctx.keep_line`), with when that was, a Unix time in ms, and the id of the worker."""
+
+    at_ms: int
+    worker: str
+    text: str
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +41,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     are `emitted_ms` and `started_ms` under the names that lists of jobs have.
 
     `attempts_log` has each attempt and stall that is known, oldest first, and `timeline` what happened to the job and what is
-    due, in order.
+    due, in order. `lines` are the newest 100 that the job kept itself, oldest first.
     """
 
     id: str
@@ -64,6 +72,7 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why the job is parked."""
     attempts_log: list[AttemptReport] = []
     timeline: list[TimelineEntry] = []
+    lines: list[LogLine] = []
 
 
 def report_of(job_id: str, look: JobLook) -> JobReport:
@@ -108,6 +117,7 @@ def report_of(job_id: str, look: JobLook) -> JobReport:
         why=fields.get("why", "") if state == "parked" else "",
         attempts_log=attempts,
         timeline=tell_timeline(fields, attempts),
+        lines=[_line(text) for text in look.lines],
     )
 
 
@@ -118,6 +128,16 @@ def _first_start(fields: dict[str, str], attempts: list[AttemptReport]) -> int:
     """
     first = number_of(fields, "first")
     return first or (attempts[0].started_ms if attempts else 0)
+
+
+def _line(text: str) -> LogLine:
+    """Read a line that a job kept; one that somebody else wrote is told as it is."""
+    at, _, rest = text.partition(" ")
+    token, _, rest = rest.partition(" ")
+    number, _, line = rest.partition(" ")
+    if not (at.isdecimal() and number.isdecimal()):
+        return LogLine(at_ms=0, worker="", text=plain(text))
+    return LogLine(at_ms=int(at), worker=worker_of(token), text=plain(line))
 
 
 def worker_of(token: str) -> str:

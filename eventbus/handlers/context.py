@@ -66,6 +66,10 @@ class Tools(Emits["Emission[Any]"], Protocol):
         """Record a job's progress, JSON text, under its lease."""
         ...
 
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a running job; called from any thread."""
+        ...
+
     def save(self, job: Job, text: str, name: str = SAVED, /) -> Coroutine[Any, Any, None]:
         """Keep a JSON text for the next run of a job, under its lease; `name` is that of the live text."""
         ...
@@ -203,6 +207,15 @@ class EventContext(JobFacts):
         """
         return read_saved(await self._tools.read_saved(self._job), kind, default, owner=self.event)
 
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at once.
+
+        The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB is cut. Lines of
+        many jobs travel in one call, and reach the server before the end of the attempt does; those of the last moment before
+        a worker dies are lost. A line never fails a handler.
+        """
+        self._tools.keep_line(self.job_id, line)
+
     async def progress(self, value: Any) -> None:
         """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
 
@@ -303,6 +316,13 @@ class SyncContext(JobFacts):
         Raises the errors of that.
         """
         return read_saved(self._sync.read_saved(self._job), kind, default, owner=self.event)
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at once.
+
+        See `EventContext.keep_line`.
+        """
+        self._tools.keep_line(self.job_id, line)
 
     def progress(self, value: Any) -> None:
         """Record the job's progress as `EventContext.progress` does, and block until the server has recorded it.

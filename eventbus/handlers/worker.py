@@ -26,6 +26,7 @@ from eventbus.engine.drain import Wait
 from eventbus.engine.executor import Running
 from eventbus.engine.health import Health
 from eventbus.engine.job import Job
+from eventbus.engine.kept_lines import LineWriter
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
@@ -105,6 +106,7 @@ class EventWorker:
         self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=self._schedules)
         self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
+        self._lines: LineWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         """Done when the task has ended or was left behind; holds the error that ended it, if there was one."""
@@ -146,6 +148,7 @@ class EventWorker:
 
         Raises the error of a lifespan, DefinitionError, StoreRefused, or ProviderStopped if a stop comes first.
         """
+        self._lines = LineWriter(self._store, self._worker.claimer.executor)
         for subscription in subscriptions:
             self._add(subscription)
         services = WorkerServices(
@@ -303,6 +306,11 @@ class EventWorker:
         Raises StoreRefused.
         """
         await self._notes.write(job_id, token, progress)
+
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a job that runs here; see `LineWriter.keep`."""
+        if self._lines is not None:
+            self._lines.keep(job_id, line)
 
     async def _run(self) -> None:
         """Enter the lifespans, run the worker until it ends, and leave the lifespans, all in one task."""

@@ -207,6 +207,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, rescue",
         "with the record",
     ),
+    "lines": (
+        "list",
+        "log lines that the job keeps: when, ms, token, number, text; the newest 100, 64 KiB",
+        "note",
+        "with the record",
+    ),
     "waiters": (
         "set",
         "emitters whose emissions joined the job, at most 1,000",

@@ -229,6 +229,14 @@ class StepContext(Generic[I]):
             record = await self._tools.load_record(name)
         return self._read(name, record, default)
 
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with the job that this function runs in, as `EventContext.keep_line` does; return at once.
+
+        A local step runs in the job of its flow, so the line begins with the name of the step. Inline it does nothing. Raises
+        UsageError in a step with `pool="process"`.
+        """
+        self._tools.keep_line(self.job_id, f"{self.step}: {line}" if self.step else line)
+
     def progress(self, value: Any) -> Awaitable[None]:
         """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
 

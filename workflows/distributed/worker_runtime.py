@@ -364,6 +364,9 @@ class Flow:
         """Emit many as `EventProvider.emit_many` does."""
         return self._emits().emit_many(event, payloads, **options)
 
+    def keep_line(self, job_id: str, line: str) -> None:  # noqa: D102  (as FlowTools)
+        self.runtime.services.tools.keep_line(job_id, line)
+
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the value that a lifespan of this worker yielded."""
         return self.runtime.services.tools.shared(lifespan)

@@ -262,6 +262,10 @@ class _ProcessTools:
         """Refuse."""
         _refuse("shared")
 
+    def keep_line(self, job_id: str, line: str) -> None:  # noqa: ARG002
+        """Refuse."""
+        _refuse("keep_line")
+
     async def load_record(self, step: str) -> StepRecord | None:
         """Refuse: what fits was sent along."""
         _refuse(f"load of step {step!r}, whose result was not sent along")

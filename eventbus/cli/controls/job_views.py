@@ -71,6 +71,10 @@ def print_report(job: JobReport, reason: StateReason, *, is_full: bool) -> None:
         console.print(Text(line), soft_wrap=True)
     print()
     _print_timeline(job.timeline)
+    if job.lines:
+        print()
+    for line in job.lines:
+        console.print(Text(f"{moment(line.at_ms)}  {printable(line.text)}"), soft_wrap=True)
 
 
 def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tuple[str, str]]:
