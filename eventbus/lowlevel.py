@@ -5,7 +5,14 @@ records of errors and their log events, durations, ambient facts, spans. The pac
 this API and the public one (`eventbus`). Nothing here knows workflows.
 """
 
-from eventbus.admin.inspector import FailureReport, Inspector, JobReport
+from eventbus.admin.inspector import (
+    AttemptReport,
+    FailureReport,
+    Inspector,
+    JobReport,
+    LogLine,
+    TimelineEntry,
+)
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention, TellingConsumer
@@ -95,6 +102,7 @@ __all__ = [
     "REUSE",
     "SUPERSEDE",
     "Ambient",
+    "AttemptReport",
     "AttemptTools",
     "Codec",
     "Consumer",
@@ -114,6 +122,7 @@ __all__ = [
     "JobClient",
     "JobReport",
     "KeepGiven",
+    "LogLine",
     "Logger",
     "Member",
     "Outcome",
@@ -130,6 +139,7 @@ __all__ = [
     "Stopping",
     "TellingConsumer",
     "ThreadPool",
+    "TimelineEntry",
     "Tools",
     "Tree",
     "TreeMember",

@@ -31,7 +31,7 @@ import asyncio
 import contextvars
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer, SharingConsumer
@@ -49,6 +49,8 @@ _log = get_logger("eventbus.worker")
 
 Cause = Literal["timeout", "shutdown", "lease", "cancel"]
 _ENDS = ("failed", "cancelled")
+_LAST_LINES = 1.0
+"""Seconds that the lines which a job kept may delay its end."""
 
 
 class Running:
@@ -86,6 +88,10 @@ class Executor:
         self.aliases: dict[str, str] = {}
         """Ids in whose name code of a running job emits -> the id of that job."""
         self.counts: Counter[str] = Counter()
+        self.unsaid: Mapping[str, object] = {}
+        """The jobs that have kept lines (`kept_lines`)."""
+        self.say_last: Callable[[Job], Coroutine[Any, Any, None]] | None = None
+        """Sends the lines of a job; returns when they are answered."""
         self.abandoned: int = 0
         self.handed_back: list[Job] = []
         """Jobs that were running when a stop gave them back."""
@@ -167,7 +173,21 @@ class Executor:
             settle = run.consumer.decide(run.job, error)
             if run.cause is not None:  # the error came from the cancellation, so the cause decides
                 settle = self._decide_cancelled(run)
+        if run.job.id in self.unsaid:
+            await self._wait_said(run)
         self._end(run, settle)
+
+    async def _wait_said(self, run: Running) -> None:
+        """Wait until the lines that a job kept are sent: behind its end nobody would hold its lease.
+
+        What the job comes to is decided already, so a cancellation only ends the wait.
+        """
+        if self.say_last is None:
+            return
+        try:
+            await asyncio.wait_for(self.say_last(run.job), _LAST_LINES)
+        except (TimeoutError, asyncio.CancelledError):
+            pass
 
     def _decide_cancelled(self, run: Running, error: BaseException | None = None) -> Settle | None:
         if run.cause == "lease":

@@ -85,7 +85,7 @@ class HandlerConsumer:
         middleware: Sequence[Middleware] = (),
         worker: str = "",
     ) -> None:
-        """`worker` is the id that spans show. `set_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
+        """`worker` is the id that contexts and spans show. `set_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
         route, handler = subscription.route, subscription.handler
         self.queue: str = subscription.queue
         self.base: str = route.queue
@@ -116,6 +116,7 @@ class HandlerConsumer:
         self._threads = threads if self._pool is None or self._pool.threads is None else self._pool.threads
         self._set_clock = set_clock
         self._middleware = middleware
+        self._worker, self._provider = worker, settings.name
         self._attributes = message_attributes(
             "process",
             "process",
@@ -294,6 +295,8 @@ class HandlerConsumer:
             "causation_id": message.causation_id or None,
             "meta": message.meta or {},
             "traceparent": message.traceparent,
+            "worker": self._worker,
+            "provider": self._provider,
         }
 
     def decide(self, job: Job, error: BaseException) -> Settle:
@@ -301,7 +304,7 @@ class HandlerConsumer:
         return self._rules.decide(job, error)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
-        """Return the same fields as `ctx.log` adds."""
+        """Return the fields that `ctx.log` adds, but the names of worker and provider."""
         return self._rules.facts(job)
 
     def failed(self, job: Job, settle: Settle) -> None:
