@@ -119,6 +119,7 @@ class HandlerConsumer:
             "process",
             destination=route.name,
             client=settings.name,
+            url=settings.url,
             **{"messaging.consumer.group.name": handler.group, "eventbus.worker.id": worker},
         )
         self._call = self._choose_call(subscription, processes)

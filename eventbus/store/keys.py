@@ -111,6 +111,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, add, settle_one, renew, checkpoint, cancel, rescue, deregister",
         "10 min after its worker",
     ),
+    "gauges": (
+        "string",
+        "the worker that reads the lengths of all queues for metrics",
+        "PresenceStore.take_reading",
+        "40 s after its last reading",
+    ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue

@@ -87,7 +87,7 @@ class Claimer:
         self._store = store
         self._consumers = consumers
         self._lease_ms = lease_ms
-        self._lanes = (Lane(worker), Lane(f"{worker}+"))
+        self._lanes = (Lane(worker, store.address), Lane(f"{worker}+", store.address))
         self._suspects = SuspectGate(
             self.executor.running, lease=lease_ms / 1000, on_room=self.look_everywhere
         )
@@ -259,9 +259,8 @@ class Claimer:
         self._settled.clear()
         self._rotation.ask(asked)
         idle = self.handed.offer(is_idle=self._is_free(asked, running=0))
-        lane.is_busy = True
+        lane.begin()
         ask = self._suspects.ask(asked)
-        lane.call += 1
         try:
             with self._slots.reserve(want, queues):
                 answer = await self._store.turn(
@@ -288,12 +287,12 @@ class Claimer:
             lane.done = lane.call
             raise
         finally:
-            lane.is_busy = False
+            lane.end()
             self._suspects.answered(ask)
         for queue, row in settles:
             self.settles.answered(row)
             if row.id in answer.lost:
-                self.settles.note_refused(row)
+                self.settles.note_refused(queue, row)
             elif self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._appends.answered(appends, answer.refusals)
@@ -371,7 +370,7 @@ class Claimer:
         self.answered = clock.monotonic()
         self.settles.answered(row)
         if word == "lost":
-            self.settles.note_refused(row)
+            self.settles.note_refused(queue, row)
         if not any(lane.is_busy for lane in self._lanes):
             self._note_settled()
 

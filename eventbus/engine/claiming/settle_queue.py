@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from eventbus.engine.metering.job_meter import note_lost
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.logging import get_logger
@@ -64,8 +65,9 @@ class SettleQueue:
         """Note that the server answered a settle."""
         self.unsettled.discard(LeaseRow(row.id, row.token))
 
-    def note_refused(self, row: SettleRow) -> None:
+    def note_refused(self, queue: str, row: SettleRow) -> None:
         """Note and log a settle that was refused; a job that was to be given back has been given back already."""
         if row.state != "waiting":
             self.refused += 1
+            note_lost(queue)
             _log.warning("outcome refused: the lease was lost", job_id=row.id)
