@@ -37,6 +37,7 @@ __all__ = [
     "attach_context",
     "baggage_around",
     "begin_apart",
+    "creation_links",
     "error_noted",
     "message_attributes",
     "receive_span",
@@ -115,6 +116,15 @@ def send_context(
     _propagator.inject(carrier, trace.set_span_in_context(span))
     span.end()
     return carrier.get("traceparent", ""), carrier.get("tracestate", "")
+
+
+def creation_links(traceparent: str, tracestate: str) -> list[trace.Link]:
+    """Return a link to the span that made a message, as the conventions want it beside the parent; none if there is none."""
+    if not traceparent:
+        return []
+    made_in = _propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, Context())
+    context = trace.get_current_span(made_in).get_span_context()
+    return [trace.Link(context)] if context.is_valid else []
 
 
 @contextmanager

@@ -55,6 +55,18 @@ _Level = Annotated[
         help="The least that is logged; info by default.", envvar="EVENTBUS_LOG_LEVEL", case_sensitive=False
     ),
 ]
+_MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Answer Prometheus at /metrics here; 0: a free one. Needs the extra prometheus.",
+    ),
+]
+_MetricsHost = Annotated[
+    str, typer.Option(metavar="HOST", help="The address of the metrics port; by default this machine alone.")
+]
 
 
 def worker(
@@ -89,19 +101,8 @@ def worker(
     health_host: Annotated[
         str, typer.Option(metavar="HOST", help="The address of the health port; by default all.")
     ] = "0.0.0.0",  # noqa: S104  (who asks is outside the container)
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Answer Prometheus at /metrics here; 0: a free one. Needs the extra prometheus.",
-        ),
-    ] = None,
-    metrics_host: Annotated[
-        str,
-        typer.Option(metavar="HOST", help="The address of the metrics port; by default this machine alone."),
-    ] = "127.0.0.1",
+    metrics_port: _MetricsPort = None,
+    metrics_host: _MetricsHost = "127.0.0.1",
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when Python files in this folder change.")
     ] = False,
