@@ -18,6 +18,7 @@ from eventbus.admin.attempts import FailureReport, error_line, plain, read_failu
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason, explain
 from eventbus.emit.route import Routes
@@ -128,7 +129,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits):
+class Inspector(JobEdits, Overview):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

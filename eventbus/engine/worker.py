@@ -126,6 +126,7 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            concurrency=options.max_concurrency,
         )
         self._sweeper = Sweeper(store, consumers)
         self._stop_now = asyncio.Event()
@@ -208,7 +209,6 @@ class Worker:
         gauges = GaugeReader(
             self._store,
             self.claimer.executor,
-            self._consumers,
             worker=self.id,
             slots=self._options.max_concurrency,
             read_lag=lambda: self.leases.lag,

@@ -75,14 +75,3 @@ class PresenceStore:
             return False
         await self._caller.command("PEXPIRE", key, str(hold_ms), deadline=deadline)
         return True
-
-    async def known_queues(self, *, deadline: float | None = None) -> list[str]:
-        """Return all queues of the shard, served or not."""
-        key = self._keys.shard_key("queues")
-        book: list[str] = await self._caller.command("HGETALL", key, deadline=deadline)
-        return [name for name in book[::2] if name != "*"]
-
-    async def read_time(self, *, deadline: float | None = None) -> int:
-        """Return the server's time in ms."""
-        seconds, micros = await self._caller.command("TIME", deadline=deadline)
-        return int(seconds) * 1000 + int(micros) // 1000

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.overview.roster import RosterStore
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
@@ -60,6 +61,7 @@ class QueryStore:
     def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
         self._caller = caller
         self._keys = keys
+        self.roster: RosterStore = RosterStore(caller, keys)
 
     async def job(self, job: str, *, deadline: float | None = None) -> JobLook:
         """Return the record of one job."""

@@ -124,7 +124,7 @@ METRICS: dict[str, Metric] = {
             "eventbus.queue.jobs",
             "gauge",
             "{job}",
-            "Jobs of a queue that wait for a worker, are delayed or parked.",
+            "Jobs of a queue, by state; of those that have ended the ones that are kept.",
             ("eventbus.queue", "eventbus.state", *_SERVER),
         ),
         Metric(

@@ -3,8 +3,8 @@
     no SDK -> metering -> reading (one worker of the shard) -> metering
 
 One worker reads all queues of the shard, each 15 s: the one that has the key `gauges`, which it holds for 40 s from
-each reading on. Others look whether the key is free. So the server answers one survey in 15 s, whatever the number of
-workers and queues. The exporter reads the board and never waits for the server (`telemetry.gauge_board`).
+each reading on. Others look whether the key is free. So the server answers one reading in 15 s, whatever the number of
+workers; it takes some calls for each 200 queues, and none walks the jobs of a queue. The exporter reads the board and never waits for the server (`telemetry.gauge_board`).
 
 Workers without an SDK do not ask for the key. A worker that reads only its own queues would leave out those that
 nobody serves, and these matter most.
@@ -25,10 +25,10 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from eventbus.engine.consumer import Consumer
 from eventbus.engine.metering.job_meter import JobMeter
 from eventbus.errors import StoreError
 from eventbus.model import clock
+from eventbus.store.overview.roster import EndedCounts
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
 from eventbus.telemetry.gauge_board import GaugeBoard, Row, boards
@@ -64,7 +64,6 @@ class GaugeReader:
         self,
         store: Store,
         executor: _Metered,
-        consumers: Mapping[str, Consumer],
         *,
         worker: str,
         slots: int,
@@ -76,7 +75,6 @@ class GaugeReader:
         """
         self._store = store
         self._executor = executor
-        self._consumers = consumers
         self._worker = worker
         self._interval = interval
         self._read_at = 0.0
@@ -98,28 +96,39 @@ class GaugeReader:
     async def run_once(self) -> bool:
         """Read the lengths of all queues, if this worker is the one that does. Return whether it is. Raises StoreError."""
         deadline = clock.monotonic() + _WITHIN
-        presence = self._store.presence
+        presence, roster = self._store.presence, self._store.inspection.roster
         if not await presence.take_reading(self._worker, hold_ms=_HOLD_MS, deadline=deadline):
             self.board.clear(*QUEUE_GAUGES)
             return False
-        queues = sorted({*await presence.known_queues(deadline=deadline), *self._consumers})
+        queues = await roster.queues(deadline=deadline)
         looks = await presence.survey(queues, deadline=deadline)
-        self._show(queues, looks, await presence.read_time(deadline=deadline))
+        ended = await roster.ended(queues, deadline=deadline)
+        active = await roster.active(deadline=deadline)
+        self._show(queues, looks, ended, active, await roster.now(deadline=deadline))
         return True
 
-    def _show(self, queues: Iterable[str], looks: Iterable[QueueLook], now_ms: int) -> None:
+    def _show(
+        self,
+        queues: Iterable[str],
+        looks: Iterable[QueueLook],
+        ended: Iterable[EndedCounts],
+        active: Mapping[str, int],
+        now_ms: int,
+    ) -> None:
         server = server_attributes(self._store.address)
         jobs: list[Row] = []
         ages: list[Row] = []
         workers: list[Row] = []
-        for queue, look in zip(queues, looks, strict=True):
+        for queue, look, kept in zip(queues, looks, ended, strict=True):
             row = {"eventbus.queue": queue, **server}
-            for state, count in (
-                ("waiting", look.waiting),
-                ("delayed", look.delayed),
-                ("parked", look.parked),
-            ):
-                jobs.append((count, {**row, "eventbus.state": state}))
+            counts = {
+                "waiting": look.waiting,
+                "delayed": look.delayed,
+                "active": active.get(queue, 0),
+                "parked": look.parked,
+                **kept._asdict(),
+            }
+            jobs.extend((count, {**row, "eventbus.state": state}) for state, count in counts.items())
             ages.append((max(0, now_ms - look.oldest) / 1000 if look.oldest else 0.0, row))
             workers.append((look.workers, row))
         for metric, rows in zip(QUEUE_GAUGES, (jobs, ages, workers), strict=True):

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry import metrics
 from opentelemetry.metrics import _internal
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, NumberDataPoint
 
 __all__ = ["Meters"]
 
@@ -38,7 +38,10 @@ class Meters:
         """Return the points of a metric: attributes, and the value or the count of a histogram."""
         metric = self.read().get(name)
         return [
-            (dict(point.attributes or {}), point.value if hasattr(point, "value") else point.count)
+            (
+                dict(point.attributes or {}),
+                point.value if isinstance(point, NumberDataPoint) else point.count,
+            )
             for point in (metric.data.data_points if metric is not None else ())
         ]
 
