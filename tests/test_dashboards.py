@@ -13,7 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import REGISTRY
 
 from eventbus.telemetry.gauge_board import GaugeBoard, boards
-from eventbus.telemetry.metrics import METRICS, Instruments
+from eventbus.telemetry.metrics import METRICS, TALLIED, Instruments
 from workflows.distributed.flow_counter import FLOWS_ENDED
 
 _DOCS = Path(__file__).parent.parent / "docs"
@@ -37,6 +37,8 @@ def exported() -> dict[str, set[str]]:
         if metric.kind == "gauge":
             board.show(metric.name, [(1, attributes)])
     recorders = {each.name: each for each in vars(made).values() if getattr(each, "name", "") in known}
+    for name in TALLIED:
+        made.tally(name, dict.fromkeys(known[name].attributes, "x")).count += 1
     recorders[FLOWS_ENDED.name] = made.counter(FLOWS_ENDED)
     for name, instrument in recorders.items():
         record = instrument.add if hasattr(instrument, "add") else instrument.record

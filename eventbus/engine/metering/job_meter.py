@@ -16,7 +16,7 @@ import msgspec
 from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
 from eventbus.model.names import DEFAULT_GROUP, EVENT_QUEUES, event_of, split_group
-from eventbus.telemetry.metrics import Instruments, instruments
+from eventbus.telemetry.metrics import Instruments, Tally, instruments
 from eventbus.telemetry.server_address import server_attributes
 
 __all__ = ["JobMeter", "note_lateness", "note_lost", "note_stall", "outcome_of"]
@@ -44,11 +44,11 @@ _read_type = msgspec.json.Decoder(_ErrorType).decode
 
 
 class _Series:
-    """The attributes of one queue's metrics, made once."""
+    """The attributes and tallies of one queue's metrics, made once."""
 
-    __slots__ = ("attempts", "process", "queue")
+    __slots__ = ("attempts", "consumed", "process", "queue")
 
-    def __init__(self, queue: str, address: str) -> None:
+    def __init__(self, queue: str, address: str, made: Instruments) -> None:
         base, group = split_group(queue)
         self.queue: dict[str, Any] = {"eventbus.queue": queue}
         self.process: dict[str, Any] = {
@@ -61,7 +61,8 @@ class _Series:
         }
         if base.startswith(EVENT_QUEUES):
             self.process["messaging.consumer.group.name"] = group or DEFAULT_GROUP
-        self.attempts: dict[str, dict[str, Any]] = {}
+        self.consumed: Tally = made.tally("messaging.client.consumed.messages", self.process)
+        self.attempts: dict[str, Tally] = {}
 
 
 class JobMeter:
@@ -76,7 +77,7 @@ class JobMeter:
     def started(self, job: Job) -> float:
         """Record that a job was claimed and is started; return the time, for `ended`."""
         series = self._of(job.queue)
-        self.made.consumed.add(1, series.process)
+        series.consumed.count += 1
         self.made.waits.record(max(0, job.claimed_ms - job.due_ms) / 1000, series.queue)
         return clock.monotonic()
 
@@ -91,15 +92,16 @@ class JobMeter:
             self.made.process.record(clock.monotonic() - since, attributes)
         if settle is None:
             return
-        counted = series.attempts.get(outcome)
-        if counted is None:
-            counted = series.attempts[outcome] = {**series.queue, "eventbus.outcome": outcome}
-        self.made.attempts.add(1, counted)
+        tally = series.attempts.get(outcome)
+        if tally is None:
+            attributes = {**series.queue, "eventbus.outcome": outcome}
+            tally = series.attempts[outcome] = self.made.tally("eventbus.job.attempts", attributes)
+        tally.count += 1
 
     def _of(self, queue: str) -> _Series:
         series = self._series.get(queue)
         if series is None:
-            series = self._series[queue] = _Series(queue, self._address)
+            series = self._series[queue] = _Series(queue, self._address, self.made)
         return series
 
 
@@ -113,7 +115,7 @@ def outcome_of(settle: Settle) -> str:
 def _type_of(text: str) -> str:
     try:
         return _read_type(text).type
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeError):
         return "_OTHER"  # the conventions' word
 
 
