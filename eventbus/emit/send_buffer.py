@@ -297,10 +297,7 @@ class SendBuffer:
             again = self._after_failure(batch, error)
         else:
             again = self._give_up(batch, error)
-        left = set(again)
-        self._meter.note(
-            (each for place, each in enumerate(batch.emissions) if place not in left), batch.called
-        )
+        self._meter.note(batch.emissions, batch.called, left=again)
         if again:
             batch.keep(again)
             self._send(batch)  # the answers for its keys are still owed

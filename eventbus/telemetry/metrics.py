@@ -269,27 +269,24 @@ def instruments() -> Instruments | None:
 
     Cheap enough for each call to the server. An SDK that is set later counts from then on.
     """
+    # Whoever sets an SDK has imported this module. Only the environment names one without that.
     module = sys.modules.get(_MODULE)
-    if module is None:
-        # Whoever sets an SDK has imported this module. Only the environment names one without that.
-        if not os.environ.get(_VARIABLE):
-            return None
-        _load_named()
-        module = sys.modules[_MODULE]
+    if module is None and not _load_named():
+        return None
     # The private variable is a shortcut, as for spans: `get_meter_provider` would read the environment each time.
-    provider = getattr(module, "_METER_PROVIDER", _UNKNOWN)
-    if provider is None:
-        if not os.environ.get(_VARIABLE):
-            return None
-        _load_named()
-        provider = getattr(module, "_METER_PROVIDER", None)
+    provider = getattr(module or sys.modules[_MODULE], "_METER_PROVIDER", _UNKNOWN)
+    if provider is None and _load_named():
+        provider = getattr(sys.modules[_MODULE], "_METER_PROVIDER", None)
     return None if provider is None else _made_for(_provider() if provider is _UNKNOWN else provider)
 
 
 @cache
-def _load_named() -> None:
-    """Let OpenTelemetry load the SDK that the environment names. Once in a process."""
+def _load_named() -> bool:
+    """Let OpenTelemetry load the SDK that the environment names, if it names one. Once in a process."""
+    if not os.environ.get(_VARIABLE):
+        return False
     _provider()
+    return True
 
 
 def _provider() -> Any:

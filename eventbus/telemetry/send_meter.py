@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from eventbus.model import clock
@@ -42,15 +42,20 @@ class SendMeter:
             **server_attributes(address),
         }
 
-    def note(self, emissions: Iterable[_Sent], since: float) -> None:
-        """Count the emissions of a call that are settled. `since`: when the call was sent, in monotonic seconds."""
+    def note(self, emissions: Sequence[_Sent], since: float, *, left: Collection[int] = ()) -> None:
+        """Count the emissions of a call that are settled. `since`: when the call was sent, in monotonic seconds.
+
+        Those at the places `left` are sent again.
+        """
         made = instruments()
         if made is None:
             return
+        again = set(left)
         took = clock.monotonic() - since
         ended = Counter(
             (emission.event, type_name(type(error)) if error is not None else "")
-            for emission in emissions
+            for place, emission in enumerate(emissions)
+            if place not in again
             if (error := emission.send_error) is not None or emission.is_enqueued
         )
         for (event, error_type), count in ended.items():
