@@ -42,7 +42,9 @@ from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
+from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
+from eventbus.model.redaction.marks import encode_marks
 from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
@@ -84,6 +86,7 @@ from eventbus.telemetry.tracebacks import hide_frames
 
 __all__ = [
     "FINAL_STATES",
+    "HIDDEN_FIELD",
     "JOB_ID_LENGTH",
     "JOIN",
     "LONGEST",
@@ -148,6 +151,7 @@ __all__ = [
     "describe",
     "describe_cancelled",
     "emit_options",
+    "encode_marks",
     "enter",
     "fact",
     "fail",

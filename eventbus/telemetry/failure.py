@@ -24,11 +24,12 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
+from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.model.retry import Retry
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
-__all__ = ["Failure", "describe", "log_failure", "read_failure", "revive"]
+__all__ = ["Failure", "describe", "log_failure", "read_failure", "revive", "without"]
 
 _OWN = "__eventbus_own__"
 _RECORDED = "__eventbus_recorded__"
@@ -177,6 +178,17 @@ def describe(
         failure.message, failure.traceback = _clean(failure.message), _clean(failure.traceback)
         failure.causes = [(name, _clean(text)) for name, text in failure.causes]
         return _encode(failure).decode()
+
+
+def without(text: str, values: Sequence[str]) -> str:
+    """Return the record of an error with these values hidden in its texts. The arguments of a declared error stay."""
+    if not any(value in text for value in values):
+        return text
+    failure = read_failure(text)
+    failure.message = hide_in_text(failure.message, values)
+    failure.traceback = hide_in_text(failure.traceback, values)
+    failure.causes = [(kind, hide_in_text(cause, values)) for kind, cause in failure.causes]
+    return _encode(failure).decode()
 
 
 def read_failure(text: str) -> Failure:

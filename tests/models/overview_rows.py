@@ -12,6 +12,6 @@ __all__ = ["OVERVIEW_SECTIONS"]
 OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
     ("survey", "queues"): QueueRow,
     ("limits", "queues"): QueueRow,
-    ("tally", "queues"): QueueRow,
+    ("ended", "queues"): QueueRow,
     ("workers", "workers"): WorkerRow,
 }
