@@ -122,7 +122,9 @@ async def test_one_worker_reads_the_queues_of_the_fleet_also_those_that_nobody_s
         return is_reader
 
     monkeypatch.setattr(gauge_reader.GaugeReader, "run_once", noted)
-    monkeypatch.setitem(gauge_reader.GaugeReader.__init__.__kwdefaults__, "interval", 0.05)
+    defaults = gauge_reader.GaugeReader.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "interval", 0.05)
     first, second, lone = (make_provider() for _ in range(3))
     for provider in (first, second):
         provider.on("a")(lambda _: None)
