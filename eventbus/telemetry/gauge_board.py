@@ -8,6 +8,7 @@ What must always hold: a reading replaces the former one of its metric whole, so
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -45,6 +46,7 @@ class GaugeBoard:
 
 boards: set[GaugeBoard] = set()
 """The boards of the workers that run in this process. One set for the process, as there is one SDK for it."""
+os.register_at_fork(after_in_child=boards.clear)  # the workers of the parent do not run in its child
 
 
 def read_rows(metric: str, combine: Callable[[float, float], float]) -> list[Row]:

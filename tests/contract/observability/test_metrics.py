@@ -160,6 +160,7 @@ async def test_the_right_to_read_stays_with_its_worker_and_passes_on_when_it_end
         assert 60_000 < admin("PTTL", key) <= 90_000
         admin("DEL", key)
         assert await take("two", hold_ms=60_000)
+        assert not await take("one", hold_ms=60_000)
 
 
 async def test_the_exporter_reads_the_last_lengths_without_a_word_to_the_server(
