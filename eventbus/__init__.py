@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keywords import EmitKeywords
+    from eventbus.telemetry.job_failure import JobFailure
     from eventbus.telemetry.log_filter import JobLogFilter
 
 
@@ -80,6 +81,7 @@ __all__ = [
     "JobCancelled",
     "JobError",
     "JobFacts",
+    "JobFailure",
     "JobLogFilter",
     "Keep",
     "Later",
@@ -122,6 +124,7 @@ _PLACES = (
     "model.batch",
     "settings.keywords",
     "model.event",
+    "telemetry.job_failure",
     "handlers.middleware",
     "handlers.context",
     "handlers.batch_context",

@@ -39,8 +39,8 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     `name` is the queue, such as `event.order.placed@billing`; `event` and `group` are its parts. `event` is empty for a
     queue that is none of an event's, such as `workflow.checkout`, and `group` is None for the default one. `waiting`,
     `delayed`, `active`, `parked` count open jobs. `completed`, `failed` and `cancelled` count those that are kept, but for
-    the ones that go at a time of their own. `oldest` is for how many seconds the oldest waiting job has been there, None
-    if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
+    the ones that go at a time of their own. `oldest` is for how many seconds the oldest waiting job has been there since it
+    was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
     paused. `limited` says whether a limit holds, which is `limit`.
     """
 

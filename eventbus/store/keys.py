@@ -162,7 +162,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "leaving": (
         "zset",
         "job that has ended and goes by itself -> when it may go, ms (`leaving.lua`)",
-        "turn, cancel, add, rescue",
+        "turn, cancel, add, rescue, remove",
         "with its last job",
     ),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
@@ -208,7 +208,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "plan": ("string", "what one schedule is, JSON", "schedule", "when it is removed"),
     # one per job or idempotency key
-    "job": ("string", "the record (`records.py`)", "add, turn, rescue", "by retention"),
+    "job": ("string", "the record (`records.py`)", "add, turn, rescue, retry", "by retention"),
     "more": ("hash", "what is unusual about the job", "add, graph, turn, rescue, cancel", "with the record"),
     "body": ("string", "envelope over 256 bytes", "add", "with the record"),
     "result": (

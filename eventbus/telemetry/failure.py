@@ -164,7 +164,7 @@ def describe(
     kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
     failure = Failure(
         type=type_name(type(error)),
-        message=_cut(_message_of(error)),
+        message=_cut(message_of(error)),
         attempts=attempts,
         traceback=_cut(short_traceback(error)),
         causes=_causes_of(error),
@@ -291,7 +291,8 @@ def _is_named(kind: type[Exception], name: str) -> bool:
     return is_main and name.rsplit(".", 1)[-1] == kind.__name__
 
 
-def _message_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Return the text of an error; never raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  (the user's __str__)
@@ -313,7 +314,7 @@ def _causes_of(error: BaseException) -> list[tuple[str, str]]:
     following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while following is not None and id(following) not in seen and len(causes) < 10:
         seen.add(id(following))
-        causes.append((type_name(type(following)), _message_of(following)[:1000]))
+        causes.append((type_name(type(following)), message_of(following)[:1000]))
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
     return causes
 

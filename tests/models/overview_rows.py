@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from eventbus.store.overview.roster import WorkerRow
-from eventbus.store.scripting.script_rows import QueueRow
+from eventbus.store.scripting.script_rows import JobRow, QueueRow
 
 __all__ = ["OVERVIEW_SECTIONS"]
 
@@ -13,5 +13,7 @@ OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
     ("survey", "queues"): QueueRow,
     ("limits", "queues"): QueueRow,
     ("ended", "queues"): QueueRow,
+    ("retry", "jobs"): JobRow,
+    ("remove", "jobs"): JobRow,
     ("workers", "workers"): WorkerRow,
 }

@@ -13,8 +13,10 @@ import pytest
 from eventbus import Event, EventProvider, Limit, Retry
 from eventbus._version import __version__
 from eventbus.admin.overview import PauseReport, QueueReport
+from eventbus.store.connection.retrying import RetryingCaller
 
 MakeProvider = Callable[..., EventProvider]
+_READS = ("ZRANGE", "SMEMBERS", "LLEN", "ZCARD", "TIME", "active", "survey", "limits", "ended", "list")
 
 
 async def _queue(provider: EventProvider, name: str) -> QueueReport:
@@ -107,3 +109,36 @@ async def test_every_worker_is_listed_until_it_ends(make_provider: MakeProvider)
             assert 0 < shop.started_ms <= shop.heard_ms
             go_on.set()
         assert await provider.inspector.workers() == []
+
+
+async def test_a_look_at_all_queues_costs_as_many_calls_with_many_jobs_as_with_few(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    script, command = RetryingCaller.script, RetryingCaller.command
+
+    async def note_script(self: RetryingCaller, name: str, *given: Any, **options: Any) -> Any:
+        calls.append(name)
+        return await script(self, name, *given, **options)
+
+    async def note_command(self: RetryingCaller, *given: Any, **options: Any) -> Any:
+        calls.append(str(given[0]))
+        return await command(self, *given, **options)
+
+    async with make_provider() as provider:
+        seen: list[list[str]] = []
+        for count in (1, 2_000):
+            emissions = provider.emit_many("order", range(count), reply=False)
+            await asyncio.gather(*(each.enqueued() for each in emissions))
+            emissions = provider.emit_many("order", range(count), delay="1 hour", reply=False)
+            await asyncio.gather(*(each.enqueued() for each in emissions))
+            with monkeypatch.context() as patch:
+                patch.setattr(RetryingCaller, "script", note_script)
+                patch.setattr(RetryingCaller, "command", note_command)
+                (order,) = await provider.inspector.queues()
+                await provider.inspector.counts("order", states=["waiting", "delayed", "failed", "completed"])
+                await provider.inspector.jobs("order", state="delayed")
+            assert (order.waiting, order.delayed) == (1 + (count > 1) * count, 1 + (count > 1) * count)
+            seen.append([each for each in calls if each in _READS])
+            calls.clear()
+        assert seen[0] == seen[1]
