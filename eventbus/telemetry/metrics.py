@@ -132,7 +132,7 @@ METRICS: dict[str, Metric] = {
             "eventbus.queue.age",
             "gauge",
             "s",
-            "How long the oldest waiting job of a queue has existed; 0 if none waits.",
+            "How long the oldest waiting job of a queue has waited; 0 if none waits.",
             ("eventbus.queue", *_SERVER),
         ),
         Metric(
