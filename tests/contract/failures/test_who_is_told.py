@@ -186,3 +186,17 @@ async def test_timeouts_batches_threads_and_processes_are_told_alike(
         ("slow", "TimeoutError"),
         ("thread", "ValueError"),
     ]
+
+
+async def test_a_job_that_is_retried_by_hand_and_fails_again_is_told_again(
+    make_provider: MakeProvider, listen: Listen, working: Working
+) -> None:
+    provider = make_provider(retry=ONCE)
+    told = listen(provider)
+    provider.on("charge")(_fail)
+    async with working(provider) as drain:
+        emission = provider.emit("charge", 7, reply=False)
+        await drain()
+        assert await provider.inspector.retry(emission.job_id)
+        await drain()
+    assert [each.job_id for each in told] == [emission.job_id, emission.job_id]
