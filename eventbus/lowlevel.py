@@ -79,6 +79,7 @@ from eventbus.telemetry.failure import (
 from eventbus.telemetry.job_failure import FailureOutcome, outcome_of
 from eventbus.telemetry.log_context import fact, set_facts, trace_facts, with_facts
 from eventbus.telemetry.logging import Logger, get_logger
+from eventbus.telemetry.metrics import Metric, instruments
 from eventbus.telemetry.propagation import Ambient, current, enter
 from eventbus.telemetry.spans import (
     attach_baggage,
@@ -125,6 +126,7 @@ __all__ = [
     "LogLine",
     "Logger",
     "Member",
+    "Metric",
     "Outcome",
     "OutcomeDecoder",
     "Places",
@@ -176,6 +178,7 @@ __all__ = [
     "hints_of",
     "import_path_of_function",
     "import_path_of_object",
+    "instruments",
     "is_answer",
     "is_excluded",
     "is_final",

@@ -36,6 +36,7 @@ from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer, SharingConsumer
 from eventbus.engine.job import Job, Settle, cancelled, give_back
+from eventbus.engine.metering.job_meter import JobMeter, note_lost
 from eventbus.runtime.timers import TimerWheel
 from eventbus.telemetry.failure import mark_own
 from eventbus.telemetry.logging import get_logger
@@ -56,7 +57,9 @@ _LAST_LINES = 1.0
 class Running:
     """One job that runs, with its task and the cause of its cancellation, if there is one."""
 
-    __slots__ = ("bucket", "cause", "consumer", "executor", "job", "signalled", "strikes", "task", "timeout")
+    __slots__ = (
+        "bucket", "cause", "consumer", "executor", "job", "metered", "signalled", "strikes", "task", "timeout",
+    )  # fmt: skip
 
     def __init__(self, executor: Executor, job: Job, consumer: Consumer) -> None:
         self.executor: Executor = executor
@@ -67,6 +70,8 @@ class Running:
         self.timeout: float | None = None
         self.bucket: int = 0
         self.strikes: int = 0
+        self.metered: float = 0.0
+        """When it began, in monotonic seconds, if it is metered."""
         self.signalled: asyncio.Event | None = None
         """Set by each signal that the job is sent; None as long as it does not listen."""
 
@@ -98,6 +103,8 @@ class Executor:
         self.unhealthy: asyncio.Event = asyncio.Event()
         """Set once the executor gave up on MAX_ABANDONED handlers."""
         self.deadlines: TimerWheel = TimerWheel()
+        self.meter: JobMeter | None = None
+        """Records the metrics of jobs; None without an SDK."""
         self._settle = settle
         self._patience = patience
         self._ended = asyncio.Event()
@@ -114,6 +121,8 @@ class Executor:
         run = Running(self, job, consumer)
         self.running[job.id] = run
         self.counts[job.queue] += 1
+        if self.meter is not None:
+            run.metered = self.meter.started(job)
         run.timeout = consumer.timeout_of(job)
         if run.timeout is not None:
             run.bucket = self.deadlines.add(run, run.timeout)
@@ -214,6 +223,8 @@ class Executor:
             )  # first, so that the lease thread always finds the job in one of the two places
         del self.running[job.id]
         self.counts[job.queue] -= 1
+        if self.meter is not None:
+            self.meter.ended(job, settle, run.metered)
         if run.timeout is not None or run.strikes:
             self.deadlines.discard(run, run.bucket)
         if not self.running:
@@ -270,6 +281,7 @@ class Executor:
             run = self.running.get(job_id)
             if run is not None and run.job.token == token and run.cause != "lease":
                 _log.warning("lease lost, handler cancelled", **run.told())
+                note_lost(run.job.queue)
                 run.cause = run.job.ending = "lease"
                 self.strike(run, "lease")
 

@@ -54,6 +54,7 @@ from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import (
     attach_baggage,
     begin_apart,
+    creation_links,
     message_attributes,
     receive_span,
     trace_id_of,
@@ -122,6 +123,7 @@ class HandlerConsumer:
             "process",
             destination=route.name,
             client=settings.name,
+            url=settings.url,
             **{"messaging.consumer.group.name": handler.group, "eventbus.worker.id": worker},
         )
         self._call = self._choose_call(subscription, processes)
@@ -234,6 +236,7 @@ class HandlerConsumer:
             attributes,
             traceparent=message.traceparent,
             tracestate=message.tracestate,
+            links=creation_links(message.traceparent, message.tracestate),
         ) as span:
             message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
             return await self._call(job, message, payload)

@@ -135,6 +135,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "tally",
         "10 min after it",
     ),
+    "gauges": (
+        "string",
+        "the worker that reads the lengths of all queues for metrics",
+        "PresenceStore.take_reading",
+        "40 s after its last reading",
+    ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue

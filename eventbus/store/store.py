@@ -122,7 +122,7 @@ class Store:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
             self._adder = RetryingCaller(self._replicated, keys=self.keys, **options)
         self.inspection: QueryStore = QueryStore(self._caller, self.keys)
-        self.presence: PresenceStore = PresenceStore(self._caller)
+        self.presence: PresenceStore = PresenceStore(self._caller, self.keys)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
         self.schedules: ScheduleStore = ScheduleStore(self._caller)
         self.controls: ControlStore = ControlStore(self._caller, self.keys)

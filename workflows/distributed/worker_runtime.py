@@ -342,6 +342,7 @@ class Flow:
             job_id=job_id,
             correlation_id=self.facts.correlation_id,
             client=services.settings.name,
+            url=services.settings.url,
         )
         attributes |= {"eventbus.worker.id": services.worker, "eventbus.attempt": attempt}
         if step:
