@@ -62,6 +62,7 @@ __all__ = [
     "Batch",
     "BatchContext",
     "CallNext",
+    "Change",
     "ConfigError",
     "DefinitionError",
     "Emission",
@@ -106,6 +107,7 @@ __all__ = [
     "UnknownJob",
     "Unrecoverable",
     "UsageError",
+    "Watch",
 ]
 
 _PLACES = (
@@ -126,6 +128,7 @@ _PLACES = (
     "schedules.options",
     "schedule_client",
     "admin.controls",
+    "admin.watch",
     "emit.sync_emission",
     "handlers.worker",
     "provider",

@@ -21,7 +21,7 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -47,6 +47,12 @@ from eventbus.telemetry.propagation import current
 __all__ = ["Lifecycle"]
 
 
+class Closing(Protocol):
+    """What ends before the provider's connections do."""
+
+    async def aclose(self) -> None: ...
+
+
 class Lifecycle:
     """Starts and stops the store, the emitter and the one worker of a provider."""
 
@@ -67,6 +73,8 @@ class Lifecycle:
         """Called by each worker that starts, before it serves: it keeps declared schedules in the server."""
         self.extensions: list[Extension] = []
         """The systems whose consumers run in the workers, beside the handlers."""
+        self.watches: set[Closing] = set()
+        """The open watches, which end before the connections do."""
         self.tools = tools
         """The calls of the provider that handler contexts use."""
         self._ownership = ownership
@@ -126,6 +134,8 @@ class Lifecycle:
             await self.worker.stop()
             # Only now, because handlers that were finishing used the worker through their contexts.
             self.worker = None
+        for watch in list(self.watches):
+            await watch.aclose()
         if self.emitter is not None:
             try:
                 await self.emitter.stop()
@@ -292,10 +302,10 @@ class Lifecycle:
         receive nothing more on that socket.
         """
         if self.loop is not None or self.worker is not None or self._endings:
-            _parents.append((self.emitter, self.store, self.worker, self.loop, self._endings))
+            _parents.append((self.emitter, self.store, self.worker, self.loop, self._endings, self.watches))
         self._thread.forget_parent(self.loop)
         self._forget()
-        self._endings = set()
+        self._endings, self.watches = set(), set()
         self._ownership.forget_parent()
 
 
