@@ -13,6 +13,7 @@ TYPE_CHECKING = (
 )
 if TYPE_CHECKING:
     from eventbus.admin.controls import QueueControls
+    from eventbus.admin.watch import Change, Watch
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (

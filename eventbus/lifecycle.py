@@ -42,6 +42,7 @@ from eventbus.runtime.process_pool import is_child
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.sync import LoopThread
+from eventbus.telemetry.listeners import Listeners
 from eventbus.telemetry.propagation import current
 
 __all__ = ["Lifecycle"]
@@ -73,6 +74,8 @@ class Lifecycle:
         """Called by each worker that starts, before it serves: it keeps declared schedules in the server."""
         self.extensions: list[Extension] = []
         """The systems whose consumers run in the workers, beside the handlers."""
+        self.listeners: Listeners = Listeners()
+        """The functions that hear what the next worker does."""
         self.watches: set[Closing] = set()
         """The open watches, which end before the connections do."""
         self.tools = tools
@@ -230,6 +233,7 @@ class Lifecycle:
             lifespans=tuple(self.lifespans),
             pools=self.pools,
             find_waits=emitter.find_waits,
+            listeners=self.listeners,
         )
         try:
             if self.on_worker is not None:

@@ -23,6 +23,7 @@ def test_the_front_door_offers_just_this() -> None:
         "Batch",
         "BatchContext",
         "CallNext",
+        "Change",
         "ConfigError",
         "DefinitionError",
         "Emission",
@@ -67,6 +68,7 @@ def test_the_front_door_offers_just_this() -> None:
         "UnknownJob",
         "Unrecoverable",
         "UsageError",
+        "Watch",
     ]
 
 
@@ -194,8 +196,8 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
-        "start stop subscribe sync unsubscribe use worker"
+        "add_group cancel context emit emit_many flush include inspector jobs lifespan listen on pause pool pools queues remove_group result resume schedules set_limit settings "
+        "start stop subscribe sync unsubscribe use watch worker"
     ),
     # `add`, `has_job_of`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
@@ -208,6 +210,8 @@ _OFFERED = {
     eventbus.EventContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
+    eventbus.Watch: "aclose position",
+    eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: "cancel controls counts delay groups job jobs prioritize promote replace_payload tree why",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",

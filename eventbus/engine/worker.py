@@ -34,6 +34,7 @@ from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import clock
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Duty", "Worker", "WorkerOptions"]
@@ -81,12 +82,15 @@ class Worker:
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
+        teller: Teller | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
-        `duty` is one more role; it is told when schedules are due.
+        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
         """
         self.id: str = secrets.token_hex(6)
+        self.teller: Teller = teller or Teller()
+        self.teller.worker = self.id
         self._store = store
         self._consumers = consumers
         self._options = options
@@ -99,6 +103,7 @@ class Worker:
             max_concurrency=options.max_concurrency,
             patience=options.patience,
             on_duty=duty.notice if duty else None,
+            teller=self.teller,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -118,6 +123,7 @@ class Worker:
             max_stalls=options.max_stalls,
             key_ttl_ms=round(options.key_ttl * 1000),
             consumers=consumers,
+            teller=self.teller,
         )
         self._presence = Presence(
             store,
@@ -125,8 +131,9 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            teller=self.teller,
         )
-        self._sweeper = Sweeper(store, consumers)
+        self._sweeper = Sweeper(store, consumers, teller=self.teller)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -212,6 +219,8 @@ class Worker:
                 roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
+                if self.teller.is_on:
+                    roles.start_soon(self.teller.run, name="listeners")
                 if self._duty is not None:
                     roles.start_soon(self._duty.run, name="schedules")
                 self.claimer.look_everywhere()

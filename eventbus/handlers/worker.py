@@ -45,6 +45,7 @@ from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.schedules.runner import ScheduleRunner
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Listeners, Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["EventWorker"]
@@ -83,6 +84,7 @@ class EventWorker:
         lifespans: Sequence[Lifespan] = (),
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
+        listeners: Listeners | None = None,
     ) -> None:
         self.shared: Shared = Shared(lifespans, tools.provider)
         self._store = store
@@ -101,8 +103,11 @@ class EventWorker:
             max_stalls=settings.max_stalls,
             key_ttl=settings.key_ttl,
         )
-        self._schedules = ScheduleRunner(store, key_ttl=settings.key_ttl)
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=self._schedules)
+        teller = Teller(listeners)
+        duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=teller)
+        self._worker = Worker(
+            store, self._consumers, options, find_waits=find_waits, duty=duty, teller=teller
+        )
         self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
         self._task: asyncio.Task[None] | None = None
@@ -315,10 +320,12 @@ class EventWorker:
                         await self._worker.run()
                 except Exception as error:
                     self._error = error
+                    self._worker.teller.error("worker", error)
                     raise
                 finally:
                     await self._pools.aclose()
                     self._start_clock()
+                    await self._worker.teller.tell_rest()
         except asyncio.CancelledError:
             if not self._strikes:
                 raise

@@ -48,6 +48,7 @@ from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Claimer"]
@@ -75,13 +76,14 @@ class Claimer:
         max_concurrency: int,
         patience: float,
         on_duty: Callable[[], None] | None = None,
+        teller: Teller | None = None,
     ) -> None:
-        self.executor: Executor = Executor(self._settle, patience=patience)
+        self.executor: Executor = Executor(self._settle, patience=patience, teller=teller)
         self.pool = ""
         self.claimed: int = 0
         self.answered: float | None = None
         """When a turn was last answered, in monotonic seconds; None before the first answer."""
-        self.settles: SettleQueue = SettleQueue(self._cost_of)
+        self.settles: SettleQueue = SettleQueue(self._cost_of, teller)
         self._appends = AppendQueue()
         self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store
@@ -215,6 +217,7 @@ class Claimer:
                 await self._take_turns(lane)
             except StoreError as error:
                 _log.error("turn refused, trying again in 1 s", error=str(error))
+                self.executor.teller.error("claimer", error)
                 await asyncio.sleep(1)
                 self._poke()
 
@@ -291,10 +294,9 @@ class Claimer:
             lane.is_busy = False
             self._suspects.answered(ask)
         for queue, row in settles:
-            self.settles.answered(row)
-            if row.id in answer.lost:
-                self.settles.note_refused(row)
-            elif self._consumers[queue].follows:
+            is_lost = row.id in answer.lost
+            self.settles.answered(queue, row, is_refused=is_lost)
+            if not is_lost and self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._appends.answered(appends, answer.refusals)
         self.handed.answered(idle, answer)
@@ -330,7 +332,7 @@ class Claimer:
         kept = job.attempts if settle.state == "delayed" else ""
         attempts = job.attempts + 1 if settle.counts else kept
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
-        self.settles.begin(row)
+        self.settles.begin(row, counts=settle.counts)
         self._settled.clear()
         self._suspects.ended(job.id)
         if self.handed.is_short(job, settle) and self._is_free([], running=1):
@@ -369,9 +371,7 @@ class Claimer:
             self._poke()
             return
         self.answered = clock.monotonic()
-        self.settles.answered(row)
-        if word == "lost":
-            self.settles.note_refused(row)
+        self.settles.answered(queue, row, is_refused=word == "lost")
         if not any(lane.is_busy for lane in self._lanes):
             self._note_settled()
 

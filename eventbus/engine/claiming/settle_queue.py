@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from eventbus.model import clock
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.telemetry.change import ChangeKind, shorten
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["SettleQueue"]
@@ -19,13 +23,20 @@ _log = get_logger("eventbus.worker")
 
 _MOST = 200  # plain jobs in one call: the server serves nobody else while a script runs
 _BYTES = 1 << 20  # of settled texts in one call
+_KINDS: dict[str, ChangeKind] = {
+    "completed": "completed", "failed": "failed", "cancelled": "cancelled", "delayed": "delayed", "waiting": "returned",
+    "shelved": "returned", "parked": "parked", "suspended": "suspended",
+}  # fmt: skip
 
 
 class SettleQueue:
     """Settles with the queues of their jobs, in the order in which the jobs ended."""
 
-    def __init__(self, cost: Callable[[str], int]) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts."""
+    def __init__(self, cost: Callable[[str], int], teller: Teller | None = None) -> None:
+        """`cost` says for how many plain jobs a job of a queue counts. `teller` hears what the server has recorded."""
+        self._teller = teller or Teller()
+        self._retries: set[LeaseRow] = set()
+        """The unsettled jobs whose attempt counts and is not the last one."""
         self.unsettled: set[LeaseRow] = set()
         """The jobs that ended here and whose settle is not answered yet."""
         self.refused: int = 0
@@ -37,9 +48,11 @@ class SettleQueue:
         """Return how many settles wait for a turn."""
         return len(self._waiting)
 
-    def begin(self, row: SettleRow) -> None:
-        """Note a job that ended."""
+    def begin(self, row: SettleRow, *, counts: bool) -> None:
+        """Note a job that ended, and whether that counts as a failed attempt."""
         self.unsettled.add(LeaseRow(row.id, row.token))
+        if self._teller.is_on and counts and row.state == "delayed":
+            self._retries.add(LeaseRow(row.id, row.token))
 
     def put(self, queue: str, row: SettleRow) -> None:
         """Have a turn settle a job that `begin` noted."""
@@ -60,12 +73,33 @@ class SettleQueue:
         """Put settles back that were taken, because their call failed."""
         self._waiting.extendleft(reversed(settles))
 
-    def answered(self, row: SettleRow) -> None:
-        """Note that the server answered a settle."""
+    def answered(self, queue: str, row: SettleRow, *, is_refused: bool) -> None:
+        """Note that the server answered a settle. One that was refused is logged: its lease was lost."""
         self.unsettled.discard(LeaseRow(row.id, row.token))
+        if is_refused:
+            self._note_refused(row)
+        elif self._teller.is_on:
+            self._tell(queue, row)
+        if self._retries:
+            self._retries.discard(LeaseRow(row.id, row.token))
 
-    def note_refused(self, row: SettleRow) -> None:
-        """Note and log a settle that was refused; a job that was to be given back has been given back already."""
+    def _tell(self, queue: str, row: SettleRow) -> None:
+        is_retry = LeaseRow(row.id, row.token) in self._retries
+        what = "retried" if is_retry else _KINDS[row.state]
+        state = row.state if row.state in ("completed", "failed", "cancelled", "parked") else "waiting"
+        given: dict[str, Any] = (
+            {"note": shorten(row.text)} if row.state in ("failed", "delayed", "parked") else {}
+        )
+        if row.state in ("delayed", "suspended") and row.delay > 0:
+            state, given["due_ms"] = "delayed", round(clock.now() * 1000) + row.delay
+        elif row.state == "suspended" and row.delay < 0:
+            state = "waiting-children"
+        if is_retry:
+            given["attempt"] = int(row.attempts)
+        self._teller.tell(what, queue, row.id, state=state, **given)
+
+    def _note_refused(self, row: SettleRow) -> None:
+        """A job that was to be given back has been given back already."""
         if row.state != "waiting":
             self.refused += 1
             _log.warning("outcome refused: the lease was lost", job_id=row.id)

@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from eventbus.telemetry.change import CHANGE_KINDS, Change
 from eventbus.store.connection.channel import Channel
 from eventbus.store.store import Store
+from eventbus.telemetry.change import CHANGE_KINDS, Change
 
 __all__ = ["ALL", "ChangeStream"]
 
@@ -118,7 +118,7 @@ class ChangeStream:
             first = last + 1 - max(1, len(names))
             self._has_lost = self._has_lost or first > before + 1
             if what == "opened":
-                self._has_lost = self._has_lost or last > before and self._is_reopened(queue, names)
+                self._has_lost = self._has_lost or (last > before and self._is_reopened(queue, names))
                 return
             if what not in CHANGE_KINDS or not self._has_scope(queue):
                 return

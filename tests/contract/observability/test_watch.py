@@ -44,7 +44,9 @@ async def worker(make_provider: MakeProvider) -> AsyncIterator[EventProvider]:
         yield provider
 
 
-async def test_the_life_of_a_job_is_seen_in_another_process(make_provider: MakeProvider, worker: EventProvider) -> None:
+async def test_the_life_of_a_job_is_seen_in_another_process(
+    make_provider: MakeProvider, worker: EventProvider
+) -> None:
     async with make_provider() as other, other.watch(DOUBLED) as watch:
         emission = worker.emit(DOUBLED, 4)
         assert await emission == 8
@@ -67,7 +69,9 @@ async def test_a_failure_is_seen_with_its_error(worker: EventProvider) -> None:
         assert found[-1].state == "failed"
 
 
-async def test_a_plain_loop_is_enough_and_leaving_it_ends_the_watch(worker: EventProvider, until: Until) -> None:
+async def test_a_plain_loop_is_enough_and_leaving_it_ends_the_watch(
+    worker: EventProvider, until: Until
+) -> None:
     seen: list[str] = []
     watch = worker.watch(DOUBLED)
 
@@ -107,18 +111,18 @@ async def test_a_group_or_a_queue_is_watched_alone(make_provider: MakeProvider) 
     @provider.on(DOUBLED, group="audit")
     async def audit(n: int) -> None: ...
 
-    async with provider.worker():
-        async with (
-            provider.watch(DOUBLED, group="audit") as group,
-            provider.watch("event.doubled@audit") as queue,
-            provider.watch(DOUBLED, group="default") as default,
-            provider.watch() as everything,
-        ):
-            await provider.emit(DOUBLED, 1)
-            assert {each.queue for each in await _take(group, 4)} == {"event.doubled@audit"}
-            assert {each.queue for each in await _take(queue, 4)} == {"event.doubled@audit"}
-            assert {each.queue for each in await _take(default, 4)} == {"event.doubled"}
-            assert {each.queue for each in await _take(everything, 8)} == {"event.doubled", "event.doubled@audit"}
+    async with (
+        provider.worker(),
+        provider.watch(DOUBLED, group="audit") as group,
+        provider.watch("event.doubled@audit") as queue,
+        provider.watch(DOUBLED, group="default") as default,
+        provider.watch() as everything,
+    ):
+        await provider.emit(DOUBLED, 1)
+        assert {each.queue for each in await _take(group, 4)} == {"event.doubled@audit"}
+        assert {each.queue for each in await _take(queue, 4)} == {"event.doubled@audit"}
+        assert {each.queue for each in await _take(default, 4)} == {"event.doubled"}
+        assert {each.queue for each in await _take(everything, 8)} == {"event.doubled", "event.doubled@audit"}
 
 
 async def test_a_pause_is_seen_by_who_watches_the_event(worker: EventProvider) -> None:
@@ -159,13 +163,15 @@ async def test_a_group_without_an_event_is_refused(make_provider: MakeProvider) 
         make_provider().watch(group="audit")
 
 
-async def test_unwatched_jobs_write_no_changes(worker: EventProvider, admin: Callable[..., Any], prefix: str) -> None:
+async def test_unwatched_jobs_write_no_changes(
+    worker: EventProvider, admin: Callable[..., Any], prefix: str
+) -> None:
     await worker.emit(DOUBLED, 1)
     assert [each for each in admin("KEYS", f"{prefix}*") if each.endswith(("changes", "watched"))] == []
 
 
 async def test_a_watch_of_a_killed_process_costs_nothing_after_its_time(
-    worker: EventProvider, admin: Callable[..., Any], prefix: str
+    worker: EventProvider, admin: Callable[..., Any], prefix: str, until: Until
 ) -> None:
     root = f"{prefix}:2:{{0}}"
     async with worker.watch(DOUBLED) as watch:
@@ -174,8 +180,7 @@ async def test_a_watch_of_a_killed_process_costs_nothing_after_its_time(
         await asyncio.wait([watch._renewals])
         assert 25_000 < admin("PTTL", f"{root}:watched") <= 30_000
         admin("PEXPIRE", f"{root}:watched", 1)
-        while admin("EXISTS", f"{root}:watched"):
-            await asyncio.sleep(0.002)
+        await until(lambda: not admin("EXISTS", f"{root}:watched"), "the time of the watch is over")
         length = admin("XLEN", f"{root}:changes")
         await worker.emit(DOUBLED, 1)
         assert admin("XLEN", f"{root}:changes") == length
@@ -183,7 +188,11 @@ async def test_a_watch_of_a_killed_process_costs_nothing_after_its_time(
 
 
 async def test_a_slow_user_keeps_the_watch(
-    worker: EventProvider, monkeypatch: pytest.MonkeyPatch, admin: Callable[..., Any], prefix: str, until: Until
+    worker: EventProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    admin: Callable[..., Any],
+    prefix: str,
+    until: Until,
 ) -> None:
     monkeypatch.setattr("eventbus.admin.watch._BEAT", 0.01)
     root = f"{prefix}:2:{{0}}"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from drivers.shards import QUEUE, Shard
 
-from eventbus.telemetry.change import Change
 from eventbus.store.changes.stream import ALL, ChangeStream
+from eventbus.telemetry.change import Change
 
 __all__ = ["Watcher", "shown"]
 

@@ -48,7 +48,10 @@ async def test_a_job_of_a_group_is_told_with_its_queue(shard: Shard, watcher: Wa
     await watcher.begin()
     await shard.add(row("a"))
     changes = await watcher.take()
-    assert sorted((each.job_id, each.queue) for each in changes) == [("a", QUEUE), ("a@audit", f"{QUEUE}@audit")]
+    assert sorted((each.job_id, each.queue) for each in changes) == [
+        ("a", QUEUE),
+        ("a@audit", f"{QUEUE}@audit"),
+    ]
 
 
 async def test_a_delayed_job_is_promoted(shard: Shard, watcher: Watcher) -> None:
@@ -72,7 +75,11 @@ async def test_a_retry_tells_its_attempt_its_error_and_when_it_is_due(shard: Sha
     assert (last.attempt, last.due_ms, last.note) == (1, shard.now + 70, "ValueError: no such card")
     shard.now += 70
     await shard.turn()
-    assert [(each.what, each.attempt) for each in await watcher.take()] == [("promoted", 0), ("claimed", 2), ("drained", 0)]
+    assert [(each.what, each.attempt) for each in await watcher.take()] == [
+        ("promoted", 0),
+        ("claimed", 2),
+        ("drained", 0),
+    ]
 
 
 async def test_a_retry_at_once_waits(shard: Shard, watcher: Watcher) -> None:

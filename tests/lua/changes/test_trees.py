@@ -19,7 +19,9 @@ async def watcher(shard: Shard) -> AsyncIterator[Watcher]:
     await watcher.aclose()
 
 
-async def test_a_tree_is_told_from_its_first_job_to_its_root(shard: Shard, driver: TreeDriver, watcher: Watcher) -> None:
+async def test_a_tree_is_told_from_its_first_job_to_its_root(
+    shard: Shard, driver: TreeDriver, watcher: Watcher
+) -> None:
     await watcher.begin()
     await driver.add(make_tree({"a": "", "b": "a"}))
     assert await driver.run_all() == ["f/a", "f/b", "f"]
@@ -32,7 +34,9 @@ async def test_a_tree_is_told_from_its_first_job_to_its_root(shard: Shard, drive
     ]  # fmt: skip
 
 
-async def test_a_job_that_waits_for_children_is_suspended(shard: Shard, driver: TreeDriver, watcher: Watcher) -> None:
+async def test_a_job_that_waits_for_children_is_suspended(
+    shard: Shard, driver: TreeDriver, watcher: Watcher
+) -> None:
     await driver.add(make_tree({"a": ""}))
     await driver.claim()
     await watcher.begin()
@@ -42,7 +46,9 @@ async def test_a_job_that_waits_for_children_is_suspended(shard: Shard, driver: 
     ]  # fmt: skip
 
 
-async def test_a_tree_that_is_cancelled_tells_what_ends_with_it(shard: Shard, driver: TreeDriver, watcher: Watcher) -> None:
+async def test_a_tree_that_is_cancelled_tells_what_ends_with_it(
+    shard: Shard, driver: TreeDriver, watcher: Watcher
+) -> None:
     await driver.add(make_tree({"a": "", "b": "a"}))
     await watcher.begin()
     await driver.cancel()

@@ -87,7 +87,11 @@ async def test_a_watcher_of_all_sees_every_queue_in_one_order(shard: Shard) -> N
     await everything.begin()
     for job, queue in (("a", QUEUE), ("b", OTHER), ("c", QUEUE)):
         await shard.add(row(job), queues=[add_queue(queue)])
-    assert [(each.job_id, each.queue) for each in await everything.take()] == [("a", QUEUE), ("b", OTHER), ("c", QUEUE)]
+    assert [(each.job_id, each.queue) for each in await everything.take()] == [
+        ("a", QUEUE),
+        ("b", OTHER),
+        ("c", QUEUE),
+    ]
     await everything.aclose()
 
 
@@ -158,7 +162,9 @@ async def test_a_queue_is_covered_by_a_watcher_of_all(shard: Shard, watcher: Wat
     await everything.aclose()
 
 
-async def test_who_comes_back_while_another_watches_all_hears_of_the_gap_before_it(shard: Shard, watcher: Watcher) -> None:
+async def test_who_comes_back_while_another_watches_all_hears_of_the_gap_before_it(
+    shard: Shard, watcher: Watcher
+) -> None:
     await watcher.begin()
     await shard.add(row("a"))
     (first,) = await watcher.take()
@@ -270,7 +276,9 @@ async def test_another_programs_value_in_place_of_the_stream_stays_and_harms_no_
         await watcher.stream.read()
 
 
-async def test_a_stream_that_somebody_deleted_is_made_again_by_a_renewal(shard: Shard, watcher: Watcher) -> None:
+async def test_a_stream_that_somebody_deleted_is_made_again_by_a_renewal(
+    shard: Shard, watcher: Watcher
+) -> None:
     await watcher.begin()
     await shard.command("DEL", shard.shard_key("changes"))
     await shard.add(row("a"))
@@ -304,5 +312,3 @@ async def test_watching_works_in_a_full_server(shard: Shard, watcher: Watcher) -
     finally:
         await shard.command("CONFIG", "SET", "maxmemory", "0")
     assert await watcher.see() == ["claimed a active", "drained", "completed a completed"]
-
-
