@@ -64,3 +64,16 @@ async def test_a_tree_that_runs_again_is_added_again(shard: Shard, watcher: Watc
     for _ in range(2):
         await shard.store.trees.restart("f", call="c", run=1, body="{}", now=shard.now)
     assert await watcher.see() == ["added f waiting"]
+
+async def test_a_root_that_fails_while_its_child_runs_is_suspended_and_released_to_undo(
+    shard: Shard, driver: TreeDriver, watcher: Watcher
+) -> None:
+    await driver.add(make_tree({}))
+    assert await driver.claim() == ["f"]
+    assert await driver.spawn("f", Member("f/k", STEPS), waits=False) == "ok"
+    await driver.claim()
+    await watcher.begin()
+    await driver.end("failed", "f")
+    await driver.end("completed", "f/k")
+    told = [each for each in await watcher.see() if each != "drained"]
+    assert told == ["suspended f waiting-children", "completed f/k completed", "released f waiting"]
