@@ -38,7 +38,9 @@ class _Program:
         rows = []
         for _ in range(self.random.randint(1, 4)):
             self.jobs.append(f"em-{len(self.jobs):04}")
-            options = self.random.choice([{}, {}, {"priority": 3}, {"delay": 50}, {"key": f"k{self.random.randint(0, 3)}"}])
+            options = self.random.choice(
+                [{}, {}, {"priority": 3}, {"delay": 50}, {"key": f"k{self.random.randint(0, 3)}"}]
+            )
             if self.random.random() < 0.2:
                 options = {"key": "m", "meeting": self.random.choice([2, 3, 4, 5]), "span": 30, "delay": 30}
             rows.append(row(self.jobs[-1], **options))
@@ -51,7 +53,9 @@ class _Program:
         self.held = [each for each in self.held if each not in ended]
         rows = [self._settle(claim, token) for claim, token, _ in ended]
         queues = [turn_queue(name) for name in (QUEUE, f"{QUEUE}@audit")]
-        answer = await self.shard.turn(*rows, worker=worker, want=self.random.randint(0, 5), queues=queues, idle=1)
+        answer = await self.shard.turn(
+            *rows, worker=worker, want=self.random.randint(0, 5), queues=queues, idle=1
+        )
         self.held += [(claim, answer.token, worker) for claim in answer.claims]
 
     def _settle(self, claim: ClaimRow, token: str):  # noqa: ANN202
@@ -61,7 +65,9 @@ class _Program:
             delay = self.random.choice([0, 40])
         elif state == "suspended":
             text, delay = self.random.choice([("", 40), ("0", -1), ("0", 40)])
-        return settle(claim, token, state, text, delay=delay, attempts=1 if state in ("failed", "delayed") else "")
+        return settle(
+            claim, token, state, text, delay=delay, attempts=1 if state in ("failed", "delayed") else ""
+        )
 
     async def wait(self) -> None:
         self.shard.now += self.random.choice([1, 20, 100, LEASE + 1])
@@ -88,7 +94,9 @@ class _Program:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_who_follows_the_changes_knows_the_state_of_each_job(shard: Shard, watcher: Watcher, seed: int) -> None:
+async def test_who_follows_the_changes_knows_the_state_of_each_job(
+    shard: Shard, watcher: Watcher, seed: int
+) -> None:
     await shard.announce()
     await watcher.begin()
     program = _Program(shard, seed)
@@ -107,7 +115,9 @@ async def test_who_follows_the_changes_knows_the_state_of_each_job(shard: Shard,
                 ends[change.job_id] += change.what in _ENDS
                 history.setdefault(change.job_id, []).append(f"{change.what}:{change.state}")
         real = {job: await shard.state(job) for job in states}
-        assert {job: (states[job], real[job], history[job]) for job in states if states[job] != real[job]} == {}
+        assert {
+            job: (states[job], real[job], history[job]) for job in states if states[job] != real[job]
+        } == {}
     assert set(ends.values()) <= {0, 1}
     assert sum(ends.values()) > 3
 

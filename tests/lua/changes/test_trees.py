@@ -65,6 +65,7 @@ async def test_a_tree_that_runs_again_is_added_again(shard: Shard, watcher: Watc
         await shard.store.trees.restart("f", call="c", run=1, body="{}", now=shard.now)
     assert await watcher.see() == ["added f waiting"]
 
+
 async def test_a_root_that_fails_while_its_child_runs_is_suspended_and_released_to_undo(
     shard: Shard, driver: TreeDriver, watcher: Watcher
 ) -> None:
