@@ -86,7 +86,7 @@ async def test_a_watch_beside_an_older_release_tells_what_this_one_does(
 
     async def look(watch: Watch) -> None:
         async for change in watch:
-            told.append(change)
+            told.append(change)  # noqa: PERF401  (as they come)
 
     async with EventProvider(server.url) as provider, provider.watch("work") as watch:
         looks = asyncio.create_task(look(watch))

@@ -42,19 +42,10 @@ local function read_records(ids)
   return get_all(names)
 end
 
-local function read_queue(record)
-  local first, at = string.byte(record), 10
-  if first > 32 and first < 36 or first == 42 then -- of a job that has ended; see `codec.lua`
-    local _, _, _, _, behind = struct.unpack('>I6I4Bc0I2c0', record, at)
-    at = behind
-  end
-  return (struct.unpack('>Bc0', record, at))
-end
-
 -- Tells who watches (`changes.lua`). Of a record that cannot be read nobody knows the queue.
 local function note_removed(ids, records)
   for i, id in ipairs(ids) do
-    local is_read, queue = pcall(read_queue, records[i] or '')
+    local is_read, queue = pcall(plain.find_queue, records[i] or '')
     if is_read then changes.note('removed', queue, id) end
   end
 end
