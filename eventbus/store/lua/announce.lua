@@ -66,7 +66,7 @@ for i, queue in ipairs(queues) do
 end
 for i = 1, #ids, 2 do
   set_waiting(ids[i + 1])
-  if changes.is_on then changes.note('released', ids[i], ids[i + 1], 'waiting') end
+  if changes.is_on() then changes.note('released', ids[i], ids[i + 1], 'waiting') end
   redis.call('ZREM', key('parked', ids[i]), ids[i + 1])
 end
 place_ready(back, now, put_off)

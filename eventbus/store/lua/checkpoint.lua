@@ -56,7 +56,7 @@ if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then
   change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
-  if changes.is_on then changes.note('suspended', record.queue, id, 'waiting-children', { worker = Hold.worker_of(token) }) end
+  if changes.is_on() then changes.note('suspended', record.queue, id, 'waiting-children', { worker = Hold.worker_of(token) }) end
   if Hold.place_of_slot(hold) ~= '' then
     --include slots
     slots.release(hold, now)

@@ -62,12 +62,12 @@ if moves and due ~= '' and due > 0 then
   local earliest = next_due()
   change(id, 'state', 'delayed', 'due', whole(now + due))
   delays.place({ [queue] = { now + due, id } }, now, set_apart)
-  if changes.is_on then changes.note('delayed', queue, id, 'delayed', { due = now + due }) end
+  if changes.is_on() then changes.note('delayed', queue, id, 'delayed', { due = now + due }) end
   if earliest < 0 or now + due < earliest then wake(queue, now) end
 elseif moves then
   if state == 'delayed' then
     change(id, 'state', 'waiting', 'due', whole(now))
-    if changes.is_on then changes.note('promoted', queue, id, 'waiting') end
+    if changes.is_on() then changes.note('promoted', queue, id, 'waiting') end
   end
   local ready = {}
   record.id = id

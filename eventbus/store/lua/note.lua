@@ -19,10 +19,10 @@ for _ = 1, count do
 end
 begin_writing()
 for _, each in ipairs(notes) do
-  local is_same = changes.is_on and try('GET', key('progress', each[1])) == each[2] -- a repeat tells nothing
+  local is_same = changes.is_on() and try('GET', key('progress', each[1])) == each[2] -- a repeat tells nothing
   redis.call('SET', key('progress', each[1]), each[2])
   add_flag(each[1], FLAG.SIDE)
-  if changes.is_on and not is_same then
+  if changes.is_on() and not is_same then
     --include fields
     changes.note('progress', (peek(each[1]) or {}).queue or '', each[1], 'active', { text = each[2], worker = Hold.worker_of(each[3]) })
   end

@@ -63,7 +63,7 @@ try('ZREM', key('leaving', queue), id)
 try('ZADD', key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 
-if changes.is_on then changes.note('added', queue, id, 'waiting') end
+if changes.is_on() then changes.note('added', queue, id, 'waiting') end
 local ready = {}
 line_up(ready, queue, { id = id, priority = record.priority, entry = entry, limit = record.limit })
 place_ready(ready, now, put_off)

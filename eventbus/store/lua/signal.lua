@@ -41,7 +41,7 @@ if record.listens and SLEEPS[record.state] then
   if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
   clear(id, 'listens', 'wakes')
   set_waiting(id)
-  if changes.is_on then changes.note('released', queue, id, 'waiting') end
+  if changes.is_on() then changes.note('released', queue, id, 'waiting') end
   record.id = id
   line_up(ready, queue, record)
   place_ready(ready, now, put_off)

@@ -82,7 +82,7 @@ claims.write(plan, held, token, now, unusual and unusual.name_holder) -- what is
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 claims.remove(plan)
 if plan.moves[1] then turns.write_moves(plan) end
-if changes.is_on then changes.note_claims(plan, queues, worker) end
+if changes.is_on() then changes.note_claims(plan, queues, worker) end
 if plan.is_unusual then
   is_plain = false
   load_trees()

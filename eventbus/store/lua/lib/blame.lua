@@ -113,6 +113,6 @@ function blame.note_stall(job, hold, worker, message, mine)
     attempts = tonumber(job.attempts) or 0, stalls = job.stalls, worker = worker,
   })
   note_error(job.id, text)
-  if changes.is_on then changes.note('stalled', job.queue, job.id, 'waiting', { worker = worker, text = text }) end
+  if changes.is_on() then changes.note('stalled', job.queue, job.id, 'waiting', { worker = worker, text = text }) end
   return text
 end

@@ -16,34 +16,38 @@
 --   `watcher-late`      its scope was over meanwhile: its own renewal marks that, so that it reads of its gap
 --   `failover-forgets`  the last changes are lost with what they tell: a reader is ahead of `#`, and hears so when it renews
 --   `foreign-stream`    the number of what cannot be written is left out: the next entry shows the gap
--- Weighed: a flag for each queue (the same byte for each of them, but a flag to clear for each); a stream for each queue
--- (exact bounds for each, but no order between them, and nobody could read all); an entry for each change (five times
--- the memory); the worker writes what it was answered (it tells what a lost answer undid, and not what it never heard).
-changes = { is_on = false }
+-- Weighed: a flag for each queue (one more to clear for each); a stream for each queue (no order between them, and nobody
+-- could read all); an entry for each change (five times the memory); the worker writes what it was answered (a lost answer
+-- is not told, and one that comes twice is).
+changes = {}
 local MOST, SHOWN = 50000, 200 -- changes that the stream keeps; bytes of a text
-local scopes = {} -- scope -> whether it is watched
+local is_told, scopes = false, nil -- whether anybody watches; scope -> whether it is watched
 
--- header: what the book says of the shard.
+-- Each call that changes anything begins with this. header: what the book says of the shard.
 function changes.open(header)
-  changes.is_on = (string.byte(header, 2) or 0) % 2 == 1
+  is_told = (string.byte(header, 2) or 0) % 2 == 1
 end
 
--- Sets the flag, or takes it back.
+function changes.is_on()
+  return is_told
+end
+
 function changes.set(is_on)
   local header = redis.call('HGET', KEYS[1], '*') or ''
-  changes.is_on = is_on
+  is_told = is_on
   if #header < 26 or string.byte(header, 2) % 2 == (is_on and 1 or 0) then return end
   redis.call('HSET', KEYS[1], '*', string.sub(header, 1, 1) .. string.char(string.byte(header, 2) + (is_on and 1 or -1)) .. string.sub(header, 3))
 end
 
 local function is_watched(queue)
   local scope = string.match(queue, '^[^@]*')
-  if scopes[scope] == nil and changes.is_on then
+  scopes = scopes or {}
+  if scopes[scope] == nil and is_told then
     local found, now = try('HMGET', root .. ':watched', '#', '*', scope), read_now('')
     if not found or not found[1] then changes.set(false) end
     scopes[scope] = found and math.max(tonumber(found[2]) or 0, tonumber(found[3]) or 0) > now
   end
-  return changes.is_on and scopes[scope]
+  return is_told and scopes[scope]
 end
 
 -- Returns the number of the last one, and whether it could be written. makes: also where there is no stream.
@@ -74,7 +78,7 @@ function changes.note(what, queue, id, state, more)
   if not is_watched(queue) then return end
   more = more or {}
   local text = more.text and more.text ~= '' and { changes.describe(more.text) }
-  append(false, what, queue, { id }, state, more.worker, more.attempt and { more.attempt }, more.due and { tonumber(more.due) }, text or nil)
+  append(false, what, queue, { id }, state, more.worker, more.attempt and { more.attempt }, more.due and { tonumber(more.due) }, text)
 end
 
 -- The type and the message of an error, or any other text; cut where no character is.
@@ -108,12 +112,7 @@ function changes.note_claims(plan, queues, worker)
 end
 
 function changes.note_drained(queue)
-  local kinds = { 'ready', 'ready+', 'suspects', 'turns', 'resting' }
-  for i, kind in ipairs(kinds) do kinds[i] = key(kind, queue) end
-  if is_watched(queue) and redis.call('EXISTS', unpack(kinds)) == 0 then changes.note('drained', queue) end
-end
-
-function changes.note_handed(queue, id, worker)
-  changes.note('claimed', queue, id, 'active', { worker = worker, attempt = 1 })
-  changes.note_drained(queue)
+  if not is_watched(queue) then return end
+  local count = redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue), key('turns', queue), key('resting', queue))
+  if count == 0 then changes.note('drained', queue) end
 end

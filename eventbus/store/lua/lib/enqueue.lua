@@ -72,7 +72,7 @@ function enqueue(jobs, emitter, now, answer)
   for _, job in ipairs(jobs) do
     if job.row.queues.are_roots and not refused[job.id] then rooting.note(job.target.queue, job.id, job.index, job.row.due, now) end
   end
-  for _, job in ipairs(changes.is_on and jobs or {}) do
+  for _, job in ipairs(changes.is_on() and jobs or {}) do
     if not refused[job.id] then changes.note('added', job.target.queue, job.id, job.row.due and 'delayed' or 'waiting', { due = job.row.due }) end
   end
   for _, job in ipairs(next(refused) and jobs or {}) do

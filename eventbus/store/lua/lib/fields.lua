@@ -105,7 +105,7 @@ function close(id, state, text, now, hold)
   if not record then return end
   record.state, record.ended = state, now
   if hold then record.lasted, record.worker = now - Hold.time(hold), Hold.worker_of(Hold.token(hold)) end
-  if changes.is_on then changes.note(state, record.queue, id, state, { worker = record.worker, text = state ~= 'completed' and text }) end
+  if changes.is_on() then changes.note(state, record.queue, id, state, { worker = record.worker, text = state ~= 'completed' and text }) end
   local had_result = bit.band(record.flags, FLAG.RESULT) ~= 0
   record.flags, record.result = bit.band(record.flags, 255 - FLAG.RESULT), text
   if #text > SMALL then

@@ -53,7 +53,10 @@ function handing.give(pools, queue, id, body, now)
     local worker = idle.take(pool, now)
     if worker and hand_to(worker, queue, id, body, now) then
       redis.call('LPOP', key('ready', queue))
-      if changes.is_on then changes.note_handed(queue, id, worker) end
+      if changes.is_on() then
+        changes.note('claimed', queue, id, 'active', { worker = worker, attempt = 1 })
+        changes.note_drained(queue)
+      end
       return true
     end
   end

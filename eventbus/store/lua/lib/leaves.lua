@@ -7,7 +7,7 @@ local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 function place_leaf(leaf, due, lists, now)
   if due and due > now then
     change(leaf.id, 'state', 'delayed')
-    if changes.is_on then changes.note('delayed', leaf.queue, leaf.id, 'delayed', { due = due }) end
+    if changes.is_on() then changes.note('delayed', leaf.queue, leaf.id, 'delayed', { due = due }) end
     delays.place({ [leaf.queue] = { due, leaf.id } }, now, set_apart)
     lists.due[leaf.queue] = true
   else

@@ -48,7 +48,7 @@ local function place(lists, count, now)
   local refused, refuse = refusing.begin()
   for queue, ids in pairs(lists) do
     local length = try('RPUSH', key('ready', queue), unpack(ids))
-    if changes.is_on and length then changes.note_all('added', queue, ids, 'waiting') end
+    if changes.is_on() and length then changes.note_all('added', queue, ids, 'waiting') end
     if not length then
       for _, id in ipairs(ids) do refuse(id, now, queue, key('ready', queue)) end
     elseif length == #ids then

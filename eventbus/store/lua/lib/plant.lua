@@ -47,7 +47,7 @@ function plant(rows, adder, is_open, lists, now)
     if not row.is_known then
       row.is_ready = is_open and row.root ~= '' and not edges.is_fed[row.id] and not row.due
       write_row(row, now)
-      if changes.is_on then changes.note('added', row.queue, row.id, row.is_ready and 'waiting' or 'waiting-children') end
+      if changes.is_on() then changes.note('added', row.queue, row.id, row.is_ready and 'waiting' or 'waiting-children') end
       if row.root ~= '' then push(members, row.root, row.id) end
       if row.is_ready then
         line_up(lists.ready, row.queue, row)

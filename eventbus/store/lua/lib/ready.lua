@@ -31,7 +31,7 @@ function requeue(records, ready)
       if not gone[record.id] then
         if record.state ~= 'waiting' then
           set_waiting(record.id)
-          if changes.is_on then changes.note(record.state == 'delayed' and 'promoted' or 'released', queue, record.id, 'waiting') end
+          if changes.is_on() then changes.note(record.state == 'delayed' and 'promoted' or 'released', queue, record.id, 'waiting') end
         end
         line_up(ready, queue, record)
       end

@@ -53,7 +53,7 @@ end
 -- Removes records, and with a root its whole tree. `records`: as they are read, where somebody has read them.
 function forget(ids, records)
   records = records or read_records(ids)
-  if changes.is_on then note_removed(ids, records) end
+  if changes.is_on() then note_removed(ids, records) end
   for first = 1, #ids, 200 do
     local names, trees = list_keys(ids, records, first, math.min(first + 199, #ids))
     redis.call('UNLINK', unpack(names))

@@ -105,5 +105,5 @@ function settling.write_simple(simple, held, worker, policies, now)
   end
   set_all(records)
   call_many('HDEL', held, ended)
-  if changes.is_on then changes.note_completed(simple, PARTS, worker) end
+  if changes.is_on() then changes.note_completed(simple, PARTS, worker) end
 end

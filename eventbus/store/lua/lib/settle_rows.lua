@@ -107,7 +107,7 @@ function settle_rows.write(rows, held, policies, ready, now)
     if row.state then
       if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
       settle_row(row, record, policy and policy.key_ttl or KEY_TTL, now, lists)
-      if changes.is_on then note_settle(row, record, Hold.worker_of(Hold.token(row.hold)), now) end
+      if changes.is_on() then note_settle(row, record, Hold.worker_of(Hold.token(row.hold)), now) end
     end
     redis.call('HDEL', held, row.id)
     slots.release(row.hold, now)

@@ -82,7 +82,7 @@ end
 local function wait_anew(id)
   local record = fetch(id) or {}
   if record.stalls then change(id, 'lost', record.stalls) end
-  if changes.is_on and record.state ~= 'waiting-children' then changes.note('suspended', record.queue or '', id, 'waiting-children') end
+  if changes.is_on() and record.state ~= 'waiting-children' then changes.note('suspended', record.queue or '', id, 'waiting-children') end
   clear(id, 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'listens', 'wakes')
   change(id, 'state', 'waiting-children', 'attempts', 0, 'token', false)
 end
