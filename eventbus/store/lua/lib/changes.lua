@@ -54,9 +54,9 @@ end
 local function append(makes, what, queue, ids, state, worker, attempts, dues, texts)
   local last = redis.call('HINCRBY', root .. ':watched', '#', math.max(1, #ids))
   local entry = cmsgpack.pack({ read_now(''), what, queue, state or '', worker or '', ids, attempts or 0, dues or 0, texts or 0 })
-  local words = { 'MINID', '~', whole(last - MOST), whole(last), 'd', entry }
-  if not makes then table.insert(words, 1, 'NOMKSTREAM') end
-  return last, try('XADD', root .. ':changes', unpack(words))
+  local name, oldest, number = root .. ':changes', whole(last - MOST), whole(last)
+  if makes then return last, try('XADD', name, 'MINID', '~', oldest, number, 'd', entry) end
+  return last, try('XADD', name, 'NOMKSTREAM', 'MINID', '~', oldest, number, 'd', entry)
 end
 
 -- From here on the scope is watched; until now it was not. It makes the stream where it is gone. An older number than
