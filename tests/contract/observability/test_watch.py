@@ -11,6 +11,7 @@ import pytest
 from drivers.servers import Server
 
 from eventbus import Change, DefinitionError, Event, EventContext, EventProvider, ProviderStopped, Watch
+from workflows import StepContext, Workflow, WorkflowProvider
 
 MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
@@ -230,3 +231,29 @@ async def test_a_restart_that_lost_the_data_is_told_as_a_gap() -> None:
             assert _shown(await waits) == ["missed", "added"]
     finally:
         server.stop()
+
+
+async def test_a_flow_and_its_steps_are_watched_by_their_queues(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    flows, order = WorkflowProvider(provider), Workflow("order", input=int, output=int)
+
+    @order.step(spread=True)
+    async def bill(ctx: StepContext[int]) -> int:
+        return ctx.input + 1
+
+    @order.completed
+    async def tell(ctx: StepContext[int]) -> int:
+        return ctx.result(bill)
+
+    flows.register(order)
+    async with provider.worker(), provider.watch("workflow.order") as watch, provider.watch() as everything:
+        flow = await flows.execute(order, 1)
+        assert await flow.result(20) == 2
+        seen = await _take(watch, 1)
+        while seen[-1].what != "completed":
+            seen += await _take(watch, 1)
+        assert seen[0].what == "added"
+        assert {each.job_id for each in seen if each.job_id} == {flow.id}
+        assert {each.queue for each in seen} == {"workflow.order"}
+        every = await _take(everything, len(seen))
+        assert {each.queue for each in every} <= {"workflow.order", "workflow.order.steps"}
