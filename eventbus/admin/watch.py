@@ -61,6 +61,8 @@ class Watch:
         self._renewals: asyncio.Task[None] | None = None
         self._ready: deque[Change] = deque()
         self._is_closed = False
+        self._refusal: StoreError | None = None
+        """Why the server did not renew the watch."""
         self._position = since or ""
 
     @property
@@ -127,14 +129,21 @@ class Watch:
             await asyncio.sleep(_BEAT)
             try:
                 await stream.renew()
-            except StoreError:
-                continue  # the reader meets the same error, and tells of it
+            except StoreUnavailable:
+                return  # the provider stopped
+            except StoreError as error:
+                self._refusal = error
+                await stream.aclose()  # ends the read under way, which raises this error
+                return
 
     async def _read(self, stream: ChangeStream) -> list[Change]:
         """Read once. A server that is away is waited for; what a position cannot say any more is `missed`."""
         try:
             return await stream.read()
         except StoreError as error:
+            if self._refusal is not None:
+                await self.aclose()
+                raise self._refusal from error
             if self._is_closed:
                 raise ProviderStopped(_ENDED) from error
             if isinstance(error, StoreRefused) and error.code not in TRANSIENT:

@@ -15,7 +15,7 @@ local names = {}
 for i = 1, count do names[i] = take() end
 local watched, stream, now = root .. ':watched', root .. ':changes', read_now('')
 local live, last, all = {}, nil, try('HGETALL', watched)
-local is_gone = redis.call('EXISTS', stream) == 0
+local is_gone = redis.call('EXISTS', stream) == 0 or not changes.is_on() -- somebody deleted the stream or the book
 if not all then return redis.error_reply('FOREIGN the key ' .. watched .. ' has a value of another program; delete it, and watch again') end
 for i = 1, #all, 2 do
   if all[i] == '#' then last = all[i + 1] elseif (tonumber(all[i + 1]) or 0) > now then live[all[i]] = true end
@@ -25,6 +25,8 @@ begin_writing()
 if not last then -- nobody watched, so nothing was written for a while
   last = whole(now * 1000)
   redis.call('HSET', watched, '#', last)
+elseif is_gone then
+  redis.call('HINCRBY', watched, '#', 1) -- by this number everybody sees a gap
 end
 for _, name in ipairs(names) do
   if is_gone or not live[name] and not live['*'] then

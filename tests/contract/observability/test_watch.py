@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from drivers.servers import Server
 
-from eventbus import Change, DefinitionError, Event, EventContext, EventProvider, ProviderStopped, Watch
+from eventbus import (
+    Change,
+    DefinitionError,
+    Event,
+    EventContext,
+    EventProvider,
+    ProviderStopped,
+    StoreRefused,
+    Watch,
+)
 from workflows import StepContext, Workflow, WorkflowProvider
 
 MakeProvider = Callable[..., EventProvider]
@@ -200,6 +209,22 @@ async def test_a_slow_user_keeps_the_watch(
     async with worker.watch(DOUBLED):
         admin("PEXPIRE", f"{root}:watched", 5000)
         await until(lambda: admin("PTTL", f"{root}:watched") > 20_000, "it is renewed while nobody reads")
+
+
+async def test_a_renewal_that_is_refused_ends_the_watch_with_the_reason(
+    worker: EventProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise StoreRefused("NOPERM no right", code="NOPERM")
+
+    monkeypatch.setattr("eventbus.admin.watch._BEAT", 0.01)
+    watch = worker.watch(DOUBLED)
+    async with watch:
+        monkeypatch.setattr(watch._stream, "renew", refuse)
+        with pytest.raises(StoreRefused, match="NOPERM"):
+            await _take(watch, 1)
+    with pytest.raises(ProviderStopped):
+        await _take(watch, 1)
 
 
 async def test_a_restart_of_the_server_is_outlived_from_the_position_on() -> None:

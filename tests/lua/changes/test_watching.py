@@ -312,3 +312,17 @@ async def test_watching_works_in_a_full_server(shard: Shard, watcher: Watcher) -
     finally:
         await shard.command("CONFIG", "SET", "maxmemory", "0")
     assert await watcher.see() == ["claimed a active", "drained", "completed a completed"]
+
+
+async def test_a_book_that_was_lost_is_a_gap_for_everybody(shard: Shard, watcher: Watcher) -> None:
+    other = Watcher(shard, OTHER)
+    await watcher.begin()
+    await other.begin()
+    await shard.command("DEL", shard.shard_key("queues"))
+    await shard.add(row("a"))
+    await other.begin()
+    await shard.add(row("b"), queues=[add_queue(QUEUE)])
+    assert await watcher.see() == ["missed", "added b waiting"]
+    await shard.add(row("c"), queues=[add_queue(OTHER)])
+    assert await other.see() == ["missed", "added c waiting"]
+    await other.aclose()
