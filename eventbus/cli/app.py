@@ -9,7 +9,7 @@ import typer
 
 from eventbus._version import __version__
 from eventbus.cli.commands import check, demo, emit, groups, schedules, server, worker
-from eventbus.cli.controls import jobs, queues, tail
+from eventbus.cli.controls import failures, finding, jobs, queues, retrials, tail, top, workers
 from eventbus.cli.plugins import PluginGroup
 
 __all__ = ["app"]
@@ -29,8 +29,16 @@ app.command("worker")(worker.worker)
 app.command("emit")(emit.emit)
 app.command("check")(check.check)
 app.command("groups")(groups.groups)
+app.command("top")(top.top)
+app.command("workers")(workers.workers)
 app.command("demo")(demo.demo)
 app.command("tail")(tail.tail)
+jobs.app.command("failures")(failures.failures)
+jobs.app.command("find")(finding.find)
+jobs.app.command("retry")(retrials.retry)
+jobs.app.command("remove")(retrials.remove)
+jobs.app.command("retry-all")(retrials.retry_all)
+jobs.app.command("purge")(retrials.purge)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.add_typer(schedules.app, name="schedules")

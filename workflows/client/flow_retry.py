@@ -65,7 +65,7 @@ async def retry_flow(jobs: JobClient, flow_id: str, *, resume: bool | None, dead
         encode_message(following),
         run=last.run,
         timeout=last.timeout,
-        keeps=("journal", "inbox") if is_resumed else () if last.durable else ("journal",),
+        keeps=("journal", "inbox", "live") if is_resumed else () if last.durable else ("journal",),
         deadline=deadline,
     )
     if word == "unknown":

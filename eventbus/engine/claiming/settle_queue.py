@@ -1,7 +1,8 @@
 """The settles of a worker that are not answered yet: those that wait for a turn, and those under way.
 
 What must always hold: a job stands in `unsettled` from its end until its settle is answered, so that its lease is
-kept; a settle whose call failed is sent again.
+kept; a settle whose call failed is sent again; who listens to failures hears of a failed job after its settle was
+answered, and of none whose lease was lost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from eventbus.engine.failure_listener import FailureListener
+from eventbus.engine.job import Job
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
@@ -41,6 +44,11 @@ class SettleQueue:
         """The jobs that ended here and whose settle is not answered yet."""
         self.refused: int = 0
         """How many settles the server refused because their lease was lost."""
+        self.failures: FailureListener | None = None
+        """Hears of the jobs that failed; None if nobody wants to know."""
+        self._failing: dict[LeaseRow, Job] = {}
+        self._resent: set[LeaseRow] = set()
+        """Of these failing jobs a call may have been carried out whose answer never came."""
         self._waiting: deque[tuple[str, SettleRow]] = deque()
         self._cost = cost
 
@@ -48,11 +56,14 @@ class SettleQueue:
         """Return how many settles wait for a turn."""
         return len(self._waiting)
 
-    def begin(self, row: SettleRow, *, counts: bool) -> None:
+    def begin(self, row: SettleRow, job: Job, *, counts: bool) -> None:
         """Note a job that ended, and whether that counts as a failed attempt."""
-        self.unsettled.add(LeaseRow(row.id, row.token))
+        lease = LeaseRow(row.id, row.token)
+        self.unsettled.add(lease)
+        if row.state == "failed" and self.failures is not None:
+            self._failing[lease] = job
         if self._teller.is_on and counts and row.state == "delayed":
-            self._retries.add(LeaseRow(row.id, row.token))
+            self._retries.add(lease)
 
     def put(self, queue: str, row: SettleRow) -> None:
         """Have a turn settle a job that `begin` noted."""
@@ -72,16 +83,27 @@ class SettleQueue:
     def put_back(self, settles: Sequence[tuple[str, SettleRow]]) -> None:
         """Put settles back that were taken, because their call failed."""
         self._waiting.extendleft(reversed(settles))
+        if self._failing:
+            leases = (LeaseRow(row.id, row.token) for _, row in settles)
+            self._resent.update(lease for lease in leases if lease in self._failing)
 
-    def answered(self, queue: str, row: SettleRow, *, is_refused: bool) -> None:
-        """Note that the server answered a settle. One that was refused is logged: its lease was lost."""
-        self.unsettled.discard(LeaseRow(row.id, row.token))
-        if is_refused:
+    def answered(self, queue: str, row: SettleRow, *, is_lost: bool) -> None:
+        """Note that the server answered a settle; if the lease was lost, the settle was refused, which is logged."""
+        lease = LeaseRow(row.id, row.token)
+        self.unsettled.discard(lease)
+        if is_lost:
             self._note_refused(row)
         elif self._teller.is_on:
             self._tell(queue, row)
         if self._retries:
-            self._retries.discard(LeaseRow(row.id, row.token))
+            self._retries.discard(lease)
+        failed = self._failing.pop(lease, None) if self._failing else None
+        if failed is None or self.failures is None:
+            return
+        is_resent = lease in self._resent
+        self._resent.discard(lease)
+        if is_resent or not is_lost:
+            self.failures.note(failed, row.text, is_doubtful=is_lost)
 
     def _tell(self, queue: str, row: SettleRow) -> None:
         is_retry = LeaseRow(row.id, row.token) in self._retries
@@ -98,8 +120,14 @@ class SettleQueue:
             given["attempt"] = int(row.attempts)
         self._teller.tell(what, queue, row.id, state=state, **given)
 
+    def note_apart(self, jobs: Sequence[str]) -> None:
+        """Log the jobs that the server ended as failed in a turn, because their records cannot be read."""
+        for job_id in jobs:
+            _log.error("job failed, its record cannot be read", job_id=job_id)
+            if self.failures is not None:
+                self.failures.note_unseen(job_id)
+
     def _note_refused(self, row: SettleRow) -> None:
-        """A job that was to be given back has been given back already."""
-        if row.state != "waiting":
+        if row.state != "waiting":  # a job that was to be given back has been given back already
             self.refused += 1
             _log.warning("outcome refused: the lease was lost", job_id=row.id)

@@ -159,7 +159,7 @@ class CancelRow(NamedTuple):
 
 
 class StallRow(NamedTuple):
-    """What rescue did with one job: `verdict` is `rescued`, `failed` or `cancelled`.
+    """What rescue did with one job: `verdict` is `rescued`, `failed`, `cancelled`, or `apart` if its record cannot be read.
 
     `worker` held the job, and last renewed its lease `age` ms ago. `lag` is how many ms that worker's
     event loop was behind at its last call.
@@ -209,7 +209,7 @@ class QueueLook(NamedTuple):
     """The live workers of a queue, and its waiting jobs; times in ms, 0 if there is none.
 
     `announced` is when a pool last announced that it serves the queue, 0 if that is not known. `oldest`
-    is when the first or the last waiting job was added, whichever was earlier.
+    is since when the first or the last waiting job has been there, whichever was earlier.
     """
 
     workers: int

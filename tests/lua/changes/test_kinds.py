@@ -280,3 +280,22 @@ async def test_a_damaged_record_is_told_as_failed(shard: Shard, watcher: Watcher
     changes = await watcher.take()
     assert shown(changes) == ["failed a failed"]
     assert changes[0].note.startswith("StoreCorrupt: ")
+
+
+async def test_a_job_that_is_retried_by_hand_is_added_again_and_one_that_is_removed_is_told(
+    shard: Shard, watcher: Watcher
+) -> None:
+    await shard.add(row("a"), row("b", delay=500))
+    await shard.run("failed")
+    await watcher.begin()
+    for _ in range(2):
+        await shard.script("retry", [shard.now, "c1", ["failed"], 1, "a"])
+    assert await watcher.see() == ["added a waiting"]
+    for _ in range(2):
+        await shard.script("remove", [shard.now, 1000, "c2", "{}", ["waiting", "delayed"], 2, "a", "b"])
+    assert sorted(await watcher.see()) == ["cancelled a cancelled", "cancelled b cancelled"]
+    shard.now += 300_000
+    for _ in range(3):
+        shard.now += 1000
+        await shard.turn(want=0)
+    assert sorted(await watcher.see()) == ["removed a", "removed b"]
