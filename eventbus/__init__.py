@@ -13,6 +13,7 @@ TYPE_CHECKING = (
 )
 if TYPE_CHECKING:
     from eventbus.admin.controls import QueueControls
+    from eventbus.admin.watch import Change, Watch
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (
@@ -65,6 +66,7 @@ __all__ = [
     "Batch",
     "BatchContext",
     "CallNext",
+    "Change",
     "ConfigError",
     "DefinitionError",
     "Emission",
@@ -112,6 +114,7 @@ __all__ = [
     "UnknownJob",
     "Unrecoverable",
     "UsageError",
+    "Watch",
 ]
 
 _PLACES = (
@@ -134,6 +137,7 @@ _PLACES = (
     "schedules.options",
     "schedule_client",
     "admin.controls",
+    "admin.watch",
     "emit.sync_emission",
     "handlers.worker",
     "provider",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from eventbus.admin.groups import remove_group
+from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Routes
 from eventbus.errors import UsageError
 from eventbus.handlers.batch_types import BatchRegistrar
@@ -26,6 +27,8 @@ from eventbus.model.event import Event
 from eventbus.model.names import DEFAULT_GROUP, check_group, queue_name
 from eventbus.model.retry import Retry, check_answers, check_default
 from eventbus.settings.settings import Settings
+from eventbus.telemetry.change import ChangeKind
+from eventbus.telemetry.listeners import Listener, check_listened, check_listener
 
 __all__ = ["HandlerRegistry"]
 
@@ -34,6 +37,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
 L = TypeVar("L", bound=Lifespan)
+Heard = TypeVar("Heard", bound=Listener)
 H = TypeVar("H", bound=FailureFunction)
 
 _NOTHING: Any = None  # `@provider.use()` passes no function; the check then raises a DefinitionError
@@ -286,6 +290,34 @@ class HandlerRegistry:
         check_lifespan(function)
         self._life.lifespans.append(function)
         return function
+
+    def listen(
+        self, *kinds: ChangeKind, event: Event[Any, Any] | str | None = None
+    ) -> Callable[[Heard], Heard]:
+        """Register the decorated function as a listener: it hears what the workers of this process do.
+
+            @provider.listen("failed", "error")
+            async def warn(change: Change) -> None: ...
+
+        `kinds` are of `claimed`, `progress`, `retried`, `delayed`, `suspended`, `returned`, `parked`, `stalled`, `completed`,
+        `failed`, `cancelled`: of the jobs that the worker runs, and of stalls that it rescues; once the server has
+        recorded it. `error` is what goes wrong in a worker outside of any job, and `missed` says that the listeners were
+        too slow for some changes. `event` (also a queue) leaves out those of other queues; it does not go with `error`,
+        `missed` and `stalled`, which know of none. `provider.watch` sees all workers, and what no worker does.
+
+        A worker calls its listeners one after the other, and waits for each; no job waits for them. Async functions run in
+        the event loop, other functions in a thread. What one raises is logged. Workers that start from now on have it.
+        Raises DefinitionError.
+        """
+        scope = None if event is None else queue_of(event).partition("@")[0]
+        check_listened(kinds, has_event=event is not None)
+
+        def register(function: Heard) -> Heard:
+            check_listener(function)
+            self._life.listeners.add(kinds, function, scope=scope)
+            return function
+
+        return register
 
     def failed(self, hook: H = _NOTHING) -> H:
         """Have a function called for each job, and each flow, that a worker of this process ends as failed.

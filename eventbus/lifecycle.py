@@ -21,7 +21,7 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
@@ -43,9 +43,16 @@ from eventbus.runtime.process_pool import is_child
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.sync import LoopThread
+from eventbus.telemetry.listeners import Listeners
 from eventbus.telemetry.propagation import current
 
 __all__ = ["Lifecycle"]
+
+
+class Closing(Protocol):
+    """What ends before the provider's connections do."""
+
+    async def aclose(self) -> None: ...
 
 
 class Lifecycle:
@@ -70,6 +77,10 @@ class Lifecycle:
         """Called by each worker that starts, before it serves: it keeps declared schedules in the server."""
         self.extensions: list[Extension] = []
         """The systems whose consumers run in the workers, beside the handlers."""
+        self.listeners: Listeners = Listeners()
+        """The functions that hear what the next worker does."""
+        self.watches: set[Closing] = set()
+        """The open watches, which end before the connections do."""
         self.tools = tools
         """The calls of the provider that handler contexts use."""
         self._ownership = ownership
@@ -129,6 +140,8 @@ class Lifecycle:
             await self.worker.stop()
             # Only now, because handlers that were finishing used the worker through their contexts.
             self.worker = None
+        for watch in list(self.watches):
+            await watch.aclose()
         if self.emitter is not None:
             try:
                 await self.emitter.stop()
@@ -224,6 +237,7 @@ class Lifecycle:
             pools=self.pools,
             failure_hooks=tuple(self.failure_hooks),
             find_waits=emitter.find_waits,
+            listeners=self.listeners,
         )
         try:
             if self.on_worker is not None:
@@ -296,10 +310,10 @@ class Lifecycle:
         receive nothing more on that socket.
         """
         if self.loop is not None or self.worker is not None or self._endings:
-            _parents.append((self.emitter, self.store, self.worker, self.loop, self._endings))
+            _parents.append((self.emitter, self.store, self.worker, self.loop, self._endings, self.watches))
         self._thread.forget_parent(self.loop)
         self._forget()
-        self._endings = set()
+        self._endings, self.watches = set(), set()
         self._ownership.forget_parent()
 
 

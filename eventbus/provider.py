@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 from eventbus.admin.controls import Controls
 from eventbus.admin.inspector import Inspector
+from eventbus.admin.watch import Watch
 from eventbus.emit.emission import Emission
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError
@@ -243,6 +244,27 @@ class EventProvider(HandlerRegistry):
         return with_meta(
             meta, correlation_id="" if correlation_id is None else check_correlation_id(correlation_id)
         )
+
+    def watch(
+        self,
+        event: Event[Any, Any] | str | None = None,
+        *,
+        group: str | None = None,
+        since: str | None = None,
+    ) -> Watch:
+        """Watch what happens to the jobs of an event and to its queues, in any process; without `event`, to all.
+
+            async for change in provider.watch(OrderPlaced):
+                print(change.what, change.job_id)
+
+        Without `group`, all groups of the event are watched. `event` may also be a queue. It begins with what happens from
+        now on, or behind the change of which `since` is the position; nothing comes twice then. A change of kind `missed`
+        says that some are lost: nobody watched for a while, or this watch lags behind the 50,000 changes that the server
+        keeps. A lost connection is waited for. While nobody watches, the server writes nothing.
+
+        Raises DefinitionError for a bad argument; its iteration raises ProviderStopped and StoreRefused.
+        """
+        return Watch(self._life, event, group, since)
 
     # Running.
 

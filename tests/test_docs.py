@@ -301,7 +301,7 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     for module in (
         *("connection/retrying", "connection/replication", "connection/invocation", "connection/functions"),
         *("group_store", "journal_store", "presence_store"),
-        *("queries", "reply_stream", "store", "tree_store", "connection/wake_reader"),
+        *("queries", "reply_stream", "changes/stream", "store", "tree_store", "connection/wake_reader"),
     ):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))
     ((_, rule),) = _blocks(_ROOT / "docs" / "operations.md", "acl")
@@ -317,7 +317,7 @@ def test_the_optional_rights_are_those_of_functions() -> None:
 
 
 async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: str) -> None:
-    async with EventProvider(limited_url) as provider:
+    async with EventProvider(limited_url) as provider, provider.watch() as changes:
 
         @provider.on("work", retry=Retry(attempts=3, delay=0.01))
         async def work(payload: Any, ctx: EventContext) -> Any:
@@ -348,6 +348,7 @@ async def test_the_stated_rights_are_enough_for_all_that_is_built(limited_url: s
             many = provider.emit_many("later", range(300))
             assert [await each for each in many] == list(range(300))
             assert await provider.remove_group("work", "third") > 0
+            assert (await anext(changes)).what == "added"
 
 
 @pytest.mark.slow

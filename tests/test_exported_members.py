@@ -23,6 +23,7 @@ def test_the_front_door_offers_just_this() -> None:
         "Batch",
         "BatchContext",
         "CallNext",
+        "Change",
         "ConfigError",
         "DefinitionError",
         "Emission",
@@ -70,6 +71,7 @@ def test_the_front_door_offers_just_this() -> None:
         "UnknownJob",
         "Unrecoverable",
         "UsageError",
+        "Watch",
     ]
 
 
@@ -197,8 +199,8 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta provider worker"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many failed flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
-        "start stop subscribe sync unsubscribe use worker"
+        "add_group cancel context emit emit_many failed flush include inspector jobs lifespan listen on pause pool pools queues remove_group result resume schedules set_limit settings "
+        "start stop subscribe sync unsubscribe use watch worker"
     ),
     # `add`, `has_job_of`, `keep_line`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
@@ -215,6 +217,8 @@ _OFFERED = {
     eventbus.EventContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
+    eventbus.Watch: "aclose position",
+    eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: "cancel controls counts delay failures find groups history job jobs prioritize promote purge queues remove replace_payload retry retry_all tree why workers",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",

@@ -9,7 +9,7 @@ import typer
 
 from eventbus._version import __version__
 from eventbus.cli.commands import check, demo, emit, groups, schedules, server, worker
-from eventbus.cli.controls import failures, finding, history, jobs, queues, retrials, top, workers
+from eventbus.cli.controls import failures, finding, history, jobs, queues, retrials, tail, top, workers
 from eventbus.cli.plugins import PluginGroup
 
 __all__ = ["app"]
@@ -32,6 +32,7 @@ app.command("groups")(groups.groups)
 app.command("top")(top.top)
 app.command("workers")(workers.workers)
 app.command("demo")(demo.demo)
+app.command("tail")(tail.tail)
 jobs.app.command("failures")(failures.failures)
 jobs.app.command("find")(finding.find)
 jobs.app.command("retry")(retrials.retry)

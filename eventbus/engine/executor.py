@@ -39,6 +39,7 @@ from eventbus.engine.job import Job, Settle, cancelled, give_back
 from eventbus.engine.metering.job_meter import JobMeter, note_lost
 from eventbus.runtime.timers import TimerWheel
 from eventbus.telemetry.failure import mark_own
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["MAX_ABANDONED", "Executor", "Running"]
@@ -87,8 +88,11 @@ class Running:
 class Executor:
     """The jobs that this worker is running."""
 
-    def __init__(self, settle: Callable[[Job, Settle], None], *, patience: float) -> None:
+    def __init__(
+        self, settle: Callable[[Job, Settle], None], *, patience: float, teller: Teller | None = None
+    ) -> None:
         """`settle` receives each decision. `patience` is in seconds, see the text of this module."""
+        self.teller: Teller = teller or Teller()
         self.running: dict[str, Running] = {}
         self.aliases: dict[str, str] = {}
         """Ids in whose name code of a running job emits -> the id of that job."""
@@ -131,6 +135,8 @@ class Executor:
         if context is None:
             context = self._open(consumer)
         run.task = asyncio.get_running_loop().create_task(self._run(run), context=context.copy())
+        if self.teller.is_on:
+            self.teller.tell("claimed", job.queue, job.id, state="active", attempt=job.attempts + 1)
 
     def start_clock(self, job: Job, timeout: float | None) -> None:
         """Let the timeout of a running job, in seconds, count from now on: until now it waited for a place.
@@ -221,6 +227,8 @@ class Executor:
             self._settle(
                 job, settle
             )  # first, so that the lease thread always finds the job in one of the two places
+        elif self.teller.is_on and run.cause is None:
+            self.teller.tell("suspended", job.queue, job.id, state="waiting-children")
         del self.running[job.id]
         self.counts[job.queue] -= 1
         if self.meter is not None:

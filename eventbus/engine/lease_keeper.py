@@ -150,6 +150,7 @@ class LeaseKeeper:
         if jobs and not self._is_refused:
             self._is_refused = True
             _log.warning("leases not renewed, trying again", error=str(error), jobs=jobs)
+            self._executor.teller.error("lease_keeper", error)
 
     def _ask_loop(self) -> None:
         """Ask the loop for an answer, unless it owes one: the lag counts from the first question."""

@@ -26,6 +26,7 @@ from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Presence", "pool_of"]
@@ -57,6 +58,7 @@ class Presence:
         worker: str,
         read_jobs: Callable[[], list[str]] = list,
         closed: Collection[str] = (),
+        teller: Teller | None = None,
         concurrency: int = 0,
     ) -> None:
         """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced.
@@ -68,6 +70,7 @@ class Presence:
         self._worker = worker
         self._read_jobs = read_jobs
         self._closed = closed
+        self._teller = teller or Teller()
         self._facts = _list_facts(store.name, concurrency)
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
@@ -110,6 +113,7 @@ class Presence:
                 await self.run_once(unpark=True)
             except StoreError as error:
                 _log.error("announcement refused", error=str(error))
+                self._teller.error("presence", error)
 
     async def deregister(self) -> None:
         """Tell the server that the worker is over, within one second. Call it when nothing renews its leases any more.

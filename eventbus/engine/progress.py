@@ -6,10 +6,12 @@ Notes of one tick of the event loop travel in one call. Not here: what a progres
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from eventbus.engine.executor import Executor
 from eventbus.store.scripting.script_rows import NoteRow
 from eventbus.store.store import Store
+from eventbus.telemetry.change import shorten
 
 __all__ = ["ProgressWriter"]
 
@@ -44,5 +46,14 @@ class ProgressWriter:
                 tokens = {note.id: note.token for note in notes}
                 lost = await self._store.note(notes)
                 self._executor.lose([(job_id, tokens[job_id]) for job_id in lost])
+                if self._executor.teller.is_on:
+                    self._tell(note for note in notes if note.id not in lost)
         finally:
             self._flight = None
+
+    def _tell(self, notes: Iterable[NoteRow]) -> None:
+        for note in notes:
+            run = self._executor.running.get(note.id)
+            if run is not None:
+                given = {"state": "active", "note": shorten(note.progress)}
+                self._executor.teller.tell("progress", run.job.queue, note.id, **given)

@@ -17,8 +17,10 @@ from eventbus.engine.job import Job
 from eventbus.engine.metering.job_meter import note_stall
 from eventbus.errors import StoreError
 from eventbus.model import clock
+from eventbus.model.states import JobState
 from eventbus.store.scripting.script_rows import StallRow
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Rescuer"]
@@ -29,6 +31,7 @@ _LIMIT = 200  # jobs in one call
 _LOOK_WITHIN = 1.0  # seconds that reading the records of failed jobs may delay their log events
 _LOOK, _APART = 0.4, 0.05  # of a lease; their sum is less than the half that counts as a gap
 
+_STATES: dict[str, JobState] = {"rescued": "waiting", "failed": "failed", "cancelled": "cancelled"}
 _VERDICTS = {
     "rescued": "job stalled, given back",
     "failed": "job stalled too often, failed",
@@ -48,8 +51,10 @@ class Rescuer:
         max_stalls: int,
         key_ttl_ms: int,
         consumers: Mapping[str, Consumer] | None = None,
+        teller: Teller | None = None,
     ) -> None:
-        """`consumers` give the fields of log events about their jobs."""
+        """`consumers` give the fields of log events about their jobs. `teller` hears of each stall."""
+        self._teller = teller or Teller()
         self._store = store
         self._consumers: Mapping[str, Consumer] = {} if consumers is None else consumers
         self.failures: FailureListener | None = None
@@ -101,6 +106,9 @@ class Rescuer:
                     renewed_ago=stall.age / 1000,
                     loop_lag=stall.lag / 1000,
                 )
+                self._teller.tell(
+                    "stalled", job_id=stall.id, worker=stall.worker, state=_STATES[stall.verdict]
+                )
 
     async def _facts(self, job_id: str, deadline: float) -> Mapping[str, Any]:
         """Return log fields of a failed job. Another worker ran it, so its record is read from the server."""
@@ -123,6 +131,7 @@ class Rescuer:
                 pause = await self.run_once()
             except StoreError as error:
                 _log.error("rescue refused", error=str(error))
+                self._teller.error("rescuer", error)
                 pause = self._lease_ms / 1000
             # By chance a little later, so that the workers of a fleet do not all look at once.
             await asyncio.sleep(pause + min(0.5, _APART * self._lease_ms / 1000) * random.random())

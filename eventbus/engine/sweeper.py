@@ -13,6 +13,7 @@ from eventbus.engine.consumer import Consumer
 from eventbus.errors import StoreError
 from eventbus.store.scripting.script_rows import SweepQueue
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Sweeper"]
@@ -26,11 +27,19 @@ _CHUNK = 50  # queues that one call sweeps
 class Sweeper:
     """Removes expired finished jobs of the queues that this worker serves."""
 
-    def __init__(self, store: Store, consumers: Mapping[str, Consumer], *, interval: float = 60.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        consumers: Mapping[str, Consumer],
+        *,
+        interval: float = 60.0,
+        teller: Teller | None = None,
+    ) -> None:
         """`interval` is in seconds; each sweep comes up to half of it earlier, by chance."""
         self._store = store
         self._consumers = consumers
         self._interval = interval
+        self._teller = teller or Teller()
 
     async def run_once(self, *, now_ms: int | None = None) -> int:
         """Sweep each queue once; return how many jobs were removed: of each queue a bounded number."""
@@ -59,3 +68,4 @@ class Sweeper:
                 await self._sweep_all()
             except StoreError as error:
                 _log.error("sweep refused", error=str(error))
+                self._teller.error("sweeper", error)

@@ -99,6 +99,7 @@ class WakeListener:
         except StoreError as error:
             if isinstance(error, StoreRefused) and error.code not in TRANSIENT:
                 _log.error("wakes refused, looking at the queues each second", error=str(error))
+                self._claimer.executor.teller.error("wake_listener", error)
                 await asyncio.sleep(1)
             # The connection of the claimer logs the failure. This pause only limits the rate of reads.
             await asyncio.sleep(0.2)

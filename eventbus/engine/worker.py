@@ -39,7 +39,9 @@ from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import clock
 from eventbus.model.history.windows import Windows
+from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Duty", "Worker", "WorkerOptions"]
@@ -63,6 +65,19 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     key_ttl: float
     patience: float = 1.0
     history: Windows | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> WorkerOptions:
+        """Return those that the settings of a provider name."""
+        return cls(
+            max_concurrency=settings.max_concurrency,
+            lease=settings.lease,
+            hang_after=settings.hang_after,
+            grace=settings.grace,
+            max_stalls=settings.max_stalls,
+            key_ttl=settings.key_ttl,
+            history=settings.history,
+        )
 
 
 class Duty(Protocol):
@@ -88,12 +103,14 @@ class Worker:
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
+        teller: Teller | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
-        `duty` is one more role; it is told when schedules are due.
+        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
         """
         self.id: str = secrets.token_hex(6)
+        self.teller: Teller = teller or Teller()
         self._store = store
         self._consumers = consumers
         self._options = options
@@ -108,6 +125,7 @@ class Worker:
             patience=options.patience,
             on_duty=duty.notice if duty else None,
             tallies=tallies,
+            teller=self.teller,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -127,6 +145,7 @@ class Worker:
             max_stalls=options.max_stalls,
             key_ttl_ms=round(options.key_ttl * 1000),
             consumers=consumers,
+            teller=self.teller,
         )
         self._presence = Presence(
             store,
@@ -134,9 +153,10 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            teller=self.teller,
             concurrency=options.max_concurrency,
         )
-        self._sweeper = Sweeper(store, consumers)
+        self._sweeper = Sweeper(store, consumers, teller=self.teller)
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
@@ -237,6 +257,8 @@ class Worker:
                 roles.start_soon(self._recorder.run, name="recorder")
                 roles.start_soon(gauges.run, name="gauges")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
+                if self.teller.is_on:
+                    roles.start_soon(self.teller.run, name="listeners")
                 if self._duty is not None:
                     roles.start_soon(self._duty.run, name="schedules")
                 self.claimer.look_everywhere()

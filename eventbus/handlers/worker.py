@@ -48,6 +48,7 @@ from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.schedules.runner import ScheduleRunner
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Listeners, Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["EventWorker"]
@@ -87,6 +88,7 @@ class EventWorker:
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
         failure_hooks: Sequence[FailureHook] = (),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
+        listeners: Listeners | None = None,
     ) -> None:
         self.shared: Shared = Shared(lifespans, tools.provider)
         self._store = store
@@ -97,17 +99,10 @@ class EventWorker:
         self._threads = ThreadPool(settings.max_concurrency)
         self._processes = ProcessPool(log_note)
         self._consumers: dict[str, Consumer] = {}
-        options = WorkerOptions(
-            max_concurrency=settings.max_concurrency,
-            lease=settings.lease,
-            hang_after=settings.hang_after,
-            grace=settings.grace,
-            max_stalls=settings.max_stalls,
-            key_ttl=settings.key_ttl,
-            history=settings.history,
-        )
-        self._schedules = ScheduleRunner(store, key_ttl=settings.key_ttl)
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=self._schedules)
+        options, told = WorkerOptions.of(settings), Teller(listeners)
+        duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
+        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty, teller=told)
+        told.worker = self._worker.id
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:
             self._worker.tell_failures(self._failures)
@@ -264,16 +259,9 @@ class EventWorker:
         while empty < 2:
             await flush()
             empty = empty + 1 if await self._worker.claimer.look_through() else 0
-            if empty == 2 and await self._is_held_back():
+            if empty == 2 and await self._store.controls.is_held_back(self._consumers):
                 empty = 0
                 await asyncio.sleep(_LOOK)
-
-    async def _is_held_back(self) -> bool:
-        """Return whether jobs wait in its queues because of a limit."""
-        controls = self._store.controls
-        queues = [queue for queue in await controls.limited() if queue in self._consumers]
-        looks = await controls.look(queues)
-        return any(each.waiting and each.is_limited and "paused" not in each.fields for each in looks)
 
     def append(
         self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]
@@ -331,11 +319,13 @@ class EventWorker:
                         await self._worker.run()
                 except Exception as error:
                     self._error = error
+                    self._worker.teller.error("worker", error)
                     raise
                 finally:
                     await self._failures.finish()
                     await self._pools.aclose()
                     self._start_clock()
+                    await self._worker.teller.tell_rest()
         except asyncio.CancelledError:
             if not self._strikes:
                 raise

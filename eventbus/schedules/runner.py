@@ -25,6 +25,7 @@ from eventbus.schedules.firing import make_row, put_off
 from eventbus.schedules.plan import decode_plan
 from eventbus.store.scripting.script_rows import DueRow, FireRow
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["ScheduleRunner"]
@@ -40,9 +41,10 @@ _WITHIN = 30.0
 class ScheduleRunner:
     """Fires what is due, in the worker of one process."""
 
-    def __init__(self, store: Store, *, key_ttl: float) -> None:
+    def __init__(self, store: Store, *, key_ttl: float, teller: Teller | None = None) -> None:
         """`key_ttl`, seconds: how long the key of a slot stands after the end of its job."""
         self._store = store
+        self._teller = teller or Teller()
         self._key_ttl_ms = round(key_ttl * 1000)
         self._duty = asyncio.Event()
         self._unread: set[tuple[str, str]] = set()
@@ -59,6 +61,7 @@ class ScheduleRunner:
                 await self.fire_all()
             except StoreError as error:
                 _log.error("schedules not fired, trying again", error=str(error))
+                self._teller.error("schedules", error)
                 await asyncio.sleep(_PAUSE)
                 continue
             try:

@@ -79,6 +79,18 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "renew, rescue, schedule",
         "never",
     ),
+    "watched": (
+        "hash",
+        "scope (a queue without its group, or `*`) -> until when its changes are watched, ms; `#`: the number of the last change (`changes.lua`)",
+        "watch; each that tells a change",
+        "30 s after its last watcher",
+    ),
+    "changes": (
+        "stream",
+        "changes of jobs and queues, the newest 50,000; written only while somebody watches",
+        "each that changes a job",
+        "10 min after its last watcher",
+    ),
     "cuts": (
         "hash",
         "queue -> how many entries were ever cut from the head of `completed`",

@@ -83,6 +83,13 @@ class Server:
                 raise TimeoutError((self.folder / "log").read_text())
             time.sleep(0.005)  # another process: nothing to await
 
+    def restart(self) -> None:
+        """Kill it, and start it again with what it has saved in its folder."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
     def stop(self) -> None:
         """Kill it and remove its folder."""
         if self._process is not None:

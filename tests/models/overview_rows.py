@@ -1,4 +1,4 @@
-"""The rows of the scripts that look at whole queues and workers: script and section -> the row."""
+"""The rows of the scripts that look at whole queues and workers, and of others that name queues or jobs: script and section -> the row."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
     ("survey", "queues"): QueueRow,
     ("limits", "queues"): QueueRow,
     ("ended", "queues"): QueueRow,
+    ("watch", "queues"): QueueRow,
     ("retry", "jobs"): JobRow,
     ("remove", "jobs"): JobRow,
     ("workers", "workers"): WorkerRow,

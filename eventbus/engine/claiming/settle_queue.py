@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle
 from eventbus.engine.metering.job_meter import note_lost
+from eventbus.model import clock
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
+from eventbus.telemetry.change import ChangeKind, shorten
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["SettleQueue"]
@@ -24,13 +28,24 @@ _log = get_logger("eventbus.worker")
 
 _MOST = 200  # plain jobs in one call: the server serves nobody else while a script runs
 _BYTES = 1 << 20  # of settled texts in one call
+_KINDS: dict[str, ChangeKind] = {
+    "completed": "completed", "failed": "failed", "cancelled": "cancelled", "delayed": "delayed", "waiting": "returned",
+    "shelved": "returned", "parked": "parked", "suspended": "suspended",
+}  # fmt: skip
 
 
 class SettleQueue:
     """Settles with the queues of their jobs, in the order in which the jobs ended."""
 
-    def __init__(self, cost: Callable[[str], int], tallies: Tallies | None = None) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given."""
+    def __init__(
+        self, cost: Callable[[str], int], tallies: Tallies | None = None, teller: Teller | None = None
+    ) -> None:
+        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given.
+        `teller` hears what the server has recorded.
+        """
+        self._teller = teller or Teller()
+        self._retries: set[LeaseRow] = set()
+        """The unsettled jobs whose attempt counts and is not the last one."""
         self.unsettled: set[LeaseRow] = set()
         """The jobs that ended here and whose settle is not answered yet."""
         self.refused: int = 0
@@ -59,6 +74,8 @@ class SettleQueue:
             self._tallies.note(job, settle)
         if settle.state == "failed" and self.failures is not None:
             self._failing[lease] = job
+        if self._teller.is_on and settle.counts and settle.state == "delayed":
+            self._retries.add(lease)
         return SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
 
     def put(self, queue: str, row: SettleRow) -> None:
@@ -89,6 +106,10 @@ class SettleQueue:
         self.unsettled.discard(lease)
         if is_lost:
             self._note_refused(queue, row)
+        elif self._teller.is_on:
+            self._tell(queue, row)
+        if self._retries:
+            self._retries.discard(lease)
         failed = self._failing.pop(lease, None) if self._failing else None
         if failed is None or self.failures is None:
             return
@@ -96,6 +117,21 @@ class SettleQueue:
         self._resent.discard(lease)
         if is_resent or not is_lost:
             self.failures.note(failed, row.text, is_doubtful=is_lost)
+
+    def _tell(self, queue: str, row: SettleRow) -> None:
+        is_retry = LeaseRow(row.id, row.token) in self._retries
+        what = "retried" if is_retry else _KINDS[row.state]
+        state = row.state if row.state in ("completed", "failed", "cancelled", "parked") else "waiting"
+        given: dict[str, Any] = (
+            {"note": shorten(row.text)} if row.state in ("failed", "delayed", "parked") else {}
+        )
+        if row.state in ("delayed", "suspended") and row.delay > 0:
+            state, given["due_ms"] = "delayed", round(clock.now() * 1000) + row.delay
+        elif row.state == "suspended" and row.delay < 0:
+            state = "waiting-children"
+        if is_retry:
+            given["attempt"] = int(row.attempts)
+        self._teller.tell(what, queue, row.id, state=state, **given)
 
     def note_apart(self, jobs: Sequence[str]) -> None:
         """Log the jobs that the server ended as failed in a turn, because their records cannot be read."""

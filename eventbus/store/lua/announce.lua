@@ -12,7 +12,7 @@
 -- left: queue
 -- answer: taken since
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
---include base book codec guard format ready record groups idle presence putting_off roster
+--include base book changes codec guard format ready record groups idle presence putting_off roster
 --defer load_orders: orders shelves
 
 local SILENCE = 120000
@@ -68,6 +68,7 @@ for i, queue in ipairs(queues) do
 end
 for i = 1, #ids, 2 do
   set_waiting(ids[i + 1])
+  if changes.is_on() then changes.note('released', ids[i], ids[i + 1], 'waiting') end
   redis.call('ZREM', key('parked', ids[i]), ids[i + 1])
 end
 place_ready(back, now, put_off)

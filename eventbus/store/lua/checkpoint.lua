@@ -14,7 +14,7 @@
 -- edges: row job needs
 -- awaited: id
 -- answer: ok | waiting | stopping (its tree stops, or it was cancelled itself, so nothing was added) | lost (the lease)
---include base guard fields format hold holds ready record trees telling leaves rows plant epilogue marks mixed_waits waking
+--include base changes guard fields format hold holds ready record trees telling leaves rows plant epilogue marks mixed_waits waking
 
 local now = read_now(take())
 local id, token, acknowledges, opens, waits = take(), take(), take() == 1, take() == 1, take() == 1
@@ -56,6 +56,7 @@ if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then
   change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold), 'first', record.first or Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
+  if changes.is_on() then changes.note('suspended', record.queue, id, 'waiting-children', { worker = Hold.worker_of(token) }) end
   if Hold.place_of_slot(hold) ~= '' then
     --include slots
     slots.release(hold, now)

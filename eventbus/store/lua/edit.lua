@@ -14,7 +14,7 @@
 --   limit: the limit key of `body`, '' if it stays
 --   states: in which it may be changed
 -- answer: changed | other (its body is not the one that `print` says) | member | begun | unknown | or else its state
---include base guard codec delays due entry fields format holds lines putting_off ready record waking
+--include base changes guard codec delays due entry fields format holds lines putting_off ready record waking
 
 local now = read_now(take())
 local id, call, due, priority, print, body, limit, states = take(), take(), take(), take(), take(), take(), take(), take()
@@ -62,9 +62,13 @@ if moves and due ~= '' and due > 0 then
   local earliest = next_due()
   change(id, 'state', 'delayed', 'due', whole(now + due))
   delays.place({ [queue] = { now + due, id } }, now, set_apart)
+  if changes.is_on() then changes.note('delayed', queue, id, 'delayed', { due = now + due }) end
   if earliest < 0 or now + due < earliest then wake(queue, now) end
 elseif moves then
-  if state == 'delayed' then change(id, 'state', 'waiting', 'due', whole(now)) end
+  if state == 'delayed' then
+    change(id, 'state', 'waiting', 'due', whole(now))
+    if changes.is_on() then changes.note('promoted', queue, id, 'waiting') end
+  end
   local ready = {}
   record.id = id
   line_up(ready, queue, record)

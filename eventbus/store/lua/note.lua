@@ -8,7 +8,7 @@
 -- lines: id token number age text
 --   number: counts the lines of one claim of the job, from 1; age: how long ago it was said, ms
 -- answer: ids whose lease is not held by that token any more
---include base guard format hold holds
+--include base changes guard format hold holds
 
 local MOST, BYTES = 100, 65536
 local now = read_now(take())
@@ -25,7 +25,7 @@ end
 
 for _ = 1, count do
   local id, token, progress = take(), take(), take()
-  if is_held(id, token) then notes[#notes + 1] = { id, progress } end
+  if is_held(id, token) then notes[#notes + 1] = { id, progress, token } end
 end
 for _ = 1, lines do
   local id, token, number, age, text = take(), take(), take(), take(), take()
@@ -52,8 +52,13 @@ end
 
 begin_writing()
 for _, each in ipairs(notes) do
+  local is_same = changes.is_on() and try('GET', key('progress', each[1])) == each[2] -- a repeat tells nothing
   redis.call('SET', key('progress', each[1]), each[2])
   add_flag(each[1], FLAG.SIDE)
+  if changes.is_on() and not is_same then
+    --include fields
+    changes.note('progress', (peek(each[1]) or {}).queue or '', each[1], 'active', { text = each[2], worker = Hold.worker_of(each[3]) })
+  end
 end
 for id, list in pairs(said) do add_lines(id, list) end
 return lost

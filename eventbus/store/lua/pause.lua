@@ -8,7 +8,7 @@
 -- head: now word queue by reason
 --   word: pause | resume | move (the next part goes home, if nobody has paused it again)
 -- answer: of a pause, since when it is paused, ms; else how many jobs are left that go home
---include base guard book orders waking
+--include base changes guard book orders waking
 --defer load_shelves: codec entry fields holds lanes lines putting_off ready record shelves
 
 local now = read_now(take())
@@ -28,5 +28,7 @@ if home and (word == 'resume' or word == 'move' and not since) then
   left = shelves.take_home(queue, home, now)
 end
 orders.note(queue, now)
+if word == 'pause' and not since then changes.note('paused', queue, nil, nil, { text = reason }) end
+if word == 'resume' and since then changes.note('resumed', queue) end
 if word == 'resume' and since then wake_filled({ queue }, now) end
 return word == 'pause' and (since or whole(now)) or left

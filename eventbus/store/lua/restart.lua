@@ -10,7 +10,7 @@
 --   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree)
---include base guard codec completed fields format ready record pointer putting_off outcomes waking
+--include base changes guard codec completed fields format ready record pointer putting_off outcomes waking
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = read_now(take())
@@ -67,6 +67,7 @@ try('ZREM', key('leaving', queue), id)
 try('ZADD', key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 
+if changes.is_on() then changes.note('added', queue, id, 'waiting') end
 local ready = {}
 line_up(ready, queue, { id = id, priority = record.priority, entry = entry, limit = record.limit })
 place_ready(ready, now, put_off)

@@ -8,7 +8,7 @@
 -- head: now id signal name payload
 -- answer: sent | unknown (no record) | ended | stopping (its tree stops, and it does not know yet) | full (too many signals are not taken yet) |
 --   foreign (somebody else's value stands in the place of its inbox)
---include base book codec guard delays fields format holds journal marks putting_off ready record waking
+--include base book changes codec guard delays fields format holds journal marks putting_off ready record waking
 
 local MOST, BYTES = 1000, 1048576 -- of an inbox
 local SLEEPS = { delayed = true, ['waiting-children'] = true }
@@ -41,6 +41,7 @@ if record.listens and SLEEPS[record.state] then
   if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
   clear(id, 'listens', 'wakes')
   set_waiting(id)
+  if changes.is_on() then changes.note('released', queue, id, 'waiting') end
   record.id = id
   line_up(ready, queue, record)
   place_ready(ready, now, put_off)

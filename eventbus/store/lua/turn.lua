@@ -23,10 +23,9 @@
 --   ids of jobs that it set apart as failed, because their records cannot be read
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
---include base book turn_queues outcomes hold holds settle due candidate claim
+--include base book changes turn_queues outcomes hold holds settle due candidate claim idle
 --defer load_slots: slots lanes quotas turns
 --defer load_retention: retain completed
---defer load_idle: idle
 --defer load_trees: ready waking appends settle_rows chores telling stopping candidate_unusual suspects claim_odd putting_off answer_again
 
 local now = read_now(take())
@@ -84,6 +83,7 @@ claims.write(plan, held, token, now, unusual and unusual.name_holder) -- what is
 if plan.ids[1] and holds[1] then redis.call('ZADD', root .. ':workers', now + lease, worker) end
 claims.remove(plan)
 if plan.moves[1] then turns.write_moves(plan) end
+if changes.is_on() then changes.note_claims(plan, queues, worker) end
 if plan.is_unusual then
   is_plain = false
   load_trees()
@@ -105,10 +105,7 @@ retain_some(queues, now, function(queue, is_eighth)
 end)
 
 local woken = claims.exchange_wakes(pool, want, plan.more, queues, now)
-if offer > 0 then
-  load_idle()
-  idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1])
-end
+if offer > 0 then idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1]) end
 redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken, appended, outcomes.apart }))
 local answer = { now, next_at, lost, woken, plan.more, plan.rows, plan.foreign }
 if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] or has_duty or outcomes.apart[1] then

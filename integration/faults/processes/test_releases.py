@@ -17,7 +17,7 @@ from harness.load import Load
 from harness.programs import Program
 from harness.releases import FIRST_EDITION, OLDER, older_release
 
-from eventbus import EventProvider
+from eventbus import Change, EventProvider, Watch
 from workflows import WorkflowProvider
 
 Run = Callable[..., Program]
@@ -75,6 +75,44 @@ async def test_workers_and_emitters_of_two_releases_share_the_work_of_one_server
     assert {record.stalls for record in audit.jobs.values()} == {0}
     assert set(journal.runs().values()) == {1}
     assert (new.complaints(), old.complaints()) == ([], [])
+
+
+async def test_a_watch_beside_an_older_release_tells_what_this_one_does(
+    older: Path, server: Backend, start_worker: Run
+) -> None:
+    """What calls of the older release change is not told; they take nothing from the watch, and it nothing from them."""
+    new, old = start_worker(server), start_worker(server, release=older)
+    told: list[Change] = []
+
+    async def look(watch: Watch) -> None:
+        async for change in watch:
+            told.append(change)  # noqa: PERF401  (as they come)
+
+    async with EventProvider(server.url) as provider, provider.watch("work") as watch:
+        looks = asyncio.create_task(look(watch))
+        load, by = Load(provider, loops=50), set[str]()
+
+        def both_served() -> bool:
+            by.update(result["by"].partition("-")[0] for result in load.results().values())
+            return by == {str(new.pid), str(old.pid)}
+
+        await until("both releases served", both_served)
+        await load.end()
+        by_this = {job for job, result in load.results().items() if result["by"].startswith(f"{new.pid}-")}
+        await until(
+            "all is told", lambda: by_this <= {each.job_id for each in told if each.what == "completed"}
+        )
+        looks.cancel()
+        await asyncio.wait([looks])
+    assert load.errors() == []
+    assert "missed" not in {each.what for each in told}
+    # A call of the older release may have settled a job that this one claimed only if it rescued it; none stalled.
+    assert {each.job_id for each in told if each.what == "completed"} == by_this
+    assert load.results().keys() <= {each.job_id for each in told if each.what == "added"}
+    for worker in (new, old):
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended() == 0
+        assert worker.complaints() == []
 
 
 async def test_workers_of_two_releases_share_the_flows_of_one_server(

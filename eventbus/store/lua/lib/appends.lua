@@ -1,4 +1,4 @@
---needs base fields format hold marks
+--needs base codec fields format hold marks
 --exports appends
 -- Appending to journals (`journal.lua`).
 -- Who holds the job appends, by rows of its turns. A row names the place of its first entry, counted from 0.
@@ -79,7 +79,7 @@ local function write_row(row, flags, attempts)
   if row.live[1] then write_live(row.id, row.live) end
   if row.taken[1] then take_signals(row) end
   if row.entries[1] then -- who gets on is in no trouble
-    if attempts > 0 then plain.reset_attempts(row.id) end
+    if attempts > 0 then codec.reset_attempts(row.id) end
     if bit.band(flags, FLAG.MORE) ~= 0 then clear(row.id, unpack(TROUBLE)) end
   end
   local added = (row.entries[1] and FLAG.JOURNAL or 0) + (row.live[1] and FLAG.SIDE or 0)

@@ -1,4 +1,4 @@
---needs base fields handing hold lines record
+--needs base changes fields handing hold lines record
 --exports blame
 -- Stalls: a worker lost its jobs without a word. A stall is no attempt. And who is to blame: one of the jobs may have
 -- killed the worker.
@@ -115,5 +115,6 @@ function blame.note_stall(job, hold, worker, message, mine, now)
   })
   text = add_times(text, job.due, began, now, worker, 'stalled')
   note_error(job.id, text)
+  if changes.is_on() then changes.note('stalled', job.queue, job.id, 'waiting', { worker = worker, text = text }) end
   return text
 end

@@ -1,3 +1,4 @@
+--needs changes
 --exports book
 -- The book: one hash for the shard, which says in one command what is unusual about each queue of a call. The field
 -- `*` is about the whole shard. The field of a queue has its flags, one byte:
@@ -17,6 +18,7 @@ book = { PAUSED = 1, LIMITED = 2, BY_KEY = 4, PLUS = 8, SUSPECTS = 16, SHELVED =
 function book.read(names)
   local entries = redis.call('HMGET', KEYS[1], '*', unpack(names))
   if not entries[1] then return nil end
+  changes.open(entries[1])
   local flags = {}
   for i = 1, #names do flags[i] = entries[i + 1] and string.byte(entries[i + 1]) or 0 end
   return flags

@@ -97,6 +97,11 @@ function codec.encode(record)
   return table.concat(parts)
 end
 
+-- No attempt has ended yet.
+function codec.reset_attempts(id)
+  redis.call('SETRANGE', job_root .. id, 8, '\0')
+end
+
 -- What waited for others, or for a time, waits for its turn.
 function set_waiting(id)
   redis.call('SETRANGE', job_root .. id, 0, ' ')

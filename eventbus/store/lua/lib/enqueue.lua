@@ -1,4 +1,4 @@
---needs base codec delays due fields format pointer ready refusing rooting waking
+--needs base changes codec delays due fields format pointer ready refusing rooting waking
 --exports enqueue
 -- Writes new jobs: records, pointers, and their places in ready or delayed.
 
@@ -71,6 +71,9 @@ function enqueue(jobs, emitter, now, answer)
   delays.place(delayed, now, refuse_or_delay)
   for _, job in ipairs(jobs) do
     if job.row.queues.are_roots and not refused[job.id] then rooting.note(job.target.queue, job.id, job.index, job.row.due, now) end
+  end
+  for _, job in ipairs(changes.is_on() and jobs or {}) do
+    if not refused[job.id] then changes.note('added', job.target.queue, job.id, job.row.due and 'delayed' or 'waiting', { due = job.row.due }) end
   end
   for _, job in ipairs(next(refused) and jobs or {}) do
     if refused[job.id] then

@@ -1,4 +1,4 @@
---needs base codec format hold
+--needs base changes codec format hold
 --exports peek fetch change clear note_result keep_body text_of claimed_of close
 -- The fields of a job by their names, wherever they stand: in its record, or in the hash `more:<id>`.
 -- Each change reads the record anew, so that none undoes another one of the same call.
@@ -105,6 +105,7 @@ function close(id, state, text, now, hold)
   if not record then return end
   record.state, record.ended = state, now
   if hold then record.lasted, record.worker = now - Hold.time(hold), Hold.worker_of(Hold.token(hold)) end
+  if changes.is_on() then changes.note(state, record.queue, id, state, { worker = record.worker, text = state ~= 'completed' and text }) end
   local had_result = bit.band(record.flags, FLAG.RESULT) ~= 0
   record.flags, record.result = bit.band(record.flags, 255 - FLAG.RESULT), text
   if #text > SMALL then

@@ -45,11 +45,6 @@ function plain.read_head(id)
   return flags, attempts
 end
 
--- No attempt has ended yet.
-function plain.reset_attempts(id)
-  redis.call('SETRANGE', job_root .. id, 8, '\0')
-end
-
 -- Whether a later release wrote the record, in a format to come.
 function plain.is_later(id)
   local first = string.byte(try('GETRANGE', job_root .. id, 0, 0) or '')
@@ -87,6 +82,12 @@ end
 function plain.has_ended(text)
   local first = string.byte(text)
   return first and (first > 32 and first < 36 or first == 42)
+end
+
+-- The queue of any record; an error where it is damaged.
+function plain.find_queue(text)
+  local at = plain.has_ended(text) and select(5, struct.unpack('>I6I4Bc0I2c0', text, 10)) or 10
+  return (struct.unpack('>Bc0', text, at))
 end
 
 function plain.was_completed_by(text, worker)

@@ -1,4 +1,4 @@
---needs base hold idle outcomes
+--needs base changes hold idle outcomes
 --exports handing
 -- Handing over: the call that adds a lone job gives it to an idle worker at once, so that it costs no claim. The job
 -- travels in the message that ends the worker's blocked read.
@@ -53,6 +53,10 @@ function handing.give(pools, queue, id, body, now)
     local worker = idle.take(pool, now)
     if worker and hand_to(worker, queue, id, body, now) then
       redis.call('LPOP', key('ready', queue))
+      if changes.is_on() then
+        changes.note('claimed', queue, id, 'active', { worker = worker, attempt = 1 })
+        changes.note_drained(queue)
+      end
       return true
     end
   end

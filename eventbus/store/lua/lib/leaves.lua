@@ -1,4 +1,4 @@
---needs base chore_list delays fields putting_off ready record trees waking
+--needs base changes chore_list delays fields putting_off ready record trees waking
 --exports place_leaf open_leaves
 -- Leaves: the members of a tree that need nothing, and so begin it.
 local to_open = 500 -- leaves that one call makes ready; the rest is a chore
@@ -7,6 +7,7 @@ local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 function place_leaf(leaf, due, lists, now)
   if due and due > now then
     change(leaf.id, 'state', 'delayed')
+    if changes.is_on() then changes.note('delayed', leaf.queue, leaf.id, 'delayed', { due = due }) end
     delays.place({ [leaf.queue] = { due, leaf.id } }, now, set_apart)
     lists.due[leaf.queue] = true
   else

@@ -1,4 +1,4 @@
---needs base format handing refusing rooting waking
+--needs base changes format handing refusing rooting waking
 --exports add_plain
 -- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
 -- or limits. Most emissions are such; a job costs no command of its own here, but its share of two batches.
@@ -48,6 +48,7 @@ local function place(lists, count, now)
   local refused, refuse = refusing.begin()
   for queue, ids in pairs(lists) do
     local length = try('RPUSH', key('ready', queue), unpack(ids))
+    if changes.is_on() and length then changes.note_all('added', queue, ids, 'waiting') end
     if not length then
       for _, id in ipairs(ids) do refuse(id, now, queue, key('ready', queue)) end
     elseif length == #ids then

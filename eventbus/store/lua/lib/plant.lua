@@ -1,4 +1,4 @@
---needs base codec fields format leaves ready rows
+--needs base changes codec fields format leaves ready rows
 --exports has_deadlines plant
 -- Writing members of trees: their records, and who waits for whom.
 -- An id that exists is a repeat: its row and its edges change nothing.
@@ -47,6 +47,7 @@ function plant(rows, adder, is_open, lists, now)
     if not row.is_known then
       row.is_ready = is_open and row.root ~= '' and not edges.is_fed[row.id] and not row.due
       write_row(row, now)
+      if changes.is_on() then changes.note('added', row.queue, row.id, row.is_ready and 'waiting' or 'waiting-children') end
       if row.root ~= '' then push(members, row.root, row.id) end
       if row.is_ready then
         line_up(lists.ready, row.queue, row)

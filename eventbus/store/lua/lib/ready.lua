@@ -1,4 +1,4 @@
---needs base book codec entry lanes lines ranks waking
+--needs base book changes codec entry lanes lines ranks waking
 --exports gone line_up requeue without_gone place_ready
 -- Putting jobs where they wait for their turn (`lines.lua` says where), and waking whoever serves the queue.
 gone = {} -- jobs that a stop took out while this call was about to place them
@@ -29,7 +29,10 @@ function requeue(records, ready)
   for queue, list in pairs(records) do
     for _, record in ipairs(list) do
       if not gone[record.id] then
-        if record.state ~= 'waiting' then set_waiting(record.id) end
+        if record.state ~= 'waiting' then
+          set_waiting(record.id)
+          if changes.is_on() then changes.note(record.state == 'delayed' and 'promoted' or 'released', queue, record.id, 'waiting') end
+        end
         line_up(ready, queue, record)
       end
     end

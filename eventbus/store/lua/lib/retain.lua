@@ -1,4 +1,4 @@
---needs base chore_list floors format
+--needs base changes chore_list floors format
 --exports record_keys forget forget_ties retain
 -- Removing finished jobs: bounded work in each call, oldest first. Those that failed or were cancelled stay for WINDOW
 -- at least, also where nobody awaits them: who repeats a cancel is to hear what became of it.
@@ -42,9 +42,18 @@ local function read_records(ids)
   return get_all(names)
 end
 
+-- Tells who watches (`changes.lua`). Of a record that cannot be read nobody knows the queue.
+local function note_removed(ids, records)
+  for i, id in ipairs(ids) do
+    local is_read, queue = pcall(plain.find_queue, records[i] or '')
+    if is_read then changes.note('removed', queue, id) end
+  end
+end
+
 -- Removes records, and with a root its whole tree. `records`: as they are read, where somebody has read them.
 function forget(ids, records)
   records = records or read_records(ids)
+  if changes.is_on() then note_removed(ids, records) end
   for first = 1, #ids, 200 do
     local names, trees = list_keys(ids, records, first, math.min(first + 199, #ids))
     redis.call('UNLINK', unpack(names))

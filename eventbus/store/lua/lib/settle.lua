@@ -1,4 +1,4 @@
---needs base format hold outcomes
+--needs base changes format hold outcomes
 --exports settling
 -- Settling: first every hold is checked, then the outcomes are written.
 -- Most jobs simply complete: nothing to count, nobody but their emitter to tell.
@@ -105,4 +105,5 @@ function settling.write_simple(simple, held, worker, policies, now)
   end
   set_all(records)
   call_many('HDEL', held, ended)
+  if changes.is_on() then changes.note_completed(simple, PARTS, worker) end
 end

@@ -1,4 +1,4 @@
---needs base book delays fields finish hold journal lines putting_off ready record slots trees verdict
+--needs base book changes delays fields finish hold journal lines putting_off ready record settle_changes slots trees verdict
 --exports settle_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 settle_rows = {}
@@ -40,7 +40,7 @@ local function suspend(row, record, now, lists)
   record.stalls, record.spared = nil, nil
   if listens and journals.count_signals(row.id) ~= tonumber(row.text) then -- a failover may have lost some
     change(row.id, 'token', false, 'attempts', 0, 'first', record.first or began)
-    lines.unlisted[row.id] = 'nowhere'
+    lines.unlisted[row.id], row.goes_on = 'nowhere', true
     return push(lists.retried, record.queue, record)
   end
   local changes = { 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', began, 'first', record.first or began }
@@ -108,6 +108,7 @@ function settle_rows.write(rows, held, policies, ready, now)
     if row.state then
       if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
       settle_row(row, record, policy and policy.key_ttl or KEY_TTL, now, lists)
+      if changes.is_on() then note_settle(row, record, Hold.worker_of(Hold.token(row.hold)), now) end
     end
     redis.call('HDEL', held, row.id)
     slots.release(row.hold, now)

@@ -1,4 +1,4 @@
---needs base cells chore_list delays fields finish holds lines marks ready record trees
+--needs base cells changes chore_list delays fields finish holds lines marks ready record trees
 --exports take_out stop_member end_pending settle_stopped_root stop_tree sweep
 -- Stopping a tree: one mark on its root, which every claim looks at, then a sweep in bounded steps.
 --   root: waiting-children | waiting | delayed | parked -> waiting-children -> waiting, its activation undoes
@@ -81,8 +81,9 @@ end
 
 -- Undoing has counts of its own. But what ran when a lease ran out may be in doubt (`lost`).
 local function wait_anew(id)
-  local stalls = (fetch(id) or {}).stalls
-  if stalls then change(id, 'lost', stalls) end
+  local record = fetch(id) or {}
+  if record.stalls then change(id, 'lost', record.stalls) end
+  if changes.is_on() and record.state ~= 'waiting-children' then changes.note('suspended', record.queue or '', id, 'waiting-children') end
   clear(id, 'attempts', 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'listens', 'wakes')
   change(id, 'state', 'waiting-children', 'attempts', 0, 'token', false)
 end
