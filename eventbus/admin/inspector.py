@@ -13,19 +13,26 @@ from typing import Any, get_args
 
 import msgspec
 
-from eventbus.admin.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.controls import Controls, QueueControls
-from eventbus.admin.edits import JobEdits
-from eventbus.admin.failures import Failures
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.history import Histories
-from eventbus.admin.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
-from eventbus.admin.job_report import AttemptReport, JobReport, LogLine, TimelineEntry, report_of, worker_of
-from eventbus.admin.lookups import Lookups
+from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
+from eventbus.admin.jobs.edits import JobEdits
+from eventbus.admin.jobs.failures import Failures
+from eventbus.admin.jobs.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
+from eventbus.admin.jobs.job_report import (
+    AttemptReport,
+    JobReport,
+    LogLine,
+    TimelineEntry,
+    report_of,
+    worker_of,
+)
+from eventbus.admin.jobs.lookups import Lookups
+from eventbus.admin.jobs.reasons import StateReason, explain
+from eventbus.admin.jobs.retrials import Retrials
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
-from eventbus.admin.reasons import StateReason, explain
-from eventbus.admin.retrials import Retrials
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle

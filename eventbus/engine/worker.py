@@ -111,9 +111,7 @@ class Worker:
         """
         self.id: str = secrets.token_hex(6)
         self.teller: Teller = teller or Teller()
-        self._store = store
-        self._consumers = consumers
-        self._options = options
+        self._store, self._consumers, self._options = store, consumers, options
         lease_ms = round(options.lease * 1000)
         tallies = Tallies() if options.history else None
         self.claimer: Claimer = Claimer(
@@ -158,9 +156,7 @@ class Worker:
         )
         self._sweeper = Sweeper(store, consumers, teller=self.teller)
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
-        self._stop_now = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._stop_now, self._stop, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.ready: asyncio.Event = asyncio.Event()
 
     def tell_failures(self, failures: FailureListener) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.admin.failures import FailureGroup
+from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.watching import WatchOption, look, write_lines
 from eventbus.cli.toolkit import UrlOption, moment, open_console, printable

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.admin.lookups import FoundJobs
+from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.watching import write_json
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console, printable

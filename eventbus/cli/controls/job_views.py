@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus.admin.inspector import FailureReport, JobReport, JobSummary, TimelineEntry
-from eventbus.admin.reasons import StateReason
+from eventbus.admin.jobs.reasons import StateReason
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.toolkit import moment, open_console, span
 

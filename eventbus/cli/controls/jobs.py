@@ -12,8 +12,8 @@ from typing import Annotated, cast, get_args
 import typer
 
 from eventbus.admin.inspector import JobList, JobReport
+from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.queue_name import queue_of
-from eventbus.admin.reasons import StateReason
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
 from eventbus.cli.controls.watching import WatchOption, look, write_json
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown

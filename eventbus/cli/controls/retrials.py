@@ -9,8 +9,8 @@ from typing import Annotated, cast
 
 import typer
 
+from eventbus.admin.jobs.retrials import PurgedState, RetriedState
 from eventbus.admin.queue_name import queue_of
-from eventbus.admin.retrials import PurgedState, RetriedState
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.toolkit import UrlOption, ask_server
 from eventbus.provider import EventProvider

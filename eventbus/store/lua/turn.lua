@@ -36,7 +36,7 @@ local held, room = key('held', worker), { worker = worker, now = now, left = mos
 local share = call * 40503 % 65536 / 65536 -- by the golden ratio: spread evenly also where each second call alone claims
 room.has_lanes_first, room.is_first = share < 1 / 2, room.is_alone or share < 1 / 8 -- no long line keeps others for ever
 
-local queues, by_name, is_limited = read_queues(queue_count)
+local queues, by_name, is_limited = turn_queues.read(queue_count)
 if not queues then return redis.error_reply(CLOSED) end
 if append_count > 0 then load_trees() end
 local rows = append_count > 0 and appends.read_rows(append_count, take)
@@ -99,7 +99,7 @@ if not is_plain then
 end
 if is_limited or settles.slotted or not is_plain then due_at = slots.flush(now, due_at) end
 local lengths, next_at = outcomes.flush(due_at)
-retain_some(queues, now, function(queue, is_eighth)
+turn_queues.retain(queues, now, function(queue, is_eighth)
   load_retention()
   completed.retain_ended(queue, is_eighth, now, lengths)
 end)

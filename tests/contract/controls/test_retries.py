@@ -154,8 +154,8 @@ async def test_a_job_that_runs_is_not_removed(make_provider: MakeProvider) -> No
 async def test_all_failed_jobs_of_one_error_run_again_after_a_preview(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.retrials.MOST_AT_ONCE", 3)
-    monkeypatch.setattr("eventbus.admin.retrials._PAGE", 4)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials._PAGE", 4)
     provider = make_provider()
     bank = _Bank(provider)
     async with provider, provider.worker():
@@ -178,7 +178,7 @@ async def test_all_failed_jobs_of_one_error_run_again_after_a_preview(
 async def test_what_fails_again_meanwhile_is_not_retried_for_ever(
     make_provider: MakeProvider, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.retrials._PAGE", 2)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials._PAGE", 2)
     provider = make_provider()
     bank = _Bank(provider)
     async with provider, provider.worker():
@@ -192,8 +192,8 @@ async def test_what_fails_again_meanwhile_is_not_retried_for_ever(
 async def test_all_jobs_of_a_state_are_purged_after_a_preview(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, state: Any
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.retrials.MOST_AT_ONCE", 3)
-    monkeypatch.setattr("eventbus.admin.retrials._PAGE", 4)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("eventbus.admin.jobs.retrials._PAGE", 4)
     provider = make_provider()
     bank = _Bank(provider)
     bank.is_up = state == "completed"

@@ -1,10 +1,11 @@
 --needs base changes chore_list delays fields putting_off ready record trees waking
---exports place_leaf open_leaves
+--exports leaves
 -- Leaves: the members of a tree that need nothing, and so begin it.
+leaves = {}
 local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 
 -- Puts a member that needs nothing where it can be claimed. leaf: its id, queue and priority.
-function place_leaf(leaf, due, lists, now)
+function leaves.place(leaf, due, lists, now)
   if due and due > now then
     change(leaf.id, 'state', 'delayed')
     if changes.is_on() then changes.note('delayed', leaf.queue, leaf.id, 'delayed', { due = due }) end
@@ -17,7 +18,7 @@ end
 
 -- Makes the noted leaves of an opened tree ready, in bounded steps.
 -- `adder`: the root, or the job that added them as its children.
-function open_leaves(adder, ready, now)
+function leaves.open(adder, ready, now)
   local name = key('leaves', adder)
   local ids
   if to_open > 0 then
@@ -35,7 +36,7 @@ function open_leaves(adder, ready, now)
     local record = fetch(id)
     if record and record.state == 'waiting-children' and redis.call('EXISTS', key('needs', id)) == 0 then
       record.id = id
-      place_leaf(record, tonumber(record.due), lists, now)
+      leaves.place(record, tonumber(record.due), lists, now)
     end
   end
   requeue(lists.leaves, ready)

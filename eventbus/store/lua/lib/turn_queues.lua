@@ -1,9 +1,10 @@
 --needs base book
---exports read_queues retain_some
+--exports turn_queues
 -- The queues of a turn.
+turn_queues = {}
 
 -- Returns them in their order, by their names, and whether any has a limit; nil where the shard was not opened.
-function read_queues(count)
+function turn_queues.read(count)
   local queues, names, by_name, is_limited = {}, {}, {}, false
   for i = 1, count do
     local queue = { name = take(), quota = take(), index = i }
@@ -23,7 +24,7 @@ end
 
 -- Calls `retain` with each queue of which jobs ended. Where few ended, one turn of eight asks; the time decides which, for
 -- calls that settle may all have even numbers. The second argument: whether it is the eighth.
-function retain_some(queues, now, retain)
+function turn_queues.retain(queues, now, retain)
   for i, queue in ipairs(queues) do
     local most = math.max(queue.completed or 0, queue.failed or 0, queue.cancelled or 0)
     if most >= 8 or most > 0 and (now + i) % 8 == 0 then retain(queue, (now + i) % 8 == 0) end

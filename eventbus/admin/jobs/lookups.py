@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.admin.attempts import error_line
+from eventbus.admin.jobs.attempts import error_line
 from eventbus.admin.queue_name import queue_of
 from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle

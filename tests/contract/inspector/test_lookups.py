@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from eventbus import DefinitionError, EventContext, EventProvider, Retry
-from eventbus.admin.job_cursor import cut_older
+from eventbus.admin.jobs.job_cursor import cut_older
 from eventbus.store.queries import Cursor, JobPage, JobRow
 
 MakeProvider = Callable[..., EventProvider]
@@ -82,15 +82,15 @@ async def test_all_jobs_of_a_chain_are_found_by_its_correlation_id(make_provider
 async def test_a_search_is_bounded_and_says_so(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.lookups._PAGE", 3)
-    monkeypatch.setattr("eventbus.admin.lookups._MOST_SEEN", 6)
+    monkeypatch.setattr("eventbus.admin.jobs.lookups._PAGE", 3)
+    monkeypatch.setattr("eventbus.admin.jobs.lookups._MOST_SEEN", 6)
     async with make_provider() as provider:
         for n in range(10):
             await provider.emit("order", n, correlation_id=f"c{n}", reply=False)
         found = await provider.inspector.find("order", correlation_id="c1")
         assert (len(found.jobs), found.is_whole) == (1, False)
-        monkeypatch.setattr("eventbus.admin.lookups._MOST_SEEN", 100)
-        monkeypatch.setattr("eventbus.admin.lookups._MOST_FOUND", 2)
+        monkeypatch.setattr("eventbus.admin.jobs.lookups._MOST_SEEN", 100)
+        monkeypatch.setattr("eventbus.admin.jobs.lookups._MOST_FOUND", 2)
         for n in range(3):
             await provider.emit("bill", n, correlation_id="same", reply=False)
         found = await provider.inspector.find(correlation_id="same")

@@ -11,7 +11,7 @@ import pytest
 
 from eventbus import Event, EventBusError, EventProvider, Limit, Retry, UnknownJob
 from eventbus.admin.controls import QueueControls
-from eventbus.admin.reasons import ReasonKind, StateReason, explain
+from eventbus.admin.jobs.reasons import ReasonKind, StateReason, explain
 
 MakeProvider = Callable[..., EventProvider]
 QUEUE = QueueControls(queue="event.a", workers=2, waiting=3)

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from eventbus.admin.attempts import plain
+from eventbus.admin.jobs.attempts import plain
 
 __all__ = ["HEAD_BYTES", "error_of", "fold", "is_of"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.admin.error_text import HEAD_BYTES, error_of, fold
+from eventbus.admin.jobs.error_text import HEAD_BYTES, error_of, fold
 from eventbus.admin.queue_name import queue_of
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from eventbus import EventProvider, Retry
-from eventbus.admin.error_text import error_of, fold, is_of
+from eventbus.admin.jobs.error_text import error_of, fold, is_of
 from eventbus.telemetry.failure import Failure
 
 MakeProvider = Callable[..., EventProvider]
@@ -19,7 +19,7 @@ MakeProvider = Callable[..., EventProvider]
 async def test_failed_jobs_with_three_causes_are_three_groups(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventbus.admin.failures._PAGE", 7)
+    monkeypatch.setattr("eventbus.admin.jobs.failures._PAGE", 7)
     provider = make_provider()
 
     @provider.on("charge", retry=Retry(attempts=1))

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from eventbus.admin.attempts import FailureReport, Run
+from eventbus.admin.jobs.attempts import FailureReport, Run
 
 __all__ = ["AttemptReport", "TimelineEntry", "number_of", "read_attempts", "tell_timeline"]
 

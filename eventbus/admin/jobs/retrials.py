@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from eventbus.admin.error_text import HEAD_BYTES, error_of, fold, is_of
+from eventbus.admin.jobs.error_text import HEAD_BYTES, error_of, fold, is_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.errors import DefinitionError, StoreCorrupt, UnknownJob, UsageError
 from eventbus.lifecycle import Lifecycle
