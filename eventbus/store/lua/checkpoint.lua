@@ -50,7 +50,7 @@ if record.gathers and not mixed then mixed_waits.forget(id) end -- it said a wai
 plant(rows, id, opens, lists, now)
 mixed_waits.note_known(id, edges.awaited_again[id])
 requeue(lists.leaves, lists.ready)
-if opens then leaves.open(id, lists.ready, now) end
+if opens then tree_leaves.open(id, lists.ready, now) end
 local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
 if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then

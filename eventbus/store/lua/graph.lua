@@ -54,10 +54,10 @@ end
 local function open(tree)
   local first = tree.rows[1]
   if not tree.is_first then end_pending(tree.id) end
-  leaves.open(tree.id, ready, now)
+  tree_leaves.open(tree.id, ready, now)
   if redis.call('EXISTS', key('needs', tree.id)) == 1 then return end
   if not tree.is_first then return release(tree.id, now) end
-  leaves.place(first, first.due, lists, now)
+  tree_leaves.place(first, first.due, lists, now)
 end
 
 for _, tree in ipairs(trees) do

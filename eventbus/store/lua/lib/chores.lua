@@ -35,7 +35,7 @@ function do_chore.wake(id, now)
 end
 
 function do_chore.open(id, now, ready)
-  leaves.open(id, ready, now)
+  tree_leaves.open(id, ready, now)
 end
 
 -- Goes on telling, behind those who were told.

@@ -1,11 +1,11 @@
 --needs base changes chore_list delays fields putting_off ready record trees waking
---exports leaves
+--exports tree_leaves
 -- Leaves: the members of a tree that need nothing, and so begin it.
-leaves = {}
+tree_leaves = {}
 local to_open = 500 -- leaves that one call makes ready; the rest is a chore
 
 -- Puts a member that needs nothing where it can be claimed. leaf: its id, queue and priority.
-function leaves.place(leaf, due, lists, now)
+function tree_leaves.place(leaf, due, lists, now)
   if due and due > now then
     change(leaf.id, 'state', 'delayed')
     if changes.is_on() then changes.note('delayed', leaf.queue, leaf.id, 'delayed', { due = due }) end
@@ -18,7 +18,7 @@ end
 
 -- Makes the noted leaves of an opened tree ready, in bounded steps.
 -- `adder`: the root, or the job that added them as its children.
-function leaves.open(adder, ready, now)
+function tree_leaves.open(adder, ready, now)
   local name = key('leaves', adder)
   local ids
   if to_open > 0 then
@@ -36,7 +36,7 @@ function leaves.open(adder, ready, now)
     local record = fetch(id)
     if record and record.state == 'waiting-children' and redis.call('EXISTS', key('needs', id)) == 0 then
       record.id = id
-      leaves.place(record, tonumber(record.due), lists, now)
+      tree_leaves.place(record, tonumber(record.due), lists, now)
     end
   end
   requeue(lists.leaves, ready)

@@ -55,7 +55,7 @@ function plant(rows, adder, is_open, lists, now)
         call_many('SADD', key('needs', row.id), row.needs)
       elseif row.root == '' then -- a root; its call decides
       elseif is_open then
-        leaves.place(row, row.due, lists, now)
+        tree_leaves.place(row, row.due, lists, now)
       else
         redis.call('RPUSH', key('leaves', adder), row.id)
       end
