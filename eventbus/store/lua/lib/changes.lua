@@ -83,8 +83,8 @@ end
 
 -- The type and the message of an error, or any other text; cut where no character is.
 function changes.describe(text)
-  local is_json, error = pcall(cjson.decode, text)
-  if is_json and type(error) == 'table' and error.type then text = tostring(error.type) .. ': ' .. tostring(error.message or '') end
+  local is_json, found = pcall(cjson.decode, text)
+  if is_json and type(found) == 'table' and found.type then text = tostring(found.type) .. ': ' .. tostring(found.message or '') end
   if #text <= SHOWN then return text end
   return (string.gsub(string.sub(text, 1, SHOWN), '[\192-\255]?[\128-\191]*$', ''))
 end
