@@ -1,9 +1,10 @@
 """The engine's worker: starts and stops the roles that consume queues.
 
-Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper. The worker is ready
+Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> recorder -> gauges. The worker is ready
 once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
--> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> deregister.
+-> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
+and deregister.
 
 Not here: events and payloads, and the handlers (`Consumer`).
 
@@ -27,13 +28,17 @@ from eventbus.engine.drain import Drain, Wait
 from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.health import Health
+from eventbus.engine.history.recorder import Recorder
+from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.lease_keeper import LeaseKeeper
+from eventbus.engine.metering.gauge_reader import GaugeReader
 from eventbus.engine.presence import Presence
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
 from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import clock
+from eventbus.model.history.windows import Windows
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
@@ -58,6 +63,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     max_stalls: int
     key_ttl: float
     patience: float = 1.0
+    history: Windows | None = None
 
 
 class Duty(Protocol):
@@ -83,18 +89,18 @@ class Worker:
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
-        teller: Teller | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
-        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
+        `duty` is one more role; it is told when schedules are due.
         """
         self.id: str = secrets.token_hex(6)
-        self.teller: Teller = teller or Teller()
+        self.teller: Teller = Teller()
         self._store = store
         self._consumers = consumers
         self._options = options
         lease_ms = round(options.lease * 1000)
+        tallies = Tallies() if options.history else None
         self.claimer: Claimer = Claimer(
             store,
             consumers,
@@ -103,7 +109,7 @@ class Worker:
             max_concurrency=options.max_concurrency,
             patience=options.patience,
             on_duty=duty.notice if duty else None,
-            teller=self.teller,
+            tallies=tallies,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -123,7 +129,6 @@ class Worker:
             max_stalls=options.max_stalls,
             key_ttl_ms=round(options.key_ttl * 1000),
             consumers=consumers,
-            teller=self.teller,
         )
         self._presence = Presence(
             store,
@@ -131,10 +136,10 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
-            teller=self.teller,
             concurrency=options.max_concurrency,
         )
-        self._sweeper = Sweeper(store, consumers, teller=self.teller)
+        self._sweeper = Sweeper(store, consumers)
+        self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -143,6 +148,12 @@ class Worker:
     def tell_failures(self, failures: FailureListener) -> None:
         """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start alone."""
         self.claimer.settles.failures = self._rescuer.failures = failures
+
+    def tell_listeners(self, teller: Teller) -> None:
+        """Have `teller` told what this worker does; call it before `run`."""
+        teller.worker, self.teller = self.id, teller
+        self.claimer.executor.teller = self.claimer.settles.teller = teller
+        self._rescuer.teller = self._presence.teller = self._sweeper.teller = teller
 
     async def update(self) -> None:
         """Serve the consumers that were added, and not the closed queues; return when the server knows of it.
@@ -210,12 +221,20 @@ class Worker:
                 return
             self.claimer.pool = pool
             await self._run_roles()
-            await self._presence.deregister()
+            await asyncio.gather(self._recorder.finish(), self._presence.deregister())
         finally:
             self._ended.set()
 
     async def _run_roles(self) -> None:
         self.leases.start()
+        gauges = GaugeReader(
+            self._store,
+            self.claimer.executor,
+            worker=self.id,
+            slots=self._options.max_concurrency,
+            read_lag=lambda: self.leases.lag,
+        )
+        gauges.meter()  # before the first job
         try:
             async with anyio.create_task_group() as roles:
                 roles.start_soon(self.claimer.run, name="claimer")
@@ -223,6 +242,8 @@ class Worker:
                 roles.start_soon(self._rescuer.run, name="rescuer")
                 roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
+                roles.start_soon(self._recorder.run, name="recorder")
+                roles.start_soon(gauges.run, name="gauges")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
                 if self.teller.is_on:
                     roles.start_soon(self.teller.run, name="listeners")

@@ -26,6 +26,7 @@ from eventbus.engine.drain import Wait
 from eventbus.engine.executor import Running
 from eventbus.engine.health import Health
 from eventbus.engine.job import Job
+from eventbus.engine.kept_lines import LineWriter
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
@@ -99,16 +100,18 @@ class EventWorker:
         self._processes = ProcessPool(log_note)
         self._consumers: dict[str, Consumer] = {}
         limits = (settings.max_concurrency, settings.lease, settings.hang_after, settings.grace)
-        options = WorkerOptions(*limits, max_stalls=settings.max_stalls, key_ttl=settings.key_ttl)
+        ends = (settings.max_stalls, settings.key_ttl)
+        options = WorkerOptions(*limits, *ends, history=settings.history)
         told = Teller(listeners)
         duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty, teller=told)
-        told.worker = self._worker.id
+        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty)
+        self._worker.tell_listeners(told)
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:
             self._worker.tell_failures(self._failures)
         self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
+        self._lines: LineWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         """Done when the task has ended or was left behind; holds the error that ended it, if there was one."""
@@ -150,6 +153,7 @@ class EventWorker:
 
         Raises the error of a lifespan, DefinitionError, StoreRefused, or ProviderStopped if a stop comes first.
         """
+        self._lines = LineWriter(self._store, self._worker.claimer.executor)
         for subscription in subscriptions:
             self._add(subscription)
         services = WorkerServices(
@@ -308,6 +312,11 @@ class EventWorker:
         Raises StoreRefused.
         """
         await self._notes.write(job_id, token, progress)
+
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a job that runs here; see `LineWriter.keep`."""
+        if self._lines is not None:
+            self._lines.keep(job_id, line)
 
     async def _run(self) -> None:
         """Enter the lifespans, run the worker until it ends, and leave the lifespans, all in one task."""

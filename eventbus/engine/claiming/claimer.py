@@ -43,12 +43,12 @@ from eventbus.engine.claiming.slots import Slots
 from eventbus.engine.claiming.suspects import SuspectGate
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
+from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle, give_back
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
-from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Claimer"]
@@ -76,20 +76,20 @@ class Claimer:
         max_concurrency: int,
         patience: float,
         on_duty: Callable[[], None] | None = None,
-        teller: Teller | None = None,
+        tallies: Tallies | None = None,
     ) -> None:
-        self.executor: Executor = Executor(self._settle, patience=patience, teller=teller)
+        self.executor: Executor = Executor(self._settle, patience=patience)
         self.pool = ""
         self.claimed: int = 0
         self.answered: float | None = None
         """When a turn was last answered, in monotonic seconds; None before the first answer."""
-        self.settles: SettleQueue = SettleQueue(self._cost_of, teller)
+        self.settles: SettleQueue = SettleQueue(self._cost_of, tallies)
         self._appends = AppendQueue()
         self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store
         self._consumers = consumers
         self._lease_ms = lease_ms
-        self._lanes = (Lane(worker), Lane(f"{worker}+"))
+        self._lanes = (Lane(worker, store.address), Lane(f"{worker}+", store.address))
         self._suspects = SuspectGate(
             self.executor.running, lease=lease_ms / 1000, on_room=self.look_everywhere
         )
@@ -262,9 +262,8 @@ class Claimer:
         self._settled.clear()
         self._rotation.ask(asked)
         idle = self.handed.offer(is_idle=self._is_free(asked, running=0))
-        lane.is_busy = True
+        lane.begin()
         ask = self._suspects.ask(asked)
-        lane.call += 1
         try:
             with self._slots.reserve(want, queues):
                 answer = await self._store.turn(
@@ -291,7 +290,7 @@ class Claimer:
             lane.done = lane.call
             raise
         finally:
-            lane.is_busy = False
+            lane.end()
             self._suspects.answered(ask)
         for queue, row in settles:
             is_lost = row.id in answer.lost
@@ -316,7 +315,7 @@ class Claimer:
         self._note_foreign(answer.foreign, asked)
         self.settles.note_apart(answer.aparts)
         self.claimed += len(answer.claims)
-        for job in claimed_jobs(answer, queues):
+        for job in claimed_jobs(answer, queues, self.answered):
             if self._is_draining:
                 self._settle(job, give_back(has_begun=False))  # claimed before the stop
             else:
@@ -329,11 +328,7 @@ class Claimer:
         self._foreign = (self._foreign - set(asked)) | set(found)
 
     def _settle(self, job: Job, settle: Settle) -> None:
-        # The server always writes the count of a delayed job, so one that did not count sends the old number.
-        kept = job.attempts if settle.state == "delayed" else ""
-        attempts = job.attempts + 1 if settle.counts else kept
-        row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
-        self.settles.begin(row, job, counts=settle.counts)
+        row = self.settles.begin(job, settle)
         self._settled.clear()
         self._suspects.ended(job.id)
         if self.handed.is_short(job, settle) and self._is_free([], running=1):

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eventbus.engine.failure_listener import FailureListener
-from eventbus.engine.job import Job
+from eventbus.engine.history.tallies import Tallies
+from eventbus.engine.job import Job, Settle
+from eventbus.engine.metering.job_meter import note_lost
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
@@ -35,9 +37,10 @@ _KINDS: dict[str, ChangeKind] = {
 class SettleQueue:
     """Settles with the queues of their jobs, in the order in which the jobs ended."""
 
-    def __init__(self, cost: Callable[[str], int], teller: Teller | None = None) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts. `teller` hears what the server has recorded."""
-        self._teller = teller or Teller()
+    def __init__(self, cost: Callable[[str], int], tallies: Tallies | None = None) -> None:
+        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given."""
+        self.teller: Teller = Teller()
+        """Hears what the server has recorded."""
         self._retries: set[LeaseRow] = set()
         """The unsettled jobs whose attempt counts and is not the last one."""
         self.unsettled: set[LeaseRow] = set()
@@ -51,19 +54,26 @@ class SettleQueue:
         """Of these failing jobs a call may have been carried out whose answer never came."""
         self._waiting: deque[tuple[str, SettleRow]] = deque()
         self._cost = cost
+        self._tallies = tallies
 
     def __len__(self) -> int:
         """Return how many settles wait for a turn."""
         return len(self._waiting)
 
-    def begin(self, row: SettleRow, job: Job, *, counts: bool) -> None:
-        """Note a job that ended, and whether that counts as a failed attempt."""
-        lease = LeaseRow(row.id, row.token)
+    def begin(self, job: Job, settle: Settle) -> SettleRow:
+        """Note a job that ended, and return the row that settles it."""
+        # The server always writes the count of a delayed job, so one that did not count sends the old number.
+        kept = job.attempts if settle.state == "delayed" else ""
+        attempts = job.attempts + 1 if settle.counts else kept
+        lease = LeaseRow(job.id, job.token)
         self.unsettled.add(lease)
-        if row.state == "failed" and self.failures is not None:
+        if self._tallies is not None:
+            self._tallies.note(job, settle)
+        if settle.state == "failed" and self.failures is not None:
             self._failing[lease] = job
-        if self._teller.is_on and counts and row.state == "delayed":
+        if self.teller.is_on and settle.counts and settle.state == "delayed":
             self._retries.add(lease)
+        return SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
 
     def put(self, queue: str, row: SettleRow) -> None:
         """Have a turn settle a job that `begin` noted."""
@@ -92,8 +102,8 @@ class SettleQueue:
         lease = LeaseRow(row.id, row.token)
         self.unsettled.discard(lease)
         if is_lost:
-            self._note_refused(row)
-        elif self._teller.is_on:
+            self._note_refused(queue, row)
+        elif self.teller.is_on:
             self._tell(queue, row)
         if self._retries:
             self._retries.discard(lease)
@@ -118,7 +128,7 @@ class SettleQueue:
             state = "waiting-children"
         if is_retry:
             given["attempt"] = int(row.attempts)
-        self._teller.tell(what, queue, row.id, state=state, **given)
+        self.teller.tell(what, queue, row.id, state=state, **given)
 
     def note_apart(self, jobs: Sequence[str]) -> None:
         """Log the jobs that the server ended as failed in a turn, because their records cannot be read."""
@@ -127,7 +137,10 @@ class SettleQueue:
             if self.failures is not None:
                 self.failures.note_unseen(job_id)
 
-    def _note_refused(self, row: SettleRow) -> None:
+    def _note_refused(self, queue: str, row: SettleRow) -> None:
         if row.state != "waiting":  # a job that was to be given back has been given back already
             self.refused += 1
+            note_lost(queue)
             _log.warning("outcome refused: the lease was lost", job_id=row.id)
+            if self._tallies is not None:
+                self._tallies.take_back(queue, row)

@@ -51,10 +51,10 @@ plant(rows, id, opens, lists, now)
 mixed_waits.note_known(id, edges.awaited_again[id])
 requeue(lists.leaves, lists.ready)
 if opens then open_leaves(id, lists.ready, now) end
-local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
-if mixed then mixed_waits.note(id, record, wait, awaited) end
+mixed = mixed and { delay = delay, heard = heard, is_first = first, call = call, total = total }
+if mixed then mixed_waits.note(id, record, mixed, awaited) end
 if waits then
-  change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold))
+  change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold), 'first', record.first or Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
   if changes.is_on() then changes.note('suspended', record.queue, id, 'waiting-children', { worker = Hold.worker_of(token) }) end
   if Hold.place_of_slot(hold) ~= '' then
@@ -62,7 +62,7 @@ if waits then
     slots.release(hold, now)
     slots.flush(now)
   end
-  if mixed then mixed_waits.begin(id, record.queue, wait, now) end
+  if mixed then mixed_waits.begin(id, record.queue, mixed, now) end
   if not telling.recall_failure(id, now) and not mixed and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 edges.tell_broken(now)

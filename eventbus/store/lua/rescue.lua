@@ -10,7 +10,7 @@
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled | apart (as failed: its record cannot be read)
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard fields handing hold holds blame expired lines ready finish record stopping heard epilogue marks slots
+--include base guard fields handing hold holds blame cells expired lines ready finish record stopping heard epilogue marks slots
 
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
@@ -57,7 +57,7 @@ end
 
 local ready, backs, answer = {}, {}, { 0 }
 local function rescue(job)
-  local text = blame.note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder, job.blame), job.blame)
+  local text = blame.note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder, job.blame), job.blame, now)
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
   slots.release(job.lease.hold, now)
   lines.unlisted[job.id] = 'nowhere'
@@ -96,6 +96,8 @@ for _, job in ipairs(bad) do
 end
 for _, job in ipairs(stalled) do
   local verdict = rescue(job)
+  cells.note(job.queue, 'stalled')
+  cells.note(job.queue, verdict) -- failed or cancelled: no worker settles it
   for _, value in ipairs({ job.id, verdict, job.holder.worker, job.holder.age, job.holder.lag }) do
     answer[#answer + 1] = value
   end
