@@ -13,7 +13,7 @@ TYPE_CHECKING = (
 )
 if TYPE_CHECKING:
     from eventbus.admin.controls import QueueControls
-    from eventbus.admin.watch import Change, Watch
+    from eventbus.admin.watching.watch import Change, Watch
     from eventbus.emit.emission import Emission
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (
@@ -137,7 +137,7 @@ _PLACES = (
     "schedules.options",
     "schedule_client",
     "admin.controls",
-    "admin.watch",
+    "admin.watching.watch",
     "emit.sync_emission",
     "handlers.worker",
     "provider",

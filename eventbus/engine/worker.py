@@ -103,14 +103,13 @@ class Worker:
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
-        teller: Teller | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
-        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
+        `duty` is one more role; it is told when schedules are due.
         """
         self.id: str = secrets.token_hex(6)
-        self.teller: Teller = teller or Teller()
+        self.teller: Teller = Teller()
         self._store, self._consumers, self._options = store, consumers, options
         lease_ms = round(options.lease * 1000)
         tallies = Tallies() if options.history else None
@@ -123,7 +122,6 @@ class Worker:
             patience=options.patience,
             on_duty=duty.notice if duty else None,
             tallies=tallies,
-            teller=self.teller,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -143,7 +141,6 @@ class Worker:
             max_stalls=options.max_stalls,
             key_ttl_ms=round(options.key_ttl * 1000),
             consumers=consumers,
-            teller=self.teller,
         )
         self._presence = Presence(
             store,
@@ -151,10 +148,9 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
-            teller=self.teller,
             concurrency=options.max_concurrency,
         )
-        self._sweeper = Sweeper(store, consumers, teller=self.teller)
+        self._sweeper = Sweeper(store, consumers)
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now, self._stop, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.ready: asyncio.Event = asyncio.Event()
@@ -162,6 +158,12 @@ class Worker:
     def tell_failures(self, failures: FailureListener) -> None:
         """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start alone."""
         self.claimer.settles.failures = self._rescuer.failures = failures
+
+    def tell_listeners(self, teller: Teller) -> None:
+        """Have `teller` told what this worker does; call it before `run`."""
+        teller.worker, self.teller = self.id, teller
+        self.claimer.executor.teller = self.claimer.settles.teller = teller
+        self._rescuer.teller = self._presence.teller = self._sweeper.teller = teller
 
     async def update(self) -> None:
         """Serve the consumers that were added, and not the closed queues; return when the server knows of it.

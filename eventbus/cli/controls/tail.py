@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from eventbus.admin.watch import Change
+from eventbus.admin.watching.watch import Change
 from eventbus.cli.failures import CommandError
 from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption, ask_server, printable

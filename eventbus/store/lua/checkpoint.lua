@@ -51,8 +51,8 @@ plant(rows, id, opens, lists, now)
 mixed_waits.note_known(id, edges.awaited_again[id])
 requeue(lists.leaves, lists.ready)
 if opens then tree_leaves.open(id, lists.ready, now) end
-local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
-if mixed then mixed_waits.note(id, record, wait, awaited) end
+mixed = mixed and { delay = delay, heard = heard, is_first = first, call = call, total = total }
+if mixed then mixed_waits.note(id, record, mixed, awaited) end
 if waits then
   change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold), 'first', record.first or Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
@@ -62,7 +62,7 @@ if waits then
     slots.release(hold, now)
     slots.flush(now)
   end
-  if mixed then mixed_waits.begin(id, record.queue, wait, now) end
+  if mixed then mixed_waits.begin(id, record.queue, mixed, now) end
   if not telling.recall_failure(id, now) and not mixed and redis.call('EXISTS', key('needs', id)) == 0 then release(id, now) end
 end
 edges.tell_broken(now)

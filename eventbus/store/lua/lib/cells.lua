@@ -15,7 +15,7 @@ cells = {
   RUNS = 64, -- the first code of runs; those of waits begin at 16
 }
 local MOST = 2147483647 -- cmsgpack reads larger ones wrong on some servers
-local HOUR, DAY = 3600000, 86400000
+local HOUR = 3600000
 local LONGEST = { minutes = 169, hours = 367 } -- chunks (`windows.py`)
 local noted = {} -- queue -> code -> count, of what this call has ended
 
@@ -57,7 +57,7 @@ end
 function cells.add(queue, entry, now, minutes, hours)
   local hour = math.floor(now / HOUR)
   write_cell(name_of('minutes', queue, hour), math.floor(now % HOUR / 60000), 60, entry, minutes)
-  write_cell(name_of('hours', queue, math.floor(now / DAY)), hour % 24, 24, entry, hours)
+  write_cell(name_of('hours', queue, math.floor(now / (24 * HOUR))), hour % 24, 24, entry, hours)
 end
 
 -- One job more, or `count`, ended so: completed, failed ... In other states nothing has ended.
@@ -93,7 +93,7 @@ end
 
 -- The queue is removed. The hours that come are there if the clock was ahead.
 function cells.forget(queue, now)
-  for kind, span in pairs({ minutes = HOUR, hours = DAY }) do
+  for kind, span in pairs({ minutes = HOUR, hours = 24 * HOUR }) do
     local names, last = {}, math.floor(now / span) + 1
     for chunk = last, last - LONGEST[kind], -1 do names[#names + 1] = name_of(kind, queue, chunk) end
     redis.call('DEL', unpack(names))

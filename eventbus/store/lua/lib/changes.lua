@@ -45,14 +45,14 @@ local function is_watched(queue)
   if scopes[scope] == nil and is_told then
     local found, now = try('HMGET', root .. ':watched', '#', '*', scope), read_now('')
     if not found or not found[1] then changes.set(false) end
-    scopes[scope] = found and math.max(tonumber(found[2]) or 0, tonumber(found[3]) or 0) > now
+    scopes[scope] = found and ((tonumber(found[2]) or 0) > now or (tonumber(found[3]) or 0) > now)
   end
   return is_told and scopes[scope]
 end
 
 -- Returns the number of the last one, and whether it could be written. makes: also where there is no stream.
 local function append(makes, what, queue, ids, state, worker, attempts, dues, texts)
-  local last = redis.call('HINCRBY', root .. ':watched', '#', math.max(1, #ids))
+  local last = redis.call('HINCRBY', root .. ':watched', '#', #ids > 1 and #ids or 1)
   local entry = cmsgpack.pack({ read_now(''), what, queue, state or '', worker or '', ids, attempts or 0, dues or 0, texts or 0 })
   local name, oldest, number = root .. ':changes', whole(last - MOST), whole(last)
   if makes then return last, try('XADD', name, 'MINID', '~', oldest, number, 'd', entry) end
@@ -83,8 +83,8 @@ end
 
 -- The type and the message of an error, or any other text; cut where no character is.
 function changes.describe(text)
-  local is_json, error = pcall(cjson.decode, text)
-  if is_json and type(error) == 'table' and error.type then text = tostring(error.type) .. ': ' .. tostring(error.message or '') end
+  local is_json, found = pcall(cjson.decode, text)
+  if is_json and type(found) == 'table' and found.type then text = tostring(found.type) .. ': ' .. tostring(found.message or '') end
   if #text <= SHOWN then return text end
   return (string.gsub(string.sub(text, 1, SHOWN), '[\192-\255]?[\128-\191]*$', ''))
 end

@@ -1,4 +1,4 @@
---needs base book changes delays fields finish hold journal lines putting_off ready record settle_changes slots trees verdict
+--needs base book changes delays fields finish hold journal lines putting_off ready record slots trees verdict
 --exports settle_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 settle_rows = {}
@@ -104,11 +104,11 @@ function settle_rows.write(rows, held, policies, ready, now)
   for _, row in ipairs(rows) do
     local record, policy = row.record, policies[row.record.queue]
     if policy and policy.keep_completed == 0 and not record.keep then record.keep = '0,' end
-    row.state = decide_in_tree(row, record, now)
+    row.state = verdict.decide(row, record, now)
     if row.state then
       if policy then policy[row.state] = (policy[row.state] or 0) + 1 end
       settle_row(row, record, policy and policy.key_ttl or KEY_TTL, now, lists)
-      if changes.is_on() then note_settle(row, record, Hold.worker_of(Hold.token(row.hold)), now) end
+      if changes.is_on() then verdict.note(row, record, Hold.worker_of(Hold.token(row.hold)), now) end
     end
     redis.call('HDEL', held, row.id)
     slots.release(row.hold, now)

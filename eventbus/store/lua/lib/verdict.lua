@@ -1,6 +1,7 @@
---needs base cells fields marks stopping
---exports decide_in_tree
+--needs base changes cells fields marks stopping
+--exports verdict
 -- What a settle comes to: in a tree, and for a job that was cancelled.
+verdict = {}
 
 -- What an activation that knows of the stop may ask for, though it did not acknowledge it yet.
 local ON_HOLD = { waiting = true, delayed = true, parked = true, shelved = true, suspended = true }
@@ -52,11 +53,26 @@ end
 -- What a settle comes to in a tree: a stopped one gives no further attempt, and a root that may undo
 -- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
 -- The worker counts what it said, so what is not true of that is taken back.
-function decide_in_tree(row, record, now)
+function verdict.decide(row, record, now)
   local said, state = row.state, decide(row, record, now)
   if state ~= said then
     cells.note(record.queue, said, -1)
     if state then cells.note(record.queue, state) end
   end
   return state
+end
+
+local SETTLES = { waiting = 'returned', shelved = 'returned', parked = 'parked', suspended = 'suspended' }
+
+-- Tells who watches what a settle comes to that is no end; `fields.lua` tells of ends. A retry has counted an attempt.
+function verdict.note(row, record, worker, now)
+  local what, due = SETTLES[row.state], row.state == 'suspended' and row.delay >= 0 or row.state == 'delayed' and row.delay > 0
+  local counted = row.state == 'delayed' and tonumber(row.attempts) or 0
+  if row.state == 'delayed' then what = counted > (tonumber(record.attempts) or 0) and 'retried' or 'delayed' end
+  if not what then return end
+  local state = due and 'delayed' or what == 'suspended' and 'waiting-children' or what == 'parked' and 'parked' or 'waiting'
+  local more = { worker = worker, due = due and now + row.delay, attempt = what == 'retried' and counted }
+  more.text = (row.state == 'delayed' or what == 'parked') and row.text
+  changes.note(what, record.queue, row.id, state, more)
+  if row.goes_on then changes.note('released', record.queue, row.id, 'waiting') end -- it was sent a signal meanwhile
 end

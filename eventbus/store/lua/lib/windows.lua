@@ -5,8 +5,7 @@
 -- Where the clock was set back the buckets keep their ages: nothing is forgotten, and nothing stays closed.
 --   a window in the server   its newest bucket, u48; the starts of 17 buckets, u32 each, the newest first
 -- Rejected: token buckets and GCRA, for 2n - 1 starts may fall into one span; a time for each start, for a rate may be large.
-local BUCKETS = 17
-local PARTS = 16 -- of a window
+local BUCKETS = 17 -- the parts of a window, and one more
 local FORMAT = '>I6' .. string.rep('I4', BUCKETS)
 local SIZE = 6 + 4 * BUCKETS
 
@@ -14,7 +13,7 @@ windows = {}
 
 -- The window as it is now: buckets that fell out are gone.
 local function read_one(starts, length, text, at, now)
-  local window = { starts = starts, length = length, index = math.floor(now * PARTS / length), counts = {}, sum = 0 }
+  local window = { starts = starts, length = length, index = math.floor(now * (BUCKETS - 1) / length), counts = {}, sum = 0 }
   local parts = #text >= at + SIZE - 1 and { struct.unpack(FORMAT, text, at) } or { window.index }
   local shift = math.max(0, window.index - parts[1])
   window.is_ahead = parts[1] > window.index
@@ -64,7 +63,7 @@ end
 local function change_of(window)
   local oldest = BUCKETS
   while window.counts[oldest] == 0 do oldest = oldest - 1 end
-  return math.ceil((window.index + BUCKETS + 1 - oldest) * window.length / PARTS)
+  return math.ceil((window.index + BUCKETS + 1 - oldest) * window.length / (BUCKETS - 1))
 end
 
 -- When something may start again, ms, or before; nil if it may now.
