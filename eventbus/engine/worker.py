@@ -39,6 +39,7 @@ from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import clock
 from eventbus.model.history.windows import Windows
+from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
@@ -65,6 +66,19 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     patience: float = 1.0
     history: Windows | None = None
 
+    @classmethod
+    def of(cls, settings: Settings) -> WorkerOptions:
+        """Return those that the settings of a provider name."""
+        return cls(
+            max_concurrency=settings.max_concurrency,
+            lease=settings.lease,
+            hang_after=settings.hang_after,
+            grace=settings.grace,
+            max_stalls=settings.max_stalls,
+            key_ttl=settings.key_ttl,
+            history=settings.history,
+        )
+
 
 class Duty(Protocol):
     """A role of workers for what is due but is no job."""
@@ -89,13 +103,14 @@ class Worker:
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
+        teller: Teller | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
-        `duty` is one more role; it is told when schedules are due.
+        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
         """
         self.id: str = secrets.token_hex(6)
-        self.teller: Teller = Teller()
+        self.teller: Teller = teller or Teller()
         self._store = store
         self._consumers = consumers
         self._options = options
@@ -110,6 +125,7 @@ class Worker:
             patience=options.patience,
             on_duty=duty.notice if duty else None,
             tallies=tallies,
+            teller=self.teller,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -123,22 +139,17 @@ class Worker:
         )
         self._drain = Drain(store, self.claimer.executor, worker=self.id, find_waits=find_waits)
         self._wake_listener = WakeListener(store, self.claimer, worker=self.id)
-        self._rescuer = Rescuer(
-            store,
-            lease_ms=lease_ms,
-            max_stalls=options.max_stalls,
-            key_ttl_ms=round(options.key_ttl * 1000),
-            consumers=consumers,
-        )
+        self._rescuer = self._make_rescuer(lease_ms)
         self._presence = Presence(
             store,
             consumers,
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            teller=self.teller,
             concurrency=options.max_concurrency,
         )
-        self._sweeper = Sweeper(store, consumers)
+        self._sweeper = Sweeper(store, consumers, teller=self.teller)
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
@@ -149,11 +160,15 @@ class Worker:
         """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start alone."""
         self.claimer.settles.failures = self._rescuer.failures = failures
 
-    def tell_listeners(self, teller: Teller) -> None:
-        """Have `teller` told what this worker does; call it before `run`."""
-        teller.worker, self.teller = self.id, teller
-        self.claimer.executor.teller = self.claimer.settles.teller = teller
-        self._rescuer.teller = self._presence.teller = self._sweeper.teller = teller
+    def _make_rescuer(self, lease_ms: int) -> Rescuer:
+        return Rescuer(
+            self._store,
+            lease_ms=lease_ms,
+            max_stalls=self._options.max_stalls,
+            key_ttl_ms=round(self._options.key_ttl * 1000),
+            consumers=self._consumers,
+            teller=self.teller,
+        )
 
     async def update(self) -> None:
         """Serve the consumers that were added, and not the closed queues; return when the server knows of it.

@@ -99,13 +99,10 @@ class EventWorker:
         self._threads = ThreadPool(settings.max_concurrency)
         self._processes = ProcessPool(log_note)
         self._consumers: dict[str, Consumer] = {}
-        limits = (settings.max_concurrency, settings.lease, settings.hang_after, settings.grace)
-        ends = (settings.max_stalls, settings.key_ttl)
-        options = WorkerOptions(*limits, *ends, history=settings.history)
-        told = Teller(listeners)
+        options, told = WorkerOptions.of(settings), Teller(listeners)
         duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty)
-        self._worker.tell_listeners(told)
+        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty, teller=told)
+        told.worker = self._worker.id
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:
             self._worker.tell_failures(self._failures)
@@ -262,16 +259,9 @@ class EventWorker:
         while empty < 2:
             await flush()
             empty = empty + 1 if await self._worker.claimer.look_through() else 0
-            if empty == 2 and await self._is_held_back():
+            if empty == 2 and await self._store.controls.is_held_back(self._consumers):
                 empty = 0
                 await asyncio.sleep(_LOOK)
-
-    async def _is_held_back(self) -> bool:
-        """Return whether jobs wait in its queues because of a limit."""
-        controls = self._store.controls
-        queues = [queue for queue in await controls.limited() if queue in self._consumers]
-        looks = await controls.look(queues)
-        return any(each.waiting and each.is_limited and "paused" not in each.fields for each in looks)
 
     def append(
         self, job: Job, entries: Sequence[str], *, live: Mapping[str, str], taken: Sequence[str]

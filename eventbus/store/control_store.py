@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
@@ -105,6 +105,11 @@ class ControlStore:
     ) -> str:
         """Set the limit of a queue (JSON), over what programs declare, or with `''` take it back. Return what holds now."""
         return await self._caller.script("limit", [now, queue, limit], deadline=deadline)
+
+    async def is_held_back(self, queues: Container[str]) -> bool:
+        """Return whether jobs wait in any of these queues because of a limit, and not because of a pause."""
+        looks = await self.look([queue for queue in await self.limited() if queue in queues])
+        return any(each.waiting and each.is_limited and "paused" not in each.fields for each in looks)
 
     async def limited(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues for which anything is ordered."""

@@ -86,10 +86,7 @@ class Store:
         shared: Store | None = None,
         scripting: Scripting = "auto",
     ) -> None:
-        """With `replicated`, an add counts only once a replica has it. Tests prepend `prelude` to scripts.
-
-        `shared`: see `share`.
-        """
+        """With `replicated`, an add counts only once a replica has it. `shared`: see `share`. Tests give a `prelude` of scripts."""
         self.connector = connector
         self.keys: Keys = Keys(prefix, SHARD)
         self.name = name
