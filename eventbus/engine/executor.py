@@ -88,9 +88,11 @@ class Running:
 class Executor:
     """The jobs that this worker is running."""
 
-    def __init__(self, settle: Callable[[Job, Settle], None], *, patience: float) -> None:
+    def __init__(
+        self, settle: Callable[[Job, Settle], None], *, patience: float, teller: Teller | None = None
+    ) -> None:
         """`settle` receives each decision. `patience` is in seconds, see the text of this module."""
-        self.teller: Teller = Teller()
+        self.teller: Teller = teller or Teller()
         self.running: dict[str, Running] = {}
         self.aliases: dict[str, str] = {}
         """Ids in whose name code of a running job emits -> the id of that job."""

@@ -58,6 +58,7 @@ class Presence:
         worker: str,
         read_jobs: Callable[[], list[str]] = list,
         closed: Collection[str] = (),
+        teller: Teller | None = None,
         concurrency: int = 0,
     ) -> None:
         """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced.
@@ -69,7 +70,7 @@ class Presence:
         self._worker = worker
         self._read_jobs = read_jobs
         self._closed = closed
-        self.teller: Teller = Teller()
+        self._teller = teller or Teller()
         self._facts = _list_facts(store.name, concurrency)
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
@@ -112,7 +113,7 @@ class Presence:
                 await self.run_once(unpark=True)
             except StoreError as error:
                 _log.error("announcement refused", error=str(error))
-                self.teller.error("presence", error)
+                self._teller.error("presence", error)
 
     async def deregister(self) -> None:
         """Tell the server that the worker is over, within one second. Call it when nothing renews its leases any more.

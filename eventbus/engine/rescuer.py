@@ -51,9 +51,10 @@ class Rescuer:
         max_stalls: int,
         key_ttl_ms: int,
         consumers: Mapping[str, Consumer] | None = None,
+        teller: Teller | None = None,
     ) -> None:
-        """`consumers` give the fields of log events about their jobs."""
-        self.teller: Teller = Teller()
+        """`consumers` give the fields of log events about their jobs. `teller` hears of each stall."""
+        self._teller = teller or Teller()
         self._store = store
         self._consumers: Mapping[str, Consumer] = {} if consumers is None else consumers
         self.failures: FailureListener | None = None
@@ -105,7 +106,7 @@ class Rescuer:
                     renewed_ago=stall.age / 1000,
                     loop_lag=stall.lag / 1000,
                 )
-                self.teller.tell(
+                self._teller.tell(
                     "stalled", job_id=stall.id, worker=stall.worker, state=_STATES[stall.verdict]
                 )
 
@@ -130,7 +131,7 @@ class Rescuer:
                 pause = await self.run_once()
             except StoreError as error:
                 _log.error("rescue refused", error=str(error))
-                self.teller.error("rescuer", error)
+                self._teller.error("rescuer", error)
                 pause = self._lease_ms / 1000
             # By chance a little later, so that the workers of a fleet do not all look at once.
             await asyncio.sleep(pause + min(0.5, _APART * self._lease_ms / 1000) * random.random())

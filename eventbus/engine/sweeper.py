@@ -33,12 +33,13 @@ class Sweeper:
         consumers: Mapping[str, Consumer],
         *,
         interval: float = 60.0,
+        teller: Teller | None = None,
     ) -> None:
         """`interval` is in seconds; each sweep comes up to half of it earlier, by chance."""
         self._store = store
         self._consumers = consumers
         self._interval = interval
-        self.teller: Teller = Teller()
+        self._teller = teller or Teller()
 
     async def run_once(self, *, now_ms: int | None = None) -> int:
         """Sweep each queue once; return how many jobs were removed: of each queue a bounded number."""
@@ -67,4 +68,4 @@ class Sweeper:
                 await self._sweep_all()
             except StoreError as error:
                 _log.error("sweep refused", error=str(error))
-                self.teller.error("sweeper", error)
+                self._teller.error("sweeper", error)

@@ -103,14 +103,17 @@ class Worker:
         *,
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
+        teller: Teller | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
-        `duty` is one more role; it is told when schedules are due.
+        `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
         """
         self.id: str = secrets.token_hex(6)
-        self.teller: Teller = Teller()
-        self._store, self._consumers, self._options = store, consumers, options
+        self.teller: Teller = teller or Teller()
+        self._store = store
+        self._consumers = consumers
+        self._options = options
         lease_ms = round(options.lease * 1000)
         tallies = Tallies() if options.history else None
         self.claimer: Claimer = Claimer(
@@ -122,6 +125,7 @@ class Worker:
             patience=options.patience,
             on_duty=duty.notice if duty else None,
             tallies=tallies,
+            teller=self.teller,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -135,35 +139,36 @@ class Worker:
         )
         self._drain = Drain(store, self.claimer.executor, worker=self.id, find_waits=find_waits)
         self._wake_listener = WakeListener(store, self.claimer, worker=self.id)
-        self._rescuer = Rescuer(
-            store,
-            lease_ms=lease_ms,
-            max_stalls=options.max_stalls,
-            key_ttl_ms=round(options.key_ttl * 1000),
-            consumers=consumers,
-        )
+        self._rescuer = self._make_rescuer(lease_ms)
         self._presence = Presence(
             store,
             consumers,
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            teller=self.teller,
             concurrency=options.max_concurrency,
         )
-        self._sweeper = Sweeper(store, consumers)
+        self._sweeper = Sweeper(store, consumers, teller=self.teller)
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
-        self._stop_now, self._stop, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
         self.ready: asyncio.Event = asyncio.Event()
 
     def tell_failures(self, failures: FailureListener) -> None:
         """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start alone."""
         self.claimer.settles.failures = self._rescuer.failures = failures
 
-    def tell_listeners(self, teller: Teller) -> None:
-        """Have `teller` told what this worker does; call it before `run`."""
-        teller.worker, self.teller = self.id, teller
-        self.claimer.executor.teller = self.claimer.settles.teller = teller
-        self._rescuer.teller = self._presence.teller = self._sweeper.teller = teller
+    def _make_rescuer(self, lease_ms: int) -> Rescuer:
+        return Rescuer(
+            self._store,
+            lease_ms=lease_ms,
+            max_stalls=self._options.max_stalls,
+            key_ttl_ms=round(self._options.key_ttl * 1000),
+            consumers=self._consumers,
+            teller=self.teller,
+        )
 
     async def update(self) -> None:
         """Serve the consumers that were added, and not the closed queues; return when the server knows of it.

@@ -101,8 +101,8 @@ class EventWorker:
         self._consumers: dict[str, Consumer] = {}
         options, told = WorkerOptions.of(settings), Teller(listeners)
         duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty)
-        self._worker.tell_listeners(told)
+        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty, teller=told)
+        told.worker = self._worker.id
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:
             self._worker.tell_failures(self._failures)

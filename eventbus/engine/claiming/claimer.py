@@ -49,6 +49,7 @@ from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.turn_rows import SettleRow, TurnAnswer, TurnQueue
 from eventbus.store.store import Store
+from eventbus.telemetry.listeners import Teller
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Claimer"]
@@ -77,13 +78,14 @@ class Claimer:
         patience: float,
         on_duty: Callable[[], None] | None = None,
         tallies: Tallies | None = None,
+        teller: Teller | None = None,
     ) -> None:
-        self.executor: Executor = Executor(self._settle, patience=patience)
+        self.executor: Executor = Executor(self._settle, patience=patience, teller=teller)
         self.pool = ""
         self.claimed: int = 0
         self.answered: float | None = None
         """When a turn was last answered, in monotonic seconds; None before the first answer."""
-        self.settles: SettleQueue = SettleQueue(self._cost_of, tallies)
+        self.settles: SettleQueue = SettleQueue(self._cost_of, tallies, teller)
         self._appends = AppendQueue()
         self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store

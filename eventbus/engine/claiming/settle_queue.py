@@ -37,10 +37,13 @@ _KINDS: dict[str, ChangeKind] = {
 class SettleQueue:
     """Settles with the queues of their jobs, in the order in which the jobs ended."""
 
-    def __init__(self, cost: Callable[[str], int], tallies: Tallies | None = None) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given."""
-        self.teller: Teller = Teller()
-        """Hears what the server has recorded."""
+    def __init__(
+        self, cost: Callable[[str], int], tallies: Tallies | None = None, teller: Teller | None = None
+    ) -> None:
+        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given.
+        `teller` hears what the server has recorded.
+        """
+        self._teller = teller or Teller()
         self._retries: set[LeaseRow] = set()
         """The unsettled jobs whose attempt counts and is not the last one."""
         self.unsettled: set[LeaseRow] = set()
@@ -71,7 +74,7 @@ class SettleQueue:
             self._tallies.note(job, settle)
         if settle.state == "failed" and self.failures is not None:
             self._failing[lease] = job
-        if self.teller.is_on and settle.counts and settle.state == "delayed":
+        if self._teller.is_on and settle.counts and settle.state == "delayed":
             self._retries.add(lease)
         return SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
 
@@ -103,7 +106,7 @@ class SettleQueue:
         self.unsettled.discard(lease)
         if is_lost:
             self._note_refused(queue, row)
-        elif self.teller.is_on:
+        elif self._teller.is_on:
             self._tell(queue, row)
         if self._retries:
             self._retries.discard(lease)
@@ -128,7 +131,7 @@ class SettleQueue:
             state = "waiting-children"
         if is_retry:
             given["attempt"] = int(row.attempts)
-        self.teller.tell(what, queue, row.id, state=state, **given)
+        self._teller.tell(what, queue, row.id, state=state, **given)
 
     def note_apart(self, jobs: Sequence[str]) -> None:
         """Log the jobs that the server ended as failed in a turn, because their records cannot be read."""
