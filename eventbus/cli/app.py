@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from eventbus._version import __version__
-from eventbus.cli.commands import check, demo, emit, groups, schedules, server, worker
+from eventbus.cli.commands import check, emit, groups, schedules, server, worker
 from eventbus.cli.controls import jobs, queues
-from eventbus.cli.dashboard import command as dashboard
+from eventbus.cli.dashboard import command, demo
 from eventbus.cli.plugins import PluginGroup
 
 __all__ = ["app"]
@@ -31,7 +31,7 @@ app.command("emit")(emit.emit)
 app.command("check")(check.check)
 app.command("groups")(groups.groups)
 app.command("demo")(demo.demo)
-app.command("dashboard")(dashboard.dashboard)
+app.command("dashboard")(command.dashboard)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.add_typer(schedules.app, name="schedules")

@@ -50,7 +50,9 @@ async def retry_flow(
     if state not in FINAL_STATES:
         raise FlowNotEnded(flow_id=flow_id, state=state)
     last = read_message_of(flow_id, page.root.get("body", ""))
-    if run is not None and run != last.run:  # another caller began the run after it, whatever became of that one
+    if (
+        run is not None and run != last.run
+    ):  # another caller began the run after it, whatever became of that one
         raise FlowNotEnded(flow_id=flow_id, state=f"at run {last.run} and not at run {run}")
     is_resumed = state != "completed" if resume is None else resume
     following = msgspec.structs.replace(last, run=last.run + 1, kept={}, bare=True)
