@@ -12,11 +12,11 @@ try:
     from eventbus.dashboard.entry.actor import Actor
     from eventbus.dashboard.entry.rights import Target
     from eventbus.dashboard.flow_source import FlowSource
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] not in ("jinja2", "markupsafe", "starlette"):
+except ModuleNotFoundError as _error:
+    if (_error.name or "").partition(".")[0] not in ("jinja2", "markupsafe", "starlette"):
         raise
     raise ImportError(
-        f"the dashboard needs {error.name}, which is not installed: pip install 'eventbus-workflows[dashboard]'"
-    ) from error
+        f"the dashboard needs {_error.name}, which is not installed: pip install 'eventbus-workflows[dashboard]'"
+    ) from _error
 
 __all__ = ["Actor", "Dashboard", "FlowSource", "Target"]

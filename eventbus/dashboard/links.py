@@ -30,7 +30,7 @@ class Links:
     """The URLs of one request: absolute paths, so that they hold behind any proxy."""
 
     def __init__(self, base: str) -> None:
-        self.base = base.rstrip("/")
+        self.base: str = base.rstrip("/")
 
     def __call__(self, *parts: str, **query: str | int | None) -> str:
         """Return the URL of a page: `links("queues", name, state="failed")`. A query of None is left out."""

@@ -55,7 +55,7 @@ class Problem(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.headers = headers or {}
+        self.headers: dict[str, str] = headers or {}
         self.facts = facts
 
     @property

@@ -9,7 +9,7 @@ import msgspec
 from eventbus import EventBusError, EventProvider, Retry
 from workflows import StepContext, Workflow, WorkflowProvider
 
-__all__ = ["checkout", "demo"]
+__all__ = ["FlowDemo", "checkout", "demo"]
 
 _PAUSE = 3.0
 """Seconds between two flows."""
@@ -71,7 +71,7 @@ async def confirm(ctx: StepContext[Basket]) -> str:
     return f"{ctx.input.order} is on its way"
 
 
-class _FlowDemo:
+class FlowDemo:
     """What this package adds to the demo."""
 
     worker: str = "workflows.cli.demo_app:provider"
@@ -90,4 +90,4 @@ class _FlowDemo:
             await asyncio.sleep(_PAUSE)
 
 
-demo = _FlowDemo()
+demo: FlowDemo = FlowDemo()

@@ -57,7 +57,7 @@ class Desk:
         self.flows = flows
         self.rights = rights
         self.redact: Redact = redact
-        self.repeats = Repeats()
+        self.repeats: Repeats = Repeats()
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self._hooks = hooks

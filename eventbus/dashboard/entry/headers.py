@@ -24,7 +24,7 @@ _ALWAYS = {
 
 
 class HeaderWriter:
-    """Sends an answer with our headers, and notes whether it has begun."""
+    """Sends an answer with our headers."""
 
     def __init__(self, send: Send, *, frame_ancestors: str, request_id: str) -> None:
         self._send = send
@@ -33,12 +33,10 @@ class HeaderWriter:
             "content-security-policy": _POLICY + frame_ancestors,
             "x-request-id": request_id,
         }
-        self.has_begun = False
 
     async def __call__(self, message: Message) -> None:
         """Send one message of an answer."""
         if message["type"] == "http.response.start":
-            self.has_begun = True
             headers = MutableHeaders(scope=message)
             for name, value in self._added.items():
                 headers[name] = value

@@ -33,7 +33,7 @@ class Renderer:
     """Renders the pages of one dashboard."""
 
     def __init__(self, desk: Desk, *, poll_seconds: float, can_sign_out: bool) -> None:
-        self.assets = Assets()
+        self.assets: Assets = Assets()
         self._desk = desk
         self._poll_seconds = poll_seconds
         self._can_sign_out = can_sign_out
