@@ -8,7 +8,6 @@ records without an error.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -17,19 +16,24 @@ import msgspec
 from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
+from eventbus.admin.failures import Failures
 from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.admin.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
+from eventbus.admin.lookups import Lookups
+from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason, explain
+from eventbus.admin.retrials import Retrials
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
-from eventbus.model.durations import Duration
+from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES, check_job_id, shown, split_group
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
-from eventbus.store.queries import Cursor, JobLook, JobRow
+from eventbus.store.queries import JobLook, JobRow
 from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.tree_store import PAGE, PAGE_BYTES
 
@@ -128,7 +132,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits):
+class Inspector(JobEdits, Overview, Retrials, Failures, Lookups):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does
@@ -162,10 +166,14 @@ class Inspector(JobEdits):
         """
         deadline = self._settings.deadline(call_timeout)
         fields = (await self._look(job_id, deadline)).fields
-        controls = None
+        controls = hindrance = None
         if fields.get("state") == "waiting":
-            (controls,) = await Controls(self._life, self._settings).look([fields["queue"]], deadline)
-        return explain(fields, _worker_of(fields.get("token", "")), controls)
+            queue, lane = fields["queue"], fields.get("limit", "")
+            (controls,) = await Controls(self._life, self._settings).look([queue], deadline)
+            if controls.limit is not None:
+                store = self._life.running("look at a limit").store
+                hindrance = await store.controls.hindrance(queue, lane, deadline=deadline)
+        return explain(fields, _worker_of(fields.get("token", "")), controls, hindrance)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
@@ -197,6 +205,7 @@ class Inspector(JobEdits):
         state: JobState,
         limit: int = 50,
         cursor: str | None = None,
+        since: Duration | None = None,
         call_timeout: Duration | None = None,
     ) -> JobList:
         """Return a page of the jobs of an event, or of a queue, in one state.
@@ -204,24 +213,31 @@ class Inspector(JobEdits):
         `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
         Waiting jobs come in the order in which workers claim them, active jobs by their worker and then the
         longest running first, delayed jobs by their due time, other jobs newest first. A page may have fewer than `limit` jobs (at most 1000) although more follow;
-        only a `cursor` of None means the end. In the state `waiting-children` only roots of trees are listed.
+        only a `cursor` of None means the end. With `since` (seconds, a timedelta or text), of jobs that ended only those
+        that did so lately, without looking at older ones. In the state `waiting-children` only roots of trees are listed.
         Members that have ended are not listed; `tree` has them.
         """
-        queue, place = queue_of(event_or_queue), _read_cursor(cursor)
+        queue, place = queue_of(event_or_queue), read_cursor(cursor)
         if not 0 < limit <= _LIMIT:
             raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
         inspection = self._life.running("list jobs").store.inspection
         deadline = self._settings.deadline(call_timeout)
         rows: Sequence[JobRow] = ()
+        oldest = 0 if since is None else await self._ended_since(state, since, deadline)
         for _ in range(_PAGES):
             page = await inspection.jobs(
-                queue, _check_state(state), cursor=place, limit=limit, deadline=deadline
+                queue, check_state(state), cursor=place, limit=limit, deadline=deadline
             )
-            rows, place = page.jobs, page.cursor
+            rows, place = cut_older(page, oldest)
             if rows or place is None:
                 break
-        following = None if place is None else _write_cursor(place)
+        following = None if place is None else write_cursor(place)
         return JobList(jobs=[_summary(row) for row in rows], cursor=following)
+
+    async def _ended_since(self, state: str, since: Duration, deadline: float) -> int:
+        check_ended(state)
+        roster = self._life.running("list jobs").store.inspection.roster
+        return await roster.now(deadline=deadline) - milliseconds(since, setting="since")
 
     async def counts(
         self,
@@ -234,7 +250,7 @@ class Inspector(JobEdits):
         queue, deadline = queue_of(event_or_queue), self._settings.deadline(call_timeout)
         store = self._life.running("count jobs").store
         return {
-            state: await store.inspection.count(queue, _check_state(state), deadline=deadline)
+            state: await store.inspection.count(queue, check_state(state), deadline=deadline)
             for state in states
         }
 
@@ -262,33 +278,6 @@ class Inspector(JobEdits):
         """Cancel a job with the jobs of its groups, or a root with its tree, as `EventProvider.cancel`."""
         emitter = self._life.running("cancel a job")
         return await emitter.cancel(check_job_id(job_id), reason, call_timeout=call_timeout)
-
-
-def _check_state(state: str) -> str:
-    if state not in get_args(JobState):
-        known = ", ".join(get_args(JobState))
-        raise DefinitionError(f"expected a state of jobs, one of {known}, got: {shown(state)}")
-    return state
-
-
-def _read_cursor(cursor: str | None) -> Cursor:
-    if cursor is None:
-        return Cursor()
-    try:
-        text = base64.urlsafe_b64decode(cursor.encode("ascii")).decode("utf-8", "surrogateescape")
-    except (ValueError, UnicodeError):
-        text = ""
-    length, _, rest = text.partition(":")
-    score, after = (rest[: int(length)], rest[int(length) :]) if length.isdecimal() else ("", "")
-    if not score or not after.startswith(":") or after == ":":
-        raise DefinitionError(f"expected the cursor of an earlier list of jobs, got: {shown(cursor)}")
-    return Cursor(after[1:], score)
-
-
-def _write_cursor(cursor: Cursor) -> str:
-    """Return it as text that may stand on a command line and in a URL."""
-    text = f"{len(cursor.score)}:{cursor.score}:{cursor.after}"
-    return base64.urlsafe_b64encode(text.encode("utf-8", "surrogateescape")).decode("ascii")
 
 
 def _report(job_id: str, look: JobLook) -> JobReport:

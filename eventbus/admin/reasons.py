@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
 from eventbus.admin.controls import QueueControls
+from eventbus.store.control_store import Hindrance
 
 __all__ = ["ReasonKind", "StateReason", "explain"]
 
@@ -43,7 +45,8 @@ class StateReason(msgspec.Struct, frozen=True, kw_only=True):
     """Why a job is in its state. Times are Unix times in ms, 0 where there is none.
 
     `text` is one sentence for people. `since_ms` is when the reason began, `until_ms` when it ends by itself. `by` is the
-    worker that runs the job, or whoever paused the queue.
+    worker that runs the job, or whoever paused the queue. `key` is the limit key that holds the job back, of a long one its
+    digest; empty where it is not a key that does.
     """
 
     kind: ReasonKind
@@ -51,12 +54,19 @@ class StateReason(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int = 0
     until_ms: int = 0
     by: str = ""
+    key: str = ""
 
 
-def explain(fields: Mapping[str, str], worker: str, queue: QueueControls | None) -> StateReason:
+def explain(
+    fields: Mapping[str, str],
+    worker: str,
+    queue: QueueControls | None,
+    hindrance: Hindrance | None = None,
+) -> StateReason:
     """Return the reason for the state in a job's record. `worker` is who holds it.
 
-    `queue` is what is known of the queue of a waiting job, and None for a job in another state.
+    `queue` is what is known of the queue of a waiting job, and None for a job in another state. `hindrance` is what the limit
+    of that queue says, if it has one.
     """
     state, text = fields.get("state", ""), ""
     if state in ("completed", "failed", "cancelled"):
@@ -79,7 +89,7 @@ def explain(fields: Mapping[str, str], worker: str, queue: QueueControls | None)
             text=f"No worker can run it: {why}. A worker that can takes it back when it starts.",
         )
     if state == "waiting" and queue is not None:
-        return _explain_wait(fields, queue)
+        return _explain_wait(fields, queue, hindrance)
     return StateReason(
         kind="unknown", text=f"Its record has a state that this version does not know: {state!r}."
     )
@@ -100,7 +110,9 @@ def _explain_delay(fields: Mapping[str, str]) -> StateReason:
     return StateReason(kind="delayed", text=f"It is due at {_time(due)}.", until_ms=due)
 
 
-def _explain_wait(fields: Mapping[str, str], queue: QueueControls) -> StateReason:
+def _explain_wait(
+    fields: Mapping[str, str], queue: QueueControls, hindrance: Hindrance | None
+) -> StateReason:
     name = queue.queue
     if queue.is_paused:
         by, why = (
@@ -118,12 +130,31 @@ def _explain_wait(fields: Mapping[str, str], queue: QueueControls) -> StateReaso
     if limit is not None and limit.at_once and queue.running >= limit.at_once:
         text = f"The limit of {name} is {limit.at_once} at once, and {queue.running} run."
         return StateReason(kind="limit", text=text)
+    if hindrance is not None and (reason := _explain_limit(fields.get("limit", ""), queue, hindrance)):
+        return reason
     if limit is not None and (limit.rate or limit.each or limit.each_rate):
         text = f"It waits in {name}, whose limit may let it start later."
         return StateReason(kind="limit", text=text)
     jobs = "1 job waits" if queue.waiting == 1 else f"{queue.waiting} jobs wait"
     workers = "1 worker serves it" if queue.workers == 1 else f"{queue.workers} workers serve it"
     return StateReason(kind="in-line", text=f"{jobs} in {name}, and {workers}. It is claimed in its turn.")
+
+
+def _explain_limit(lane: str, queue: QueueControls, hindrance: Hindrance) -> StateReason | None:
+    """Return what the limit says for certain: that the rate of the queue is used up, or that the job's limit key rests."""
+    key = lane if lane.startswith("#") else unquote(lane)
+    if hindrance.rests and hindrance.key_opens:
+        text = f"Limit key {key!r} of {queue.queue} may start its next job at {_time(hindrance.key_opens)}."
+        return StateReason(kind="limit", text=text, until_ms=hindrance.key_opens, key=key)
+    if hindrance.rests:
+        most = queue.limit.each if queue.limit else None
+        count = f", which is {most} at once" if most else ""
+        text = f"Limit key {key!r} of {queue.queue} runs as many jobs as it may{count}."
+        return StateReason(kind="limit", text=text, key=key)
+    if hindrance.queue_opens:
+        text = f"The rate of {queue.queue} lets its next job start at {_time(hindrance.queue_opens)}."
+        return StateReason(kind="limit", text=text, until_ms=hindrance.queue_opens)
+    return None
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:

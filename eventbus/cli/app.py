@@ -9,7 +9,7 @@ import typer
 
 from eventbus._version import __version__
 from eventbus.cli.commands import check, emit, groups, schedules, server, worker
-from eventbus.cli.controls import jobs, queues
+from eventbus.cli.controls import failures, finding, jobs, queues, retrials, top, workers
 from eventbus.cli.dashboard import command, demo
 from eventbus.cli.plugins import PluginGroup
 
@@ -30,8 +30,16 @@ app.command("worker")(worker.worker)
 app.command("emit")(emit.emit)
 app.command("check")(check.check)
 app.command("groups")(groups.groups)
+app.command("top")(top.top)
+app.command("workers")(workers.workers)
 app.command("demo")(demo.demo)
 app.command("dashboard")(command.dashboard)
+jobs.app.command("failures")(failures.failures)
+jobs.app.command("find")(finding.find)
+jobs.app.command("retry")(retrials.retry)
+jobs.app.command("remove")(retrials.remove)
+jobs.app.command("retry-all")(retrials.retry_all)
+jobs.app.command("purge")(retrials.purge)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.add_typer(schedules.app, name="schedules")

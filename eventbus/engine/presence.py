@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import socket
 from collections.abc import Callable, Collection, Mapping
 
+from eventbus._version import __version__
 from eventbus.engine.consumer import Consumer, LimitedConsumer
 from eventbus.errors import StoreError
 from eventbus.model import clock
@@ -54,13 +57,18 @@ class Presence:
         worker: str,
         read_jobs: Callable[[], list[str]] = list,
         closed: Collection[str] = (),
+        concurrency: int = 0,
     ) -> None:
-        """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced."""
+        """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced.
+
+        `concurrency` is how many jobs the worker may run at a time; it is told to whoever looks.
+        """
         self._store = store
         self._consumers = consumers
         self._worker = worker
         self._read_jobs = read_jobs
         self._closed = closed
+        self._facts = _list_facts(store.name, concurrency)
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
@@ -85,6 +93,7 @@ class Presence:
             queues=rows,
             unpark=unpark,
             since=self._since,
+            facts=self._facts,
         )
         self._pools.pop(former, None)
         if taken:
@@ -132,6 +141,12 @@ class Presence:
             except StoreError as error:
                 _log.info("left without a word to the server, which forgets it in 20 s", error=str(error))
                 return
+
+
+def _list_facts(name: str, concurrency: int) -> list[str | int]:
+    """Return what a worker of this process says of itself, field and value in turn."""
+    about = {"name": name, "host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
+    return [each for pair in (about | {"concurrency": concurrency}).items() for each in pair]
 
 
 def _row(served: Consumer) -> AnnounceQueue:

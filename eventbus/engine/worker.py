@@ -125,6 +125,7 @@ class Worker:
             worker=self.id,
             read_jobs=self.claimer.read_jobs,
             closed=self.claimer.retirement.closed,
+            concurrency=options.max_concurrency,
         )
         self._sweeper = Sweeper(store, consumers)
         self._stop_now = asyncio.Event()

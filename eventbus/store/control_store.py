@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.overview.retrial import RetrialStore
 
-__all__ = ["ControlStore", "Edit", "Orders"]
+__all__ = ["ControlStore", "Edit", "Hindrance", "Orders"]
 
 _BATCH = 200  # queues in one call, so that no call holds others up
 
@@ -48,12 +49,23 @@ class Orders(NamedTuple):
         return bool(self.fields.get("ordered") or self.fields.get("declared"))
 
 
+class Hindrance(NamedTuple):
+    """What a limit says of a queue and of one limit key: whether the key rests, and when its rate and that of the queue
+    let jobs start again (ms, 0: not a rate).
+    """
+
+    rests: bool
+    key_opens: int
+    queue_opens: int
+
+
 class ControlStore:
     """The controls of one shard's queues."""
 
     def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
         self._caller = caller
         self._keys = keys
+        self.retrials: RetrialStore = RetrialStore(caller)
 
     async def pause(
         self, queue: str, *, by: str, reason: str, deadline: float | None = None, now: int | str = ""
@@ -97,6 +109,18 @@ class ControlStore:
     async def limited(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues for which anything is ordered."""
         return await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
+
+    async def hindrance(self, queue: str, lane: str, *, deadline: float | None = None) -> Hindrance:
+        """Look at what a limit says of a queue and of the digest of one limit key, `''` for a job without one."""
+        due, rests = self._keys.shard_key("due"), [0]
+        if lane:
+            name = self._keys.of("resting", queue)
+            rests = await self._caller.command("SMISMEMBER", name, lane, deadline=deadline)
+        opens = [
+            await self._caller.command("ZSCORE", due, entry, deadline=deadline)
+            for entry in (f"lane:{lane}/{queue}", f"turn:{queue}")
+        ]
+        return Hindrance(rests[0] == 1, *(int(float(each or 0)) for each in opens))
 
     async def look(self, queues: Sequence[str], *, deadline: float | None = None) -> list[Orders]:
         """Return what is ordered for these queues, one row for each, in order."""

@@ -39,6 +39,18 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, renew, rescue, deregister",
         "never",
     ),
+    "fleet": (
+        "zset",
+        "worker -> its last announcement, ms (`roster.lua`)",
+        "announce, deregister, sweep",
+        "never",
+    ),
+    "served": (
+        "zset",
+        "queue -> when a worker of it announced itself last, or when it got work that nobody serves, ms",
+        "announce, sweep, add and all that wakes",
+        "never",
+    ),
     "due": (
         "zset",
         "`q:queue` -> when its first delayed job is due, or before; `hand:worker/job` -> when the worker must have read of it; `wake:job` -> when its wait ends; `turn:queue`, `lane:key/queue` -> when a rate lets jobs start again; `schedules:` -> the first of the schedules; `kind:tree` -> timeouts, chores; ms",
@@ -101,8 +113,8 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "worker": (
         "hash",
-        "when one worker was last heard, and its event loop's lag, ms",
-        "renew",
+        "when one worker was last heard, and its event loop's lag, ms; what it says of itself: name, host, pid, version, started, announced, queues, concurrency",
+        "renew, announce",
         "10 min after it",
     ),
     "held": (
@@ -144,7 +156,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     "leaving": (
         "zset",
         "job that has ended and goes by itself -> when it may go, ms (`leaving.lua`)",
-        "turn, cancel, add, rescue",
+        "turn, cancel, add, rescue, remove",
         "with its last job",
     ),
     "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
@@ -190,7 +202,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "plan": ("string", "what one schedule is, JSON", "schedule", "when it is removed"),
     # one per job or idempotency key
-    "job": ("string", "the record (`records.py`)", "add, turn, rescue", "by retention"),
+    "job": ("string", "the record (`records.py`)", "add, turn, rescue, retry", "by retention"),
     "more": ("hash", "what is unusual about the job", "add, graph, turn, rescue, cancel", "with the record"),
     "body": ("string", "envelope over 256 bytes", "add", "with the record"),
     "result": (

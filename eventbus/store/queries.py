@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.overview.roster import RosterStore
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
@@ -60,6 +63,7 @@ class QueryStore:
     def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
         self._caller = caller
         self._keys = keys
+        self.roster: RosterStore = RosterStore(caller, keys)
 
     async def job(self, job: str, *, deadline: float | None = None) -> JobLook:
         """Return the record of one job."""
@@ -70,15 +74,54 @@ class QueryStore:
         return JobLook(fields, body, text, progress, log, round(float(lease_end or 0)))
 
     async def jobs(
-        self, queue: str, state: str, *, cursor: Cursor, limit: int, deadline: float | None = None
+        self,
+        queue: str,
+        state: str,
+        *,
+        cursor: Cursor,
+        limit: int,
+        text_bytes: int = 0,
+        deadline: float | None = None,
     ) -> JobPage:
-        """Return a page of the jobs of a queue in one state.
+        """Return a page of the jobs of a queue in one state; of each error `text_bytes` at most, 0 for all.
 
         A page may have fewer jobs than `limit` although more pages follow.
         """
-        after, score, _, flat = await self._list(queue, state, cursor, limit, has_rows=1, deadline=deadline)
+        after, score, _, flat, _ = await self._list(
+            queue, state, cursor, limit, has_rows=1, text_bytes=text_bytes, deadline=deadline
+        )
         rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
         return JobPage(rows, Cursor(after, score) if after else None)
+
+    async def search(
+        self,
+        queue: str,
+        state: str,
+        correlation_id: str,
+        *,
+        cursor: Cursor,
+        limit: int,
+        deadline: float | None = None,
+    ) -> tuple[JobPage, int]:
+        """Return those on a page of jobs that may have this correlation id, and how many were looked at."""
+        text = msgspec.json.encode(correlation_id).decode()
+        arguments: list[Any] = [queue, state, *cursor, limit, 1, 1, f'"c":{text}', correlation_id]
+        after, score, _, flat, seen = await self._caller.script("list", arguments, deadline=deadline)
+        rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
+        return JobPage(rows, Cursor(after, score) if after else None), seen
+
+    async def keyed(self, queue: str, digest: str, *, deadline: float | None = None) -> list[str]:
+        """Return the job for which the idempotency key of this digest stands in a queue, and the one that comes after it."""
+        pointer = self._keys.of("key", f"{queue}:{digest}")
+        return [
+            job
+            for job in await self._caller.command("HMGET", pointer, "job", "next", deadline=deadline)
+            if job
+        ]
+
+    async def has_leaving(self, queue: str, *, deadline: float | None = None) -> bool:
+        """Return whether jobs of the queue have ended that go at a time of their own."""
+        return await self._caller.command("ZCARD", self._keys.of("leaving", queue), deadline=deadline) > 0
 
     async def count(self, queue: str, state: str, *, deadline: float | None = None) -> int:
         """Count the jobs of a queue in one state, in bounded calls; of `waiting-children` only the roots."""
@@ -91,13 +134,23 @@ class QueryStore:
             return await self._caller.command(command, name, deadline=deadline)
         count, cursor = 0, Cursor()
         while True:  # no set has these jobs of this queue alone, so the script must look at each job
-            *following, found, _ = await self._list(queue, state, cursor, _ALL, has_rows=0, deadline=deadline)
+            *following, found, _, _ = await self._list(
+                queue, state, cursor, _ALL, has_rows=0, deadline=deadline
+            )
             count, cursor = count + found, Cursor(*following)
             if not cursor.after:
                 return count
 
     async def _list(
-        self, queue: str, state: str, cursor: Cursor, limit: int, *, has_rows: int, deadline: float | None
+        self,
+        queue: str,
+        state: str,
+        cursor: Cursor,
+        limit: int,
+        *,
+        has_rows: int,
+        text_bytes: int = 0,
+        deadline: float | None,
     ) -> list[Any]:
-        arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows]
+        arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows, text_bytes, "", ""]
         return await self._caller.script("list", arguments, deadline=deadline)

@@ -74,11 +74,11 @@ MORE: dict[str, tuple[str, str]] = {
     # what an emission asked for
     "due": (
         "when it is or was due, ms",
-        "delays edit enqueue replacing plant restart settle_rows signal succession",
+        "delays edit enqueue replacing plant restart retry settle_rows signal succession",
     ),
-    "priority": ("its priority, if not 0", "edit enqueue plant restart"),
-    "lifo": ("1: it goes to the head of its priority", "enqueue"),
-    "key": ("the digest of its idempotency key", "enqueue graph restart"),
+    "priority": ("its priority, if not 0", "edit enqueue plant restart retry"),
+    "lifo": ("1: it goes to the head of its priority", "enqueue retry"),
+    "key": ("the digest of its idempotency key", "enqueue graph restart retry"),
     "after": ("of the next job of a key: the job that it waits for", "enqueue"),
     "ripe": (
         "of the next job of a key: when it may begin, if that one has ended, ms",
@@ -86,7 +86,7 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "keep": (
         "how long it is kept once it has ended, over its queue: `completed,failed`, ms",
-        "enqueue restart",
+        "enqueue remove restart retry",
     ),
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
@@ -104,14 +104,16 @@ MORE: dict[str, tuple[str, str]] = {
     "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
     "entry": (
         "how often it was taken out of a list: part of its entry",
-        "edit promote replacing restart stopping",
+        "edit promote replacing restart retry stopping",
     ),
     "edited": ("the call that changed it last while it waited", "edit"),
+    "retrier": ("the call that let it wait again after its end", "retry"),
+    "removed": ("the call that removed it, while it stays for a while", "remove"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",
         "blame checkpoint settle_rows",
     ),
-    "inbox": ("1: it was sent signals", "signal"),
+    "inbox": ("1: it was sent signals", "retry signal"),
     "listens": ("1: it sleeps or waits, and a signal wakes it", "mixed_waits settle_rows"),
     "hears": ("while it runs: the token of who runs it and is told of its signals", "listen"),
     "wakes": ("when the wait for children ends, whether they have ended or not, ms", "mixed_waits"),

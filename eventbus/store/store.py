@@ -329,14 +329,16 @@ class Store:
         former: str = "",
         left: Sequence[str] = (),
         since: int | str = "",
+        facts: Sequence[Any] = (),
         now: int | str = "",
     ) -> tuple[int, int]:
         """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued, and since when it is there.
 
         Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`, and `left` its queues. `since` is what the
-        first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one.
+        first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one. `facts` is
+        what the worker says of itself, field and value in turn.
         """
-        arguments: list[Any] = [now, pool, worker, former, int(unpark), since, len(queues), len(left)]
+        arguments: list[Any] = [now, pool, worker, former, int(unpark), since, facts, len(queues), len(left)]
         arguments.extend(chain(chain.from_iterable(queues), left))
         taken, first = await self._caller.script("announce", arguments)
         return taken, first

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from drivers.shards import Shard, add_queue, row
+from models.overview_rows import OVERVIEW_SECTIONS
 
 from eventbus.store.control_store import Edit, Orders
 from eventbus.store.keys import KINDS
@@ -44,8 +45,7 @@ _SECTIONS = {
     ("announce", "left"): script_rows.QueueRow,
     ("leave", "queues"): script_rows.QueueRow,
     ("leave", "jobs"): script_rows.JobRow,
-    ("survey", "queues"): script_rows.QueueRow,
-    ("limits", "queues"): script_rows.QueueRow,
+    **OVERVIEW_SECTIONS,
     ("sweep", "queues"): script_rows.SweepQueue,
     ("graph", "trees"): script_rows.TreeHead,
     ("graph", "rows"): script_rows.MemberRow,
@@ -175,9 +175,9 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     assert recorder.arguments == _expected("cancel", jobs=2) + load_script("cancel").fields["jobs"] * 2
     await store.note(_sample(script_rows.NoteRow, 2))
     assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
-    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True, "since": "since"}
+    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": 1, "since": "since"}
     rows = _sample(script_rows.AnnounceQueue, 2)
-    await store.announce(**_any(given), queues=rows, left=["queue"] * 3, now="now")
+    await store.announce(**_any(given), facts=_any("facts"), queues=rows, left=["queue"] * 3, now="now")
     announce = load_script("announce").fields
     assert recorder.arguments == [
         *_expected("announce", queues=2, left=3, unpark=1), *announce["queues"] * 2, *announce["left"] * 3,

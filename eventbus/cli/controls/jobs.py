@@ -9,18 +9,18 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, cast, get_args
 
-import msgspec
 import typer
 
 from eventbus.admin.inspector import JobList, JobReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.reasons import StateReason
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
+from eventbus.cli.controls.watching import WatchOption, look, write_json
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
 
-__all__ = ["app"]
+__all__ = ["app", "change_job"]
 
 app: typer.Typer = typer.Typer(help="Look at jobs, change those that wait, cancel one.")
 
@@ -33,14 +33,18 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("count")
-def count(name: _Name, *, group: _Group = None, as_json: _Json = False, url: UrlOption = None) -> None:
+def count(
+    name: _Name,
+    *,
+    group: _Group = None,
+    as_json: _Json = False,
+    watch: WatchOption = False,
+    url: UrlOption = None,
+) -> None:
     """Count the jobs of a queue in each state."""
     queue = queue_of(name, group)
-    counts = ask_server(url, lambda provider: provider.inspector.counts(queue))
-    if as_json:
-        _write(counts)
-    else:
-        print_counts(counts)
+    show = write_json if as_json else print_counts
+    look(url, lambda provider: provider.inspector.counts(queue), show, watch=watch)
 
 
 @app.command("list")
@@ -53,7 +57,11 @@ def list_jobs(
     ] = "waiting",
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="So many.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="What the page before said.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="That ended within this time: 90s, '2 hours'.")
+    ] = None,
     as_json: _Json = False,
+    watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
     """List jobs of one state: waiting ones in the order of their turns, delayed ones by their time, others newest first."""
@@ -63,15 +71,14 @@ def list_jobs(
     queue, chosen = queue_of(name, group), cast("JobState", state)
 
     async def ask(provider: EventProvider) -> JobList:
-        return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor)
+        return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
 
-    found = ask_server(url, ask)
-    if as_json:
-        _write(found)
-        return
-    print_jobs(found.jobs, state)
-    if found.cursor is not None:
-        print(f"more: --cursor {found.cursor}", file=sys.stderr)
+    def show(found: JobList) -> None:
+        print_jobs(found.jobs, state)
+        if found.cursor is not None:
+            print(f"more: --cursor {found.cursor}", file=sys.stderr)
+
+    look(url, ask, write_json if as_json else show, watch=watch)
 
 
 @app.command("show")
@@ -89,7 +96,7 @@ def show(
 
     report, reason = ask_server(url, ask)
     if as_json:
-        _write(report)
+        write_json(report)
     else:
         print_report(report, reason, is_full=full)
 
@@ -103,7 +110,7 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
 
     reason = ask_server(url, ask)
     if as_json:
-        _write(reason)
+        write_json(reason)
     else:
         print(printable(reason.text))
 
@@ -116,7 +123,7 @@ def cancel(
     url: UrlOption = None,
 ) -> None:
     """Cancel a job with the jobs of its groups. One that runs is stopped within a second."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.cancel(job_id, reason),
@@ -128,7 +135,7 @@ def cancel(
 @app.command("promote")
 def promote(job_id: _Job, *, url: UrlOption = None) -> None:
     """Let a delayed job wait for its turn now, also one that is delayed between two attempts."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.promote(job_id),
@@ -145,7 +152,7 @@ def delay(
     url: UrlOption = None,
 ) -> None:
     """Let a job that waits, or is delayed, be due after a time from now."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.delay(job_id, time),
@@ -162,7 +169,7 @@ def prioritize(
     url: UrlOption = None,
 ) -> None:
     """Give a job that waits, or is delayed, another priority. It goes to the end of that."""
-    _change(
+    change_job(
         url,
         job_id,
         lambda provider: provider.inspector.prioritize(job_id, priority),
@@ -171,7 +178,7 @@ def prioritize(
     )
 
 
-def _change(
+def change_job(
     url: str | None,
     job_id: str,
     change: Callable[[EventProvider], Awaitable[bool]],
@@ -190,7 +197,3 @@ def _change(
     if state:
         raise CommandError(f"job {job_id} is {state}; {refused}", exit_code=1)
     print(f"job {job_id} {done}")
-
-
-def _write(value: object) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")

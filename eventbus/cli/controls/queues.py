@@ -1,4 +1,4 @@
-"""`eventbus queues`: pauses, resumes and limits queues, and lists those for which anything is ordered.
+"""`eventbus queues`: lists all queues, pauses, resumes and limits them, and lists what is ordered for them.
 
 The commands need no program, because what is ordered for a queue is kept in the server.
 """
@@ -8,19 +8,21 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.table import Table
 
 from eventbus.admin.controls import QueueControls
+from eventbus.admin.overview import QueueReport
 from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.limit_views import show_limit
+from eventbus.cli.controls.overview_views import tabulate_queues
+from eventbus.cli.controls.watching import WatchOption, look, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
-from eventbus.model.limit import Limit, read_rates, show_rate
+from eventbus.model.limit import Limit
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
@@ -38,25 +40,38 @@ _Name = Annotated[
 _Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
 
 
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object on a line for each.")]
+
+
 @app.callback()
 def list_unless_asked(context: typer.Context, *, url: UrlOption = None) -> None:
     """Without a command: list."""
     if context.invoked_subcommand is None:
-        list_all(as_json=False, url=url)
+        list_all(None, as_json=False, watch=False, url=url)
 
 
 @app.command("list")
 def list_all(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="This one alone.")] = None,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
-    ] = False,
+    as_json: _Json = False,
+    watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
+    """List all queues: how many jobs are in each state, since when the oldest waits, workers, pause and limit."""
+
+    async def ask(provider: EventProvider) -> list[QueueReport]:
+        return await provider.inspector.queues(name)
+
+    look(url, ask, write_lines if as_json else _print_queues, watch=watch)
+
+
+@app.command("orders")
+def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
     """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and why."""
     found = ask_server(url, _list)
     if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
+        write_lines(found)
     else:
         _print(found)
 
@@ -125,7 +140,7 @@ def limit(
     gone, doubt = ask_server(url, order)
     print(
         f"{_label(name, group)} "
-        + ("has no limit of its own now" if remove else f"is limited: {_show(limit)}")
+        + ("has no limit of its own now" if remove else f"is limited: {show_limit(limit)}")
     )
     _tell(gone)
     _tell(doubt)
@@ -140,7 +155,7 @@ def _gone(before: QueueControls, now: Limit) -> str:
     ]
     if not names:
         return ""
-    gone = _show(Limit(**{name: getattr(before.limit, name) for name in names}))
+    gone = show_limit(Limit(**{name: getattr(before.limit, name) for name in names}))
     return f"this replaces the whole limit; no longer: {gone}"
 
 
@@ -165,19 +180,6 @@ async def _doubt(provider: EventProvider, name: str, group: str | None, *, limit
 def _tell(doubt: str) -> None:
     if doubt:
         print(f"note: {doubt}", file=sys.stderr)
-
-
-def _show(order: Limit | None) -> str:
-    if order is None:
-        return "-"
-    at_once = [] if order.at_once is None else [f"{order.at_once} at once"]
-    each = [] if order.each is None else [f"{order.each} of each key"]
-    own = [f"{rate} of each key" for rate in _list_rates(order.each_rate, "each_rate")]
-    return ", ".join([*at_once, *_list_rates(order.rate, "rate"), *each, *own])
-
-
-def _list_rates(given: str | Sequence[str], name: str) -> list[str]:
-    return [show_rate(rate) for rate in read_rates(given, name)]
 
 
 def _show_kept(kept: QueueControls) -> str:
@@ -213,6 +215,10 @@ async def _list(provider: EventProvider) -> list[QueueControls]:
     return await provider.inspector.controls()
 
 
+def _print_queues(found: list[QueueReport]) -> None:
+    open_console().print(tabulate_queues(found))
+
+
 def _print(found: list[QueueControls]) -> None:
     if not found:
         print("no queue is paused or limited, or has a retention of its own")
@@ -224,6 +230,6 @@ def _print(found: list[QueueControls]) -> None:
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
         running = str(each.running) if each.limit else "-"
-        orders = (_show(each.limit), _show_kept(each), since, each.paused_by, each.reason)
+        orders = (show_limit(each.limit), _show_kept(each), since, each.paused_by, each.reason)
         table.add_row(each.queue, str(each.waiting), running, *orders)
     open_console().print(table)

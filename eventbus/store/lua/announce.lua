@@ -3,20 +3,21 @@
 -- The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
--- head: now pool worker former unpark since queues left
+-- head: now pool worker former unpark since facts queues left
 --   former: the pool that it was in before it served more queues or fewer, or ''; left: the queues of that pool
 --   since: what the first announcement of the worker was answered, '' in that one: a newer worker decides what is declared
+--   facts: what the worker says of itself, field and value in turn (`roster.lua`)
 -- queues: queue base group limit keeps
 --   limit, keeps: the limit that the program declares, and how long it keeps what has ended, JSON (`orders.lua`), or ''
 -- left: queue
 -- answer: taken since
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
---include base book codec guard format ready record groups idle presence putting_off
+--include base book codec guard format ready record groups idle presence putting_off roster
 --defer load_orders: orders shelves
 
 local SILENCE = 120000
 local now = read_now(take())
-local pool, worker, former, unpark, since, count, left_count = take(), take(), take(), take() == 1, take(), take(), take()
+local pool, worker, former, unpark, since, facts, count, left_count = take(), take(), take(), take() == 1, take(), take(), take(), take()
 if since == '' then since = now end
 local queues, names, left, back, ids, taken = {}, {}, {}, {}, {}, 0
 for i = 1, count do
@@ -42,6 +43,7 @@ redis.call('ZREMRANGEBYSCORE', serving, whole(now + SILENCE), '+inf') -- the clo
 redis.call('ZADD', serving, now, worker)
 redis.call('PEXPIRE', serving, SILENCE)
 idle.keep(worker, pool, now)
+roster.note(worker, names, facts, since, now)
 if former ~= '' then presence.leave(worker, former, left, now) end
 for _, queue in ipairs(queues) do
   local pools = key('pools', queue.name)

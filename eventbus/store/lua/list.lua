@@ -1,21 +1,23 @@
 -- Looks at the jobs of a queue in one state, a page at a time: waiting ones in the order of claims and then suspects,
--- active ones by worker and then the longest held first, delayed ones the first due first, all others the newest first; of those that ended, the ones that go by themselves are last (`leaving.lua`). Of `waiting-children` only roots are listed, and
+-- active ones by worker and then the longest held first, delayed ones the first due first, all others the newest first; of those that ended, the ones that go by themselves are last (`leaving.lua`). Of `waiting-children` only roots are listed, what somebody removed is not, and
 -- members of trees not once they have ended: they are kept with their root. Writes nothing.
 -- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
--- head: queue state after score limit has_rows
+-- head: queue state after score limit has_rows text_bytes sought first_id
 --   after, score: the last job that was seen, and its score (of an active one: its worker, and when it was claimed;
 --     of a completed one: its number in the list; of one that goes by itself: `l` and its score, if any; of a waiting one: see
 --     `waiting_page.lua`);
 --     '' for the first page
---   limit: of jobs on the page | has_rows: without them it only counts
+--   limit: of jobs on the page | has_rows: without them it only counts | text_bytes: of each error, 0 for all
+--   sought: what the body of a job must have, or '' | first_id: the id of a job that is meant without that, with its groups
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
---include base completed entry fields hold holds waiting_page
+--   and how many were looked at
+--include base completed entry fields format hold holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
 local queue, state, after, score, limit = take(), take(), take(), take(), take()
-local has_rows = take() == 1
+local has_rows, text_bytes, sought, first_id = take() == 1, take(), take(), take()
 local is_rising = state == 'delayed'
 local name = key(state == 'waiting-children' and 'roots' or state, queue)
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
@@ -50,10 +52,23 @@ local function read_held()
   return page
 end
 
+-- Which jobs of a page may be meant: by their records as they stand, most of which hold the body.
+local function find_sought(page)
+  local names, found = {}, {}
+  for i = 1, #page, 2 do names[#names + 1] = job_root .. page[i] end
+  for i, text in ipairs(get_all(names)) do
+    local id = page[2 * i - 1]
+    local is_first = string.match(id, '^[^@]*') == first_id
+    local has_body = text and bit.band(string.byte(text, 2) or 0, FLAG.BODY) ~= 0
+    found[id] = is_first or text and string.find(has_body and try('GET', key('body', id)) or text, sought, 1, true) ~= nil
+  end
+  return found
+end
+
 local rows, found = {}, 0
 local function add_row(id, own_score)
   local record = fetch(id)
-  if not record or state == 'waiting' and not is_in_line(id, record, own_score) then return end
+  if not record or record.removed or state == 'waiting' and not is_in_line(id, record, own_score) then return end
   local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
   if record.queue ~= queue or record.state ~= state and not is_active then return end
   found = found + 1
@@ -61,7 +76,7 @@ local function add_row(id, own_score)
   local claimed = is_active and string.match(own_score, ' (%d+) ') or claimed_of(record)
   local text = is_ended and state ~= 'completed' and text_of(id, record) or ''
   local n = #rows
-  rows[n + 1], rows[n + 8] = id, text
+  rows[n + 1], rows[n + 8] = id, text_bytes > 0 and string.sub(text, 1, text_bytes) or text
   local numbers = { record.attempts, record.stalls or 0, record.created, record.due or 0, claimed or 0, record.ended or 0 }
   for i, value in ipairs(numbers) do rows[n + 1 + i] = tonumber(value) or 0 end
 end
@@ -85,15 +100,15 @@ local function read_page()
 end
 
 local page = read_page()
-local seen = 0
+local seen, is_sought = 0, sought ~= '' and find_sought(page)
 while 2 * seen < #page and seen < SEEN and found < limit do
   seen = seen + 1
-  add_row(page[2 * seen - 1], page[2 * seen])
+  if not is_sought or is_sought[page[2 * seen - 1]] then add_row(page[2 * seen - 1], page[2 * seen]) end
 end
 if 2 * seen >= #page then
   local has_leaving = is_ended and not is_leaving and (try('ZCARD', key('leaving', queue)) or 0) > 0
-  return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows }
+  return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows, seen }
 end
 local last = page[2 * seen]
 if state == 'waiting' then last = end_page(last, page[2 * seen + 2]) elseif is_leaving then last = 'l' .. last end
-return { page[2 * seen - 1], last, found, rows }
+return { page[2 * seen - 1], last, found, rows, seen }

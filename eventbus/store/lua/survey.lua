@@ -6,8 +6,9 @@
 --   asker: a worker that is not counted, or ''
 -- answer: for each queue: workers announced waiting parked delayed oldest
 --   announced: when a pool of it was last announced, ms, '' if not lately
---   oldest: when the first or the last job in line was added, whichever was earlier, ms, '' if none waits
---include base entry fields lanes presence lines
+--   oldest: when the first or the last job in line was added, or due if that was later, whichever of the two was earlier, ms,
+--     '' if none waits
+--include base entry fields format lanes presence lines
 
 local now = read_now(take())
 local asker, count = take(), take()
@@ -15,11 +16,15 @@ local asker, count = take(), take()
 -- The first entries of a line, or the last ones, are mostly jobs, else tombstones.
 local LOOKS = { { 'ready', 0, 9, 1 }, { 'ready', -10, -1, -1 }, { 'ready+', 0, 0, 1 }, { 'ready+', -1, -1, 1 }, { 'suspects', 0, 0, 1 } }
 
--- When the first job that waits among these entries was added.
-local function first_created(ids, step)
+-- Since when the first job that waits among these entries has been there: one that was delayed, or is retried, since it was due.
+local function first_since(ids, step)
   for i = step > 0 and 1 or #ids, step > 0 and #ids or 1, step do
-    local record = peek(Entry.job(ids[i]))
-    if record and record.state == 'waiting' then return record.created end
+    local id = Entry.job(ids[i])
+    local record = peek(id)
+    if record and record.state == 'waiting' then
+      local due = bit.band(record.flags, FLAG.MORE) ~= 0 and try('HGET', key('more', id), 'due')
+      return math.max(record.created, tonumber(due or 0) or 0)
+    end
   end
   return math.huge
 end
@@ -28,11 +33,11 @@ local function oldest_of(queue)
   local oldest = math.huge
   for _, look in ipairs(LOOKS) do
     local ids = try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', key(look[1], queue), look[2], look[3]) or {}
-    oldest = math.min(oldest, first_created(ids, look[4]))
+    oldest = math.min(oldest, first_since(ids, look[4]))
   end
   local lane = (try('LRANGE', key('turns', queue), 0, 0) or {})[1] or try('SRANDMEMBER', key('resting', queue))
   local ids = lane and try('LRANGE', lanes.key_of(queue, lane), 0, 9) or {}
-  oldest = math.min(oldest, first_created(ids, 1))
+  oldest = math.min(oldest, first_since(ids, 1))
   return oldest < math.huge and oldest
 end
 

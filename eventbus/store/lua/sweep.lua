@@ -1,12 +1,12 @@
 -- Removes finished jobs past their retention, a bounded number for each queue. Sees to it that the delayed ones stand in
 -- `due`, and that the book knows of other priorities, of suspects and of limit keys, should somebody have removed it. Takes
--- out emitters that are gone. The first write is one that a full server allows.
+-- out emitters that are gone, and workers and queues that are. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now limit queues
 -- queues: queue keep_completed age_completed keep_failed age_failed
 -- answer: how many jobs were removed
---include base book guard floors retain completed leaving delays waking
+--include base book guard floors retain completed leaving delays waking roster
 --defer load_limits: limit_sweep
 
 local now = read_now(take())
@@ -14,6 +14,7 @@ local limit, count = take(), take()
 local removed = 0
 redis.call('ZREM', root .. ':due', '')
 floors.sweep(now)
+roster.sweep(now)
 for _ = 1, count do
   local queue, keep_completed, age_completed, keep_failed, age_failed = take(), take(), take(), take(), take()
   delays.note(queue)

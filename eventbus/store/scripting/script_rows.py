@@ -209,7 +209,7 @@ class QueueLook(NamedTuple):
     """The live workers of a queue, and its waiting jobs; times in ms, 0 if there is none.
 
     `announced` is when a pool last announced that it serves the queue, 0 if that is not known. `oldest`
-    is when the first or the last waiting job was added, whichever was earlier.
+    is since when the first or the last waiting job has been there, whichever was earlier.
     """
 
     workers: int

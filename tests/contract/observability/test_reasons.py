@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from eventbus import EventBusError, EventProvider, Limit, Retry, UnknownJob
+from eventbus import Event, EventBusError, EventProvider, Limit, Retry, UnknownJob
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.reasons import ReasonKind, StateReason, explain
 
@@ -85,6 +85,54 @@ async def test_a_delayed_job_says_when_it_is_due_and_one_that_failed_that_it_did
         assert reason.kind == "retry"
         assert reason.text.startswith("It has failed once. Its next attempt is due at 20")
         assert reason.until_ms > 0
+
+
+async def test_a_job_that_its_limit_key_holds_back_names_the_key(
+    make_provider: MakeProvider,
+) -> None:
+    event = Event("a", payload=str, limit=Limit(by=str, each=1))
+    provider = make_provider()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @provider.on(event)
+    async def handle(_: str) -> None:
+        began.set()
+        await go_on.wait()
+
+    async with provider, provider.worker():
+        emissions = [provider.emit(event, tenant) for tenant in ("acme & co", "acme & co", "acme & co")]
+        for emission in emissions:
+            await emission.enqueued()
+        await asyncio.wait_for(began.wait(), 20)
+        reason = await provider.inspector.why(emissions[1].job_id)
+        while reason.key == "":  # the claim that meets the key again lets it rest
+            reason = await provider.inspector.why(emissions[1].job_id)
+        assert reason == StateReason(
+            kind="limit",
+            text="Limit key 'acme & co' of event.a runs as many jobs as it may, which is 1 at once.",
+            key="acme & co",
+        )
+        go_on.set()
+        await asyncio.gather(*emissions)
+
+
+async def test_a_job_that_a_rate_holds_back_says_until_when(make_provider: MakeProvider) -> None:
+    keyed = Event("keyed", payload=str, limit=Limit(by=str, each_rate="1/1h"))
+    plain = Event("plain", payload=str, limit=Limit(rate="1/1h"))
+    provider = make_provider()
+    for event in (keyed, plain):
+        provider.on(event)(lambda tenant: None)
+    async with provider, provider.worker():
+        for event, key in ((keyed, "acme"), (plain, "")):
+            await provider.emit(event, "acme")
+            second = provider.emit(event, "acme", reply=False)
+            await second.enqueued()
+            reason = await provider.inspector.why(second.job_id)
+            while reason.until_ms == 0:
+                reason = await provider.inspector.why(second.job_id)
+            assert (reason.kind, reason.key) == ("limit", key)
+            assert reason.until_ms > (await provider.inspector.job(second.job_id)).created_ms
+            assert " job " in reason.text
 
 
 @pytest.mark.parametrize("job", ["none", "", "a b", "x" * 600])

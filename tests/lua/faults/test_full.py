@@ -159,8 +159,12 @@ def test_every_script_says_what_a_full_server_makes_of_it() -> None:
         header = " ".join(re.findall(r"^-- ?(.*)", path.read_text().partition("--include")[0], re.MULTILINE))
         (word,) = [word for word, phrase in words.items() if phrase in header]
         said[word].add(path.stem)
-    assert said["refuses"] == {"add", "edit", "fire", "graph", "group", "restart", "schedule", "signal"}
-    assert said["looks"] == {"job", "limits", "list", "schedules", "survey", "tree"}
+    assert said["refuses"] == {
+        *("add", "edit", "fire", "graph", "group", "restart", "retry", "schedule", "signal"),
+    }
+    assert said["looks"] == {
+        *("active", "job", "limits", "list", "schedules", "survey", "tally", "tree", "workers"),
+    }
 
 
 async def test_a_queue_is_paused_and_resumed(shard: Shard) -> None:

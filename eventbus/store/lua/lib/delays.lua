@@ -25,7 +25,8 @@ function delays.place(lists, now, refuse)
     local list, earliest = without_gone(all), math.huge
     for i = 1, #list, 2 do earliest = math.min(earliest, tonumber(list[i])) end
     if #list > 0 and try_many('ZADD', key('delayed', queue), list) then
-      redis.call('ZADD', root .. ':due', 'LT', earliest, 'q:' .. queue)
+      local is_first = redis.call('ZADD', root .. ':due', 'LT', earliest, 'q:' .. queue) == 1
+      if is_first then try('ZADD', root .. ':served', now, queue) end -- nobody may serve it (`roster.lua`)
     else
       for i = 2, #list, 2 do refuse(list[i], now, queue, key('delayed', queue)) end
     end

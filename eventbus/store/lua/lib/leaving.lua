@@ -1,8 +1,8 @@
 --needs base floors format retain
 --exports leaving
 -- Finished jobs that go at a time of their own, not by the count and the age that their queue keeps: `leaving:<queue>`,
--- job -> when it may go, ms. So go the jobs of emissions that say how long they are kept, and what completed in a queue that
--- keeps nothing.
+-- job -> when it may go, ms. So go the jobs of emissions that say how long they are kept, what completed in a queue that
+-- keeps nothing, and what somebody removed (`remove.lua`).
 --   ended -- the call that ends it --> in `leaving` -- its time has come, and nobody may ask for it --> removed
 -- What must hold:
 -- - such a job stands in no other list of what ended, so it counts for no other job, and no other one for it;

@@ -8,9 +8,12 @@ function list_pools(queue, now)
   return try('ZRANGEBYSCORE', key('pools', queue), whole(now - SILENT), '+inf') or {}
 end
 
--- One wake for each of the live pools; a blocked worker of it takes the wake and looks.
+-- One wake for each of the live pools; a blocked worker of it takes the wake and looks. A queue that nobody serves is noted
+-- for people who look (`roster.lua`).
 function wake(queue, now, pools)
-  for _, pool in ipairs(pools or list_pools(queue, now)) do
+  pools = pools or list_pools(queue, now)
+  if not pools[1] then try('ZADD', root .. ':served', now, queue) end
+  for _, pool in ipairs(pools) do
     if try('ZADD', key('wake', pool), now, queue) then redis.call('PEXPIRE', key('wake', pool), 120000) end
   end
 end

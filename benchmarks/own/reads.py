@@ -1,0 +1,139 @@
+"""How long the reads of an operator take, with very many jobs: `python -m benchmarks.own.reads --count 100000`.
+
+It starts a server of its own, fills one queue with jobs in each state and 199 queues with one job each, and prints the
+milliseconds of each read with the CPU of this process and of the server, and the milliseconds of whole command lines
+(processes). It asserts nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from time import perf_counter, process_time
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from eventbus import EventProvider, Retry
+
+_EVENT = "bulk"
+_OTHERS = 199
+_CHUNK = 5000
+_COMMANDS = (
+    *(("queues",), ("workers",), ("jobs", "count", _EVENT), ("jobs", "failures")),
+    *(("jobs", "list", _EVENT, "--state", state) for state in ("waiting", "delayed", "failed", "completed")),
+    ("top", "--once", "--json"),
+)
+
+
+async def _fill(provider: EventProvider, count: int) -> None:
+    left = count
+
+    @provider.on(_EVENT, retry=Retry(attempts=1), concurrency=500)
+    async def handle(n: int) -> int:
+        if n % 2:
+            raise (ValueError if n % 3 else ConnectionError)(f"no {n}")
+        return n
+
+    async with provider.worker():
+        while left > 0:
+            size = min(_CHUNK, left)
+            emissions = provider.emit_many(_EVENT, range(size))
+            await asyncio.gather(*emissions, return_exceptions=True)
+            left -= size
+    for state in ("waiting", "delayed"):
+        for first in range(0, count, _CHUNK):
+            delay = "1 day" if state == "delayed" else None
+            size = min(_CHUNK, count - first)
+            for each in provider.emit_many(_EVENT, range(size), delay=delay, reply=False):
+                await each
+    for n in range(_OTHERS):
+        await provider.emit(f"other.{n}", n, reply=False, idempotency_key=f"key-{n}")
+
+
+async def _server_cpu(provider: EventProvider) -> float:
+    """Return the CPU that the server has used, seconds."""
+    store = provider.inspector._life.running("measure").store  # noqa: SLF001
+    text = await store._caller.command("INFO", "cpu")  # noqa: SLF001
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return float(facts["used_cpu_user"]) + float(facts["used_cpu_sys"])
+
+
+async def _time(provider: EventProvider, read: Callable[[], Awaitable[Any]]) -> tuple[float, float, float]:
+    """Return how long a read takes, and the CPU of this process and of the server that it takes; ms, medians of 5."""
+    rows: list[tuple[float, float, float]] = []
+    for _ in range(5):
+        server, own, begin = await _server_cpu(provider), process_time(), perf_counter()
+        await read()
+        took, mine = perf_counter() - begin, process_time() - own
+        rows.append((took, mine, await _server_cpu(provider) - server))
+    whole, own, server = (statistics.median(column) * 1000 for column in zip(*rows, strict=True))
+    return whole, own, server
+
+
+async def _measure(url: str, count: int) -> None:
+    settings: dict[str, Any] = {
+        "reply_timeout": "10 minutes",
+        "keep_failed": 10 * count,
+        "keep_completed": 10 * count,
+    }
+    async with EventProvider(url, **settings) as provider:
+        await _fill(provider, count)
+        look = provider.inspector
+        job = (await look.jobs(_EVENT, state="failed", limit=1)).jobs[0].id
+        reads: dict[str, Callable[[], Awaitable[Any]]] = {
+            "queues()": look.queues,
+            "workers()": look.workers,
+            "counts()": lambda: look.counts(_EVENT),
+            "failures()": look.failures,
+            "jobs(failed, 50)": lambda: look.jobs(_EVENT, state="failed"),
+            "jobs(waiting, 1000)": lambda: look.jobs(_EVENT, state="waiting", limit=1000),
+            "job()": lambda: look.job(job),
+            "why()": lambda: look.why(job),
+            "find(key)": lambda: look.find("other.7", idempotency_key="key-7"),
+            "find(correlation_id)": lambda: look.find(_EVENT, correlation_id="none"),
+            "jobs(failed, since)": lambda: look.jobs(_EVENT, state="failed", since="1 hour"),
+            "retry_all(dry_run)": lambda: look.retry_all(_EVENT, dry_run=True),
+        }
+        for name, read in reads.items():
+            took, own, server = await _time(provider, read)
+            print(f"{took:9.1f} ms ({own:7.1f} and {server:7.1f} ms of CPU)  inspector.{name}", flush=True)
+
+
+def main(
+    *,
+    count: Annotated[int, typer.Option(min=100, help="Jobs in each of the states.")] = 100_000,
+    url: Annotated[str, typer.Option(help="The server, which must be empty; default: one of its own.")] = "",
+) -> None:
+    """Fill a server, and time the reads of an operator."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with tempfile.TemporaryDirectory() as folder:
+        server = url or f"embedded:{folder}/server"
+        asyncio.run(_hold(server, count))
+
+
+async def _hold(server: str, count: int) -> None:
+    async with EventProvider(server):  # so that an embedded server stays until the end
+        await _measure(server, count)
+        for words in _COMMANDS:
+            begin, before = perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+            command = [sys.executable, "-m", "eventbus", *words, "--url", server]
+            done = await asyncio.to_thread(
+                subprocess.run, command, env=os.environ.copy(), capture_output=True, check=False
+            )
+            took, after = perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+            own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            code = f" (exit {done.returncode})" if done.returncode else ""
+            print(f"{took * 1000:9.1f} ms ({own * 1000:7.1f} ms of CPU)  eventbus {' '.join(words)}{code}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

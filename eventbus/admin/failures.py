@@ -1,0 +1,93 @@
+"""Failures by their error: the same error with other numbers is one group.
+
+The failed jobs are read when somebody looks, so that a failure costs nothing more, and a group tells of jobs that are
+there. What must hold: of each queue a bounded number of jobs is read, the newest ones, in bounded calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.error_text import HEAD_BYTES, error_of, fold
+from eventbus.admin.queue_name import queue_of
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.names import split_group
+from eventbus.settings.settings import Settings
+from eventbus.store.queries import Cursor
+from eventbus.store.store import Store
+
+__all__ = ["FailureGroup", "Failures"]
+
+_PAGE = 1000
+_MOST = 10_000
+"""So many failed jobs of each queue are read."""
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The failed jobs of one queue that have the same error.
+
+    `error` is its type and message, one line, with `#` for each number and hexadecimal id; `retry_all` takes it. `count` is
+    how many jobs there are. `newest_ms` and `oldest_ms` are when the newest and the oldest of them ended (Unix times in ms);
+    `sample` is the id of the newest one.
+    """
+
+    error: str
+    queue: str
+    count: int
+    newest_ms: int
+    oldest_ms: int
+    sample: str
+
+
+class Failures:
+    """The method of the inspector that groups failed jobs."""
+
+    _life: Lifecycle
+    _settings: Settings
+
+    async def failures(
+        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[FailureGroup]:
+        """Return the failed jobs of an event with its groups, of one queue, or of all queues, by their error.
+
+        The largest group is first. Of each queue the newest 10,000 are read, which is what `keep_failed` keeps by default.
+        Flows that failed are in it, by the queue of their workflow. Raises ProviderStopped and StoreError.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("list failures").store
+        names = await store.inspection.roster.queues(deadline=deadline)
+        if event_or_queue is not None:
+            queue = queue_of(event_or_queue)
+            names = sorted({queue, *(name for name in names if split_group(name)[0] == queue)})
+        ended = await store.inspection.roster.ended(names, deadline=deadline)
+        groups: list[FailureGroup] = []
+        for name, counts in zip(names, ended, strict=True):
+            if counts.failed:
+                groups += await _group(store, name, deadline)
+        return sorted(groups, key=lambda each: (-each.count, each.queue, each.error))
+
+
+async def _group(store: Store, queue: str, deadline: float) -> list[FailureGroup]:
+    found: dict[str, tuple[int, int, int, str]] = {}
+    place: Cursor | None = Cursor()
+    seen, folded = 0, dict[str, str]()
+    while place is not None and seen < _MOST:
+        page = await store.inspection.jobs(
+            queue, "failed", cursor=place, limit=_PAGE, text_bytes=HEAD_BYTES, deadline=deadline
+        )
+        for row in page.jobs:
+            raw = error_of(row.text)
+            error = folded.get(raw) or folded.setdefault(raw, fold(raw))
+            count, newest, oldest, sample = found.get(error, (0, row.ended, row.ended, row.id))
+            if row.ended > newest:
+                newest, sample = row.ended, row.id
+            found[error] = (count + 1, newest, min(oldest, row.ended), sample)
+        seen, place = seen + len(page.jobs), page.cursor
+    return [
+        FailureGroup(error=error, queue=queue, count=count, newest_ms=newest, oldest_ms=oldest, sample=sample)
+        for error, (count, newest, oldest, sample) in found.items()
+    ]

@@ -1,0 +1,181 @@
+"""Finding jobs of events: by idempotency key, by correlation id.
+
+A key is a pointer, which is read. A correlation id stands in the message of a job and nowhere else, because an index would
+cost each emission; so jobs are searched for it, the newest of each state first. What must hold: a search is bounded, and says whether it
+has seen all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.attempts import error_line
+from eventbus.admin.queue_name import queue_of
+from eventbus.errors import DefinitionError
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.message import decode_message
+from eventbus.model.names import EVENT_QUEUES, check_correlation_id, check_key, split_group
+from eventbus.settings.settings import Settings
+from eventbus.store.keys import key_digest
+from eventbus.store.queries import Cursor, JobLook
+from eventbus.store.store import Store
+
+__all__ = ["FoundJob", "FoundJobs", "Lookups"]
+
+_STATES = ("active", "waiting", "delayed", "parked", "failed", "completed", "cancelled")
+_MOST_SEEN = 20_000
+"""So many jobs one search looks at."""
+_MOST_FOUND = 100
+_PAGE = 1000
+
+
+class FoundJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job that was found. Times are Unix times in ms, 0 where there is none."""
+
+    id: str
+    queue: str
+    state: str
+    attempts: int = 0
+    created_ms: int = 0
+    ended_ms: int = 0
+    error: str = ""
+
+
+class FoundJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found, 100 jobs at most. `seen` is how many jobs it looked at; `is_whole` is False if there are more."""
+
+    jobs: list[FoundJob]
+    seen: int
+    is_whole: bool
+
+
+class Lookups:
+    """The method of the inspector that finds jobs."""
+
+    _life: Lifecycle
+    _settings: Settings
+
+    async def find(
+        self,
+        event_or_queue: Event[Any, Any] | str | None = None,
+        *,
+        idempotency_key: str | None = None,
+        correlation_id: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> FoundJobs:
+        """Find the jobs of an event with its groups, or of one queue, by their idempotency key or their correlation id.
+
+        By `idempotency_key` these are the jobs for which the key stands now, and the one that comes after it, if any. By
+        `correlation_id`, without an event: of all events. That looks at the jobs themselves: running ones, then waiting,
+        delayed and parked ones, then the newest of those that ended, 20,000 in all. Members of flows are not searched.
+
+        Raises DefinitionError unless exactly one of both is given, and for a key without an event; ProviderStopped and
+        StoreError.
+        """
+        if (idempotency_key is None) == (correlation_id is None):
+            raise DefinitionError("expected either idempotency_key or correlation_id")
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("find jobs").store
+        if idempotency_key is not None and event_or_queue is None:
+            raise DefinitionError("expected the event of the key, because each event has keys of its own")
+        queues = await _list_queues(store, event_or_queue, deadline)
+        if idempotency_key is not None:
+            return await _find_by_key(store, queues, key_digest(check_key(idempotency_key)), deadline)
+        return await _Search(store, check_correlation_id(correlation_id), deadline).run(queues)
+
+
+async def _list_queues(store: Store, given: Event[Any, Any] | str | None, deadline: float) -> list[str]:
+    """Return the queue that is meant, with those of its groups; or those of all events."""
+    known = await store.inspection.roster.queues(deadline=deadline)
+    if given is None:
+        return [name for name in known if name.startswith(EVENT_QUEUES)]
+    queue = queue_of(given)
+    return [queue, *(name for name in known if name != queue and split_group(name)[0] == queue)]
+
+
+async def _find_by_key(store: Store, queues: list[str], digest: str, deadline: float) -> FoundJobs:
+    found: list[FoundJob] = []
+    seen = 0
+    for queue in queues:
+        for job in await store.inspection.keyed(queue, digest, deadline=deadline):
+            look = await store.inspection.job(job, deadline=deadline)
+            seen += 1
+            if look.fields:  # else the key outlives its job
+                found.append(_report(job, look))
+    return FoundJobs(jobs=found, seen=seen, is_whole=True)
+
+
+class _Search:
+    """One search for a correlation id."""
+
+    def __init__(self, store: Store, correlation_id: str, deadline: float) -> None:
+        self._store = store
+        self._id = correlation_id
+        self._deadline = deadline
+        self._found: list[FoundJob] = []
+        self._seen = 0
+
+    async def run(self, queues: list[str]) -> FoundJobs:
+        """Look at the jobs of these queues, one state after the other, as far as the bounds go."""
+        inspection = self._store.inspection
+        looks = await self._store.presence.survey(queues, deadline=self._deadline)
+        ended = await inspection.roster.ended(queues, deadline=self._deadline)
+        is_whole = True
+        for state in _STATES:
+            for queue, look, counts in zip(queues, looks, ended, strict=True):
+                count = getattr(look, state, None)
+                if count is None:
+                    count = getattr(counts, state, 1)
+                # Those that go at a time of their own are counted nowhere, so what ended is always looked at.
+                if count or state not in ("waiting", "delayed", "parked"):
+                    is_whole = await self._search(queue, state) and is_whole
+        return FoundJobs(jobs=self._found, seen=self._seen, is_whole=is_whole)
+
+    async def _search(self, queue: str, state: str) -> bool:
+        """Search the jobs of one state; return whether all were seen."""
+        place: Cursor | None = Cursor()
+        while place is not None:
+            if self._seen >= _MOST_SEEN or len(self._found) >= _MOST_FOUND:
+                return False
+            page, seen = await self._store.inspection.search(
+                queue, state, self._id, cursor=place, limit=_PAGE, deadline=self._deadline
+            )
+            self._seen += seen
+            for row in page.jobs[: _MOST_FOUND - len(self._found)]:
+                look = await self._store.inspection.job(row.id, deadline=self._deadline)
+                if look.fields and self._is_meant(row.id, look):
+                    self._found.append(_report(row.id, look))
+            place = page.cursor
+        return True
+
+    def _is_meant(self, job: str, look: JobLook) -> bool:
+        """Return whether it is its correlation id, and not a part of its payload, that the text was found in."""
+        if split_group(job)[0] == self._id:  # the first of its chain names no other
+            return True
+        try:
+            return decode_message(look.body).correlation_id == self._id
+        except (msgspec.MsgspecError, UnicodeError):
+            return False
+
+
+def _report(job: str, look: JobLook) -> FoundJob:
+    fields = look.fields
+    state = fields.get("state", "unknown")
+    return FoundJob(
+        id=job,
+        queue=fields.get("queue", ""),
+        state=state,
+        attempts=_number(fields, "attempts"),
+        created_ms=_number(fields, "created"),
+        ended_ms=_number(fields, "ended"),
+        error=error_line(look.text) if state in ("failed", "cancelled") else "",
+    )
+
+
+def _number(fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,176 @@
+"""The overview: every queue with its counts, and every worker, each in a bounded number of calls.
+
+What must hold: a look costs the same however many jobs wait or are kept. It reads counts, and walks only the jobs that
+somebody runs. The counts of a report are read in several calls, so a job that moves meanwhile may be counted twice or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.queue_name import queue_of
+from eventbus.lifecycle import Lifecycle
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.limit import Limit
+from eventbus.model.names import EVENT_QUEUES, event_of, split_group
+from eventbus.settings.settings import Settings
+from eventbus.store.control_store import Orders
+from eventbus.store.overview.roster import EndedCounts, WorkerLook
+from eventbus.store.scripting.script_rows import QueueLook
+from eventbus.store.store import Store
+
+__all__ = ["Overview", "PauseReport", "QueueReport", "WorkerReport"]
+
+
+class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The pause of a queue: since when (Unix time in ms), and by whom and why, as whoever paused it said."""
+
+    since_ms: int
+    by: str = ""
+    reason: str = ""
+
+
+class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue.
+
+    `name` is the queue, such as `event.order.placed@billing`; `event` and `group` are its parts. `event` is empty for a
+    queue that is none of an event's, such as `workflow.checkout`, and `group` is None for the default one. `waiting`,
+    `delayed`, `active`, `parked` count open jobs. `completed`, `failed` and `cancelled` count those that are kept, but for
+    the ones that go at a time of their own. `oldest` is for how many seconds the oldest waiting job has been there since it
+    was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
+    paused. `limited` says whether a limit holds, which is `limit`.
+    """
+
+    name: str
+    event: str = ""
+    group: str | None = None
+    waiting: int = 0
+    delayed: int = 0
+    active: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    parked: int = 0
+    oldest: float | None = None
+    workers: int = 0
+    paused: PauseReport | None = None
+    limited: bool = False
+    limit: Limit | None = None
+
+
+class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker. Times are Unix times in ms by the server's clock, 0 where there is none.
+
+    `name` is the name of its provider, `host`, `pid` and `version` are those of its process, as it said itself. `queues`
+    are those that it serves, sorted. `running` is how many jobs it holds, `concurrency` how many it may run at a time.
+    `lag_ms` is how far its event loop was behind when it was last heard. `started_ms` is when it first announced itself,
+    `heard_ms` when the server last heard of it. A worker that lives is heard each 3 s; one that was killed stays listed for
+    10 minutes. Of a worker of an earlier release only `id`, `running`, `heard_ms` and `lag_ms` are known.
+    """
+
+    id: str
+    name: str = ""
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    started_ms: int = 0
+    heard_ms: int = 0
+    queues: list[str] = []
+    running: int = 0
+    concurrency: int = 0
+    lag_ms: int = 0
+
+
+class Overview:
+    """The methods of the inspector that look at all queues and all workers."""
+
+    _life: Lifecycle
+    _settings: Settings
+
+    async def queues(
+        self, event_or_queue: Event[Any, Any] | str | None = None, *, call_timeout: Duration | None = None
+    ) -> list[QueueReport]:
+        """Return every queue of the server, sorted by name; or one, also where the server does not know it.
+
+        A queue is known from its first job or its first worker on, or from the first order for it. It is known until it
+        has had no job, no worker and no order for 7 days.
+        Raises ProviderStopped and StoreError.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("list queues").store
+        if event_or_queue is None:
+            names = await store.inspection.roster.queues(deadline=deadline)
+        else:
+            names = [queue_of(event_or_queue)]
+        return await _report_queues(store, names, deadline)
+
+    async def workers(self, *, call_timeout: Duration | None = None) -> list[WorkerReport]:
+        """Return every worker that was heard within the last 10 minutes and has not ended; sorted by name and id.
+
+        Raises ProviderStopped and StoreError.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        looks = await self._life.running("list workers").store.inspection.roster.workers(deadline=deadline)
+        return sorted(map(_report_worker, looks), key=lambda each: (each.name, each.id))
+
+
+async def _report_queues(store: Store, names: list[str], deadline: float) -> list[QueueReport]:
+    roster = store.inspection.roster
+    active = await roster.active(deadline=deadline)
+    looks = await store.presence.survey(names, deadline=deadline)
+    orders = await store.controls.look(names, deadline=deadline)
+    ended = await roster.ended(names, deadline=deadline)
+    now = await roster.now(deadline=deadline)
+    rows = zip(looks, orders, ended, strict=True)
+    return [_report_queue(look, order, counts, active[order.queue], now) for look, order, counts in rows]
+
+
+def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: int, now: int) -> QueueReport:
+    base, group = split_group(orders.queue)
+    fields = orders.fields
+    wire = fields.get("ordered") or fields.get("declared")
+    paused = PauseReport(
+        since_ms=int(fields.get("paused", 0)), by=fields.get("by", ""), reason=fields.get("reason", "")
+    )
+    return QueueReport(
+        name=orders.queue,
+        event=event_of(base) if base.startswith(EVENT_QUEUES) else "",
+        group=group or None,
+        waiting=look.waiting,
+        delayed=look.delayed,
+        active=active,
+        completed=ended.completed,
+        failed=ended.failed,
+        cancelled=ended.cancelled,
+        parked=look.parked,
+        oldest=max(0, now - look.oldest) / 1000 if look.oldest else None,
+        workers=look.workers,
+        paused=paused if paused.since_ms else None,
+        limited=bool(wire),
+        limit=Limit.from_wire(wire) if wire else None,
+    )
+
+
+def _report_worker(look: WorkerLook) -> WorkerReport:
+    fields = look.fields
+    return WorkerReport(
+        id=look.id,
+        name=fields.get("name", ""),
+        host=fields.get("host", ""),
+        pid=_number(fields, "pid"),
+        version=fields.get("version", ""),
+        started_ms=_number(fields, "started"),
+        heard_ms=max(look.announced, _number(fields, "heard")),
+        queues=sorted(fields.get("queues", "").split()),
+        running=look.held,
+        concurrency=_number(fields, "concurrency"),
+        lag_ms=_number(fields, "lag"),
+    )
+
+
+def _number(fields: dict[str, str], name: str) -> int:
+    text = fields.get(name, "")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,112 @@
+"""`eventbus jobs retry`, `remove`, `retry-all` and `purge`: jobs of events run again, or go.
+
+Those that change many jobs count them first and ask, unless `--yes` is given. The commands need no program.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from eventbus.admin.queue_name import queue_of
+from eventbus.admin.retrials import PurgedState, RetriedState
+from eventbus.cli.controls.jobs import change_job
+from eventbus.cli.toolkit import UrlOption, ask_server
+from eventbus.provider import EventProvider
+
+__all__ = ["purge", "remove", "retry", "retry_all"]
+
+_Job = Annotated[str, typer.Argument(metavar="ID", help="The job's id, or ID@GROUP.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="An event, or NAME@GROUP.")]
+_Group = Annotated[str | None, typer.Option("--group", help="Of this group of the event.")]
+_Error = Annotated[
+    str | None,
+    typer.Option("--error", metavar="TEXT", help="With this error alone: as `failures` has it, or its type."),
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def retry(job_id: _Job, *, url: UrlOption = None) -> None:
+    """Let a job that failed, expired or was cancelled run again, with all its attempts before it."""
+    change_job(
+        url,
+        job_id,
+        lambda provider: provider.inspector.retry(job_id),
+        done="waits for its turn again",
+        refused="only one that failed or was cancelled is retried",
+    )
+
+
+def remove(job_id: _Job, *, url: UrlOption = None) -> None:
+    """Remove a job that nobody runs. One that waits is cancelled, and whoever awaits it is told."""
+    change_job(
+        url,
+        job_id,
+        lambda provider: provider.inspector.remove(job_id),
+        done="is removed",
+        refused="cancel it first: eventbus jobs cancel",
+    )
+
+
+def retry_all(
+    name: _Name,
+    *,
+    group: _Group = None,
+    state: Annotated[str, typer.Option(metavar="STATE", help="failed or cancelled.")] = "failed",
+    error: _Error = None,
+    dry_run: _DryRun = False,
+    yes: _Yes = False,
+    url: UrlOption = None,
+) -> None:
+    """Let all failed jobs of an event run again, or those with one error. Counts them, and asks first."""
+    queue, chosen = queue_of(name, group), cast("RetriedState", state)
+
+    async def count(provider: EventProvider) -> int:
+        return await provider.inspector.retry_all(queue, chosen, error, dry_run=True)
+
+    async def act(provider: EventProvider) -> int:
+        return await provider.inspector.retry_all(queue, chosen, error)
+
+    found = ask_server(url, count)
+    if dry_run or not found:
+        print(f"{_jobs(found, state)} of {queue} would be retried")
+    elif yes or typer.confirm(f"retry {_jobs(found, state)} of {queue}?"):
+        print(f"{_jobs(ask_server(url, act), state)} of {queue} wait again")
+
+
+def purge(
+    name: _Name,
+    *,
+    group: _Group = None,
+    state: Annotated[
+        str, typer.Option(metavar="STATE", help="failed, cancelled, completed, waiting, delayed or parked.")
+    ] = "failed",
+    error: _Error = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="TIME", help="That ended so long ago: 7d, '2 hours'."),
+    ] = None,
+    dry_run: _DryRun = False,
+    yes: _Yes = False,
+    url: UrlOption = None,
+) -> None:
+    """Remove all jobs of an event in one state, or those with one error. Counts them, and asks first."""
+    queue, chosen = queue_of(name, group), cast("PurgedState", state)
+
+    async def count(provider: EventProvider) -> int:
+        return await provider.inspector.purge(queue, chosen, error, older_than=older_than, dry_run=True)
+
+    async def act(provider: EventProvider) -> int:
+        return await provider.inspector.purge(queue, chosen, error, older_than=older_than)
+
+    found = ask_server(url, count)
+    if dry_run or not found:
+        print(f"{_jobs(found, state)} of {queue} would be removed")
+    elif yes or typer.confirm(f"remove {_jobs(found, state)} of {queue}?"):
+        print(f"{_jobs(ask_server(url, act), state)} of {queue} removed")
+
+
+def _jobs(count: int, state: str) -> str:
+    return f"{count} {state} job{'' if count == 1 else 's'}"

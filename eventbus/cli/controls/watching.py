@@ -1,0 +1,62 @@
+"""Reads that are shown again and again: `--watch`. On a screen each one takes the place of the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from eventbus.cli.toolkit import ask_server
+from eventbus.provider import EventProvider
+
+__all__ = ["WatchOption", "look", "write_json", "write_lines"]
+
+T = TypeVar("T")
+
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Show it again every 2 seconds, until it is interrupted.")
+]
+
+_EVERY = 2.0
+"""Seconds between two looks."""
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+
+def look(
+    url: str | None,
+    ask: Callable[[EventProvider], Awaitable[T]],
+    show: Callable[[T], None],
+    *,
+    watch: bool = False,
+) -> None:
+    """Ask the server and show the answer; with `watch` again every 2 seconds over one connection, until interrupted."""
+    if not watch:
+        show(ask_server(url, ask))
+        return
+
+    async def repeat(provider: EventProvider) -> None:
+        while True:
+            found = await ask(provider)
+            if sys.stdout.isatty():
+                sys.stdout.write(_CLEAR)
+            show(found)
+            sys.stdout.flush()
+            await asyncio.sleep(_EVERY)
+
+    ask_server(url, repeat)
+
+
+def write_json(value: object) -> None:
+    """Print a value as JSON on one line."""
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def write_lines(values: Iterable[object]) -> None:
+    """Print JSON, an object on a line for each value."""
+    sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in values))
+    sys.stdout.buffer.flush()

@@ -1,0 +1,86 @@
+-- Lets plain jobs that failed or were cancelled wait again, as if they were new: without attempts, stalls and outcome. What they
+-- saved, their journal and their inbox stay, as for a further attempt, and the outcome stands in their log.
+-- Nobody who was told of the end hears of it again: whoever asks for the outcome from now on, or joins the job by its key,
+-- gets the next one.
+-- Repeat-safe: the record names the call that did it last, and that call is answered the same, whatever became of the job since.
+-- Crash windows: `answer-lost` (the caller repeats the call and hears `retried`); `swept-first` (retention has removed the job:
+-- `unknown`); `two-at-once` (the second one finds a job that waits); `caller-dies` (what was sent is done, and the rest is not).
+-- The first write is one that a full server refuses.
+-- flags: none
+-- KEYS: the shard's book, and a key that never exists
+-- head: now call states jobs
+--   call: fresh for each request, the same when it is sent again | states: in which it may be: `failed`, `cancelled`
+-- jobs: id
+-- answer: for each job: retried | key (its key stands for another job) | ungrouped (its group is no more) | damaged |
+--   member (of a tree) | root (of one) | unknown | or else its state
+--include base guard codec fields format ready record putting_off
+
+local now = read_now(take())
+local call, states, count = take(), take(), take()
+local ENDED = { failed = true, cancelled = true }
+local may, words, ready, seen = {}, {}, {}, {}
+for _, state in ipairs(states) do may[state] = ENDED[state] end
+
+local function is_grouped(queue)
+  local base, group = string.match(queue, '^([^@]*)@(.*)$')
+  return not base or (try('SMISMEMBER', key('groups', base), group) or { 0 })[1] == 1
+end
+
+-- The key of the pointer that stands for the job; '' if none does, nil if it stands for another one.
+local function find_pointer(id, record)
+  local pointer = record.key and key('key', record.queue .. ':' .. record.key)
+  local known = pointer and try('HGET', pointer, 'job')
+  if not known then return '' end
+  return known == id and pointer or nil
+end
+
+-- What is to be answered of a job that stays as it is, or nil.
+local function refuse(id, record, why)
+  if not record then return why == 'missing' and 'unknown' or 'damaged' end
+  if record.is_later or redis.call('EXISTS', key('raw', id)) == 1 then return 'damaged' end
+  if record.retrier == call then return 'retried' end
+  if record.removed then return 'unknown' end
+  if record.root then return 'member' elseif record.tree then return 'root' end
+  if not may[record.state] then return record.state end
+  if not is_grouped(record.queue) then return 'ungrouped' end
+  return not find_pointer(id, record) and 'key' or nil
+end
+
+local function write(id, record)
+  local state, queue, text = record.state, record.queue, text_of(id, record)
+  local entry = (tonumber(record.entry) or 0) + 1 -- it may have left a tombstone
+  local more = { 'retrier', call, 'due', whole(now), 'entry', entry }
+  for _, field in ipairs({ 'key', 'priority', 'lifo', 'keep', 'inbox' }) do
+    if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
+  end
+  redis.call('HSET', key('more', id), 'retrier', call) -- a full server refuses it
+  redis.call('DEL', key('more', id), key('result', id), key('waiters', id), key('outcome', id))
+  redis.call('HSET', key('more', id), unpack(more))
+  local flags = FLAG.MORE + bit.band(record.flags, FLAG.SIDE + FLAG.JOURNAL)
+  local head = { state = 'waiting', created = record.created, queue = queue, flags = flags, limit = record.limit, body = record.body, size = record.size }
+  redis.call('SET', job_root .. id, codec.encode(head))
+  if try('LINDEX', key('log', id), -1) ~= text then note_error(id, text) end
+  redis.call('ZREM', key(state, queue), id)
+  try('ZREM', key('leaving', queue), id)
+  local pointer = find_pointer(id, record)
+  if pointer ~= '' then
+    redis.call('HDEL', pointer, 'state', 'text')
+    redis.call('PERSIST', pointer)
+  end
+  line_up(ready, queue, { id = id, priority = record.priority, lifo = record.lifo, entry = entry, limit = record.limit })
+end
+
+local plan = {}
+for i = 1, count do
+  local id = take()
+  local record, why = fetch(id)
+  words[i] = refuse(id, record, why)
+  if not words[i] then
+    words[i] = 'retried'
+    if not seen[id] then plan[#plan + 1] = { id = id, record = record } end
+    seen[id] = true
+  end
+end
+for _, job in ipairs(plan) do write(job.id, job.record) end
+place_ready(ready, now, put_off)
+return words

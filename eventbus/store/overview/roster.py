@@ -1,0 +1,105 @@
+"""The roster: all queues and all workers that a server knows, and how many jobs are where. It writes nothing.
+
+`QueryStore.roster` is one of these. What must hold: no call looks at more than a bounded number of queues, workers or
+jobs, and none walks the jobs of a queue to count them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.keys import Keys
+
+__all__ = ["EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
+
+_BATCH = 200  # queues or workers in one call, so that no call holds others up
+_HELD = 2000  # jobs that one call counts, and those of one worker more
+
+
+class EndedCounts(NamedTuple):
+    """How many jobs of a queue ended in each way and are kept."""
+
+    completed: int
+    failed: int
+    cancelled: int
+
+
+class WorkerRow(NamedTuple):
+    """The id of one worker."""
+
+    worker: str
+
+
+class WorkerLook(NamedTuple):
+    """A worker: when it announced itself last (ms), how many jobs it holds, and what it says of itself."""
+
+    id: str
+    announced: int
+    held: int
+    fields: dict[str, str]
+
+
+class RosterStore:
+    """The queues and the workers of one shard."""
+
+    def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
+        self._caller = caller
+        self._keys = keys
+
+    async def now(self, *, deadline: float | None = None) -> int:
+        """Return the server's time, ms."""
+        seconds, micros = await self._caller.command("TIME", deadline=deadline)
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def queues(self, *, deadline: float | None = None) -> list[str]:
+        """Return the queues that somebody serves, or got jobs, or for which anything is ordered; sorted."""
+        names: set[str] = set()
+        served = self._keys.shard_key("served")
+        names.update(await self._caller.command("ZRANGE", served, 0, -1, deadline=deadline))
+        names.update(
+            await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
+        )
+        for base in await self._caller.command(
+            "SMEMBERS", self._keys.shard_key("grouped"), deadline=deadline
+        ):
+            groups = await self._caller.command("SMEMBERS", self._keys.of("groups", base), deadline=deadline)
+            names.update(f"{base}@{group}" for group in groups)
+        return sorted(names)
+
+    async def ended(self, queues: Sequence[str], *, deadline: float | None = None) -> list[EndedCounts]:
+        """Count what has ended in these queues, in order."""
+        found: list[EndedCounts] = []
+        for first in range(0, len(queues), _BATCH):
+            batch = queues[first : first + _BATCH]
+            flat = await self._caller.script("tally", [len(batch), *batch], deadline=deadline)
+            found += [EndedCounts(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+        return found
+
+    async def active(self, *, deadline: float | None = None) -> Counter[str]:
+        """Count the jobs that workers hold, by queue."""
+        counts: Counter[str] = Counter()
+        after = ""
+        while True:
+            after, *flat = await self._caller.script("active", [after, _HELD], deadline=deadline)
+            for i in range(0, len(flat), 2):
+                counts[flat[i]] += flat[i + 1]
+            if not after:
+                return counts
+
+    async def workers(self, *, deadline: float | None = None) -> list[WorkerLook]:
+        """Return all workers that announced themselves within 10 minutes and have not ended, sorted by id."""
+        fleet = self._keys.shard_key("fleet")
+        flat: list[Any] = await self._caller.command("ZRANGE", fleet, 0, -1, "WITHSCORES", deadline=deadline)
+        announced = dict(sorted(zip(flat[::2], flat[1::2], strict=True)))
+        ids = list(announced)
+        found: list[WorkerLook] = []
+        for first in range(0, len(ids), _BATCH):
+            batch = ids[first : first + _BATCH]
+            rows = await self._caller.script("workers", [len(batch), *batch], deadline=deadline)
+            for worker, (held, pairs) in zip(batch, rows, strict=True):
+                fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                found.append(WorkerLook(worker, int(float(announced[worker])), held, fields))
+        return found

@@ -1,0 +1,19 @@
+"""The rows of the scripts that look at whole queues and workers: script and section -> the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eventbus.store.overview.roster import WorkerRow
+from eventbus.store.scripting.script_rows import JobRow, QueueRow
+
+__all__ = ["OVERVIEW_SECTIONS"]
+
+OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
+    ("survey", "queues"): QueueRow,
+    ("limits", "queues"): QueueRow,
+    ("tally", "queues"): QueueRow,
+    ("retry", "jobs"): JobRow,
+    ("remove", "jobs"): JobRow,
+    ("workers", "workers"): WorkerRow,
+}
