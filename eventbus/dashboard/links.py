@@ -1,7 +1,8 @@
 """Links: the URLs of the dashboard, below the place where it is mounted.
 
 A name is one part of a path, whatever it holds. Proxies and browsers change `%2F` and `..` on the way, so these are written
-with a tilde, as in a JSON pointer: `~0` for `~`, `~1` for `/`, and `~2` for a dot that stands first.
+with an exclamation mark, as JSON pointers do with a tilde, which ids of flows have: `!0` for `!`, `!1` for `/`, and `!2` for a
+dot that stands first.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ __all__ = ["Links", "part_of", "text_of"]
 
 def part_of(name: str) -> str:
     """Return a name as one part of a path."""
-    text = name.replace("~", "~0").replace("/", "~1")
+    text = name.replace("!", "!0").replace("/", "!1")
     if text.startswith("."):
-        text = f"~2{text[1:]}"
-    return quote(text.encode("utf-8", "surrogatepass"), safe="~@:")
+        text = f"!2{text[1:]}"
+    return quote(text.encode("utf-8", "surrogatepass"), safe="~@:!")
 
 
 def text_of(part: str) -> str:
     """Return the name that a part of a path, already unquoted, stands for."""
-    if part.startswith("~2"):
+    if part.startswith("!2"):
         part = f".{part[2:]}"
-    return part.replace("~1", "/").replace("~0", "~")
+    return part.replace("!1", "/").replace("!0", "!")
 
 
 class Links:

@@ -45,10 +45,13 @@ class Redaction:
         """Return a value of JSON without what is not to be seen."""
         return self._copy(given, "", is_hidden=self._redact == "all", depth=0)
 
-    def text(self, given: str) -> str:
-        """Return a text without the values that `value` has hidden."""
+    def text(self, given: str, *, alike: Callable[[str], str] | None = None) -> str:
+        """Return a text without the values that `value` has hidden, also as `alike` changes them."""
         for value in sorted(self._hidden, key=len, reverse=True):
             given = given.replace(value, _dots(value))
+            changed = value if alike is None else alike(value)
+            if len(changed) >= _LEAST:
+                given = given.replace(changed, _dots(value))
         return given
 
     def texts(self, given: Any) -> Any:

@@ -32,8 +32,8 @@ async def test_check_21_a_foreign_page_changes_nothing(
 ) -> None:
     client = open_dashboard(provider)
     for act in ACTS:
-        path = act.path.format(queue="event.a", job="j", flow="f", schedule="s")
-        form = act.form.format(queue="event.a", job="j", flow="f", schedule="s")
+        names = {"queue": "event.a", "job": "j", "flow": "f", "schedule": "s", "failure": "x"}
+        path, form = act.path.format(**names), act.form.format(**names)
         sent = await client.request(act.method, f"/api/v1{path}", json={}, headers=headers)
         posted = await client.post(form, data={"reason": "x"}, headers=headers)
         assert (sent.status_code, posted.status_code) == (403, 403), path

@@ -181,7 +181,7 @@ async def test_check_22_hostile_names_in_a_path_are_an_error_and_not_a_tag(
     provider: EventProvider, open_dashboard: Open, path: str
 ) -> None:
     client = open_dashboard(provider)
-    for text in (*_HOSTILE, "a\x00b", "..", "%2e%2e", "~2", "a/b?<c>"):
+    for text in (*_HOSTILE, "a\x00b", "..", "%2e%2e", "!2", "a/b?<c>"):
         answer = await client.get(path.format(part_of(text)))
         assert answer.status_code in (200, 303, 404, 422), text
         assert _Tags(answer.text).wrong == []
@@ -245,7 +245,7 @@ def test_links_are_below_the_base() -> None:
     assert links() == "/ops/bus/"
     assert (
         links("queues", "a/b?<c>", state="failed", cursor=None)
-        == "/ops/bus/queues/a~1b%3F%3Cc%3E?state=failed"
+        == "/ops/bus/queues/a!1b%3F%3Cc%3E?state=failed"
     )
 
 

@@ -81,7 +81,7 @@ def _operation(summary: str, parameters: list[dict[str, Any]], answer: Any) -> d
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:
-    how = "`~` is written `~0`, `/` is `~1`, and a dot that stands first `~2`"
+    how = "`!` is written `!0`, `/` is `!1`, and a dot that stands first `!2`"
     return [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": how}
         for name in re.findall(r"\{(\w+)\}", path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from eventbus.dashboard.desk import flows, jobs, queues, schedules
+from eventbus.dashboard.desk import failures, flows, jobs, queues, schedules, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
@@ -50,6 +50,14 @@ READS: tuple[Read, ...] = (
         jobs.read_jobs,
     ),
     Read("/jobs/{job}", "One job, and why it is in its state.", queues.NoQuery, jobs.JobView, jobs.read_job),
+    Read(
+        "/failures",
+        "The failed jobs by their error.",
+        queues.NoQuery,
+        failures.FailureList,
+        failures.read_failures,
+    ),
+    Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
     Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
     Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flows.FlowView, flows.read_flow),
     Read("/schedules", "The schedules.", queues.NoQuery, schedules.ScheduleList, schedules.read_schedules),
@@ -72,6 +80,22 @@ ACTS: tuple[Act, ...] = (
     _post("/queues/{queue}/resume", "Resume a queue.", queues.ResumeOrder, queues.resume_queue),
     _post("/queues/{queue}/limits", "Set a queue's limit.", queues.LimitOrder, queues.limit_queue),
     _post("/jobs/{job}/cancel", "Cancel a job.", jobs.CancelOrder, jobs.cancel_job),
+    _post("/jobs/{job}/retry", "Let a job run again that has ended.", jobs.RetryJobOrder, jobs.retry_job),
+    Act(
+        "DELETE",
+        "/jobs/{job}",
+        "/jobs/{job}/remove",
+        "Remove a job that nobody runs.",
+        jobs.RemoveJobOrder,
+        jobs.remove_job,
+        is_final=True,
+    ),
+    _post(
+        "/failures/{failure}/retry",
+        "Let all jobs of a group run again.",
+        failures.RetryGroupOrder,
+        failures.retry_group,
+    ),
     _post("/jobs/{job}/promote", "Make a delayed job due now.", jobs.PromoteOrder, jobs.promote_job),
     _post("/jobs/{job}/delay", "Make a job that waits due later.", jobs.DelayOrder, jobs.delay_job),
     _post(

@@ -9,10 +9,12 @@ answered as what does not exist.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from eventbus.admin.failures import FailureGroup
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
@@ -29,6 +31,8 @@ from eventbus.provider import EventProvider
 __all__ = ["Change", "Desk"]
 
 _LONGEST_REASON = 512
+_FAILURES_SECONDS = 5.0
+_KEPT_SECONDS = 10.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +64,10 @@ class Desk:
         self.repeats: Repeats = Repeats()
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
+        self.failures: Snapshot[list[FailureGroup]] = Snapshot(
+            partial(provider.inspector.failures, call_timeout=_FAILURES_SECONDS), _KEPT_SECONDS
+        )
+        """The failed jobs by their error, which all viewers share: to read them is work for the server."""
         self._hooks = hooks
 
     def may(self, caller: Caller, action: Action, target: Target) -> bool:

@@ -32,6 +32,8 @@ __all__ = [
     "JobsQuery",
     "PriorityOrder",
     "PromoteOrder",
+    "RemoveJobOrder",
+    "RetryJobOrder",
     "RevealOrder",
     "cancel_job",
     "delay_job",
@@ -40,13 +42,22 @@ __all__ = [
     "promote_job",
     "read_job",
     "read_jobs",
+    "remove_job",
+    "retry_job",
     "reveal_job",
 ]
 
 _AT_ONCE = 16
 _MOST = 1000
 _FLOWS = "workflow."
-_ACTIONS: tuple[Action, ...] = ("job.cancel", "job.promote", "job.edit", "payload.reveal")
+_ACTIONS: tuple[Action, ...] = (
+    "job.cancel",
+    "job.promote",
+    "job.edit",
+    "job.retry",
+    "job.remove",
+    "payload.reveal",
+)
 
 
 class JobsQuery(msgspec.Struct, frozen=True):
@@ -101,6 +112,18 @@ class PriorityOrder(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class RetryJobOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+class RemoveJobOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
 class RevealOrder(msgspec.Struct, frozen=True):
     """Why somebody must see it; never empty."""
 
@@ -131,8 +154,19 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
 
 
-async def error_without_secrets(desk: Desk, caller: Caller, job_id: str, error: str, event: str) -> str:
-    """Return the text of a job's error without the values of its payload that are hidden."""
+async def error_without_secrets(
+    desk: Desk,
+    caller: Caller,
+    job_id: str,
+    error: str,
+    event: str,
+    *,
+    alike: Callable[[str], str] | None = None,
+) -> str:
+    """Return the text of a job's error without the values of its payload that are hidden.
+
+    `alike` is what was done to the text, and is done to the values too.
+    """
     may_read = desk.may(caller, "payload.read", Target("job", job_id, event))
     if desk.redact == "none" and may_read:
         return error
@@ -144,7 +178,7 @@ async def error_without_secrets(desk: Desk, caller: Caller, job_id: str, error: 
         ]  # its payload is gone, so nobody knows what the text holds: its type alone
     redaction = Redaction(desk.redact if may_read else "all", event)
     redaction.value(report.payload)
-    return redaction.text(error)
+    return redaction.text(error, alike=alike)
 
 
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
@@ -198,6 +232,18 @@ async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order
     """Give a job that waits another priority."""
     ask = partial(desk.provider.inspector.prioritize, priority=order.priority, call_timeout=READ_SECONDS)
     return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason)
+
+
+async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
+    """Let a job run again that failed, expired or was cancelled."""
+    ask = partial(desk.provider.inspector.retry, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason)
+
+
+async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> Change:
+    """Remove a job that nobody runs."""
+    ask = partial(desk.provider.inspector.remove, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason)
 
 
 async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:

@@ -1,7 +1,6 @@
 """Views of queues: what is in them, who serves them, what is ordered for them.
 
-The list of queues is put together from what this provider and the server know: the handlers of the program, the groups, the
-queues with orders, those of flows and of schedules. It is read once for all viewers, at most each two seconds.
+The list of all queues is read once for all viewers, at most each two seconds.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ import asyncio
 import msgspec
 
 from eventbus.admin.controls import QueueControls
+from eventbus.admin.overview import QueueReport
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.model import clock
 from eventbus.model.limit import Limit
-from eventbus.model.names import EVENT_QUEUES, queue_name
+from eventbus.model.names import EVENT_QUEUES
 from eventbus.provider import EventProvider
 
 __all__ = [
@@ -34,8 +34,7 @@ READ_SECONDS = 2.0
 _STEPS = ".steps"
 """What the queues of a workflow's steps have after its name."""
 
-_AT_ONCE = 8
-"""How many queues are asked for side by side."""
+_STATES = ("waiting", "active", "delayed", "parked", "completed", "failed", "cancelled")
 
 
 class LimitView(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +48,18 @@ class LimitView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue. `counts` are the jobs in each state; `may` are the actions that the caller may use."""
+    """One queue. `counts` are the jobs in each state; `may` are the actions that the caller may use.
+
+    `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is how many jobs the
+    limit counts, None in a list, as is the count of `waiting-children`.
+    """
 
     queue: str
     event: str
     counts: dict[str, int]
+    oldest: float | None
     workers: int
-    running: int
+    running: int | None
     paused_ms: int
     paused_by: str
     reason: str
@@ -74,14 +78,8 @@ def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
     """Return what all viewers share."""
 
     async def read() -> QueueList:
-        names = sorted(await _find_names(provider))
-        gate = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(queue: str) -> QueueView:
-            async with gate:
-                return await look_at_queue(provider, queue)
-
-        return QueueList(queues=await asyncio.gather(*map(look, names)), at_ms=round(clock.now() * 1000))
+        reports = await provider.inspector.queues(call_timeout=READ_SECONDS)
+        return QueueList(queues=[_view(report) for report in reports], at_ms=round(clock.now() * 1000))
 
     return Snapshot(read)
 
@@ -97,20 +95,15 @@ def event_of_queue(queue: str) -> str:
 async def look_at_queue(provider: EventProvider, queue: str) -> QueueView:
     """Return one queue as the server has it now."""
     inspector = provider.inspector
-    counts, controls = await asyncio.gather(
-        inspector.counts(queue, call_timeout=READ_SECONDS), controls_of(provider, queue)
+    (report,), children, controls = await asyncio.gather(
+        inspector.queues(queue, call_timeout=READ_SECONDS),
+        inspector.counts(queue, states=("waiting-children",), call_timeout=READ_SECONDS),
+        controls_of(provider, queue),
     )
-    return QueueView(
-        queue=queue,
-        event=event_of_queue(queue),
-        counts={str(state): count for state, count in counts.items()},
-        workers=controls.workers,
-        running=controls.running,
-        paused_ms=controls.paused_ms,
-        paused_by=controls.paused_by,
-        reason=controls.reason,
-        limit=_view_limit(controls.limit, is_set=controls.is_set),
-    )
+    limit = _view_limit(controls.limit, is_set=controls.is_set)
+    view = _view(report)
+    counts = {**view.counts, "waiting-children": children["waiting-children"]}
+    return msgspec.structs.replace(view, counts=counts, running=controls.running, limit=limit)
 
 
 async def controls_of(provider: EventProvider, queue: str) -> QueueControls:
@@ -119,19 +112,20 @@ async def controls_of(provider: EventProvider, queue: str) -> QueueControls:
     return found
 
 
-async def _find_names(provider: EventProvider) -> set[str]:
-    inspector = provider.inspector
-    ordered, groups, schedules, rooted = await asyncio.gather(
-        inspector.controls(call_timeout=READ_SECONDS),
-        inspector.groups(call_timeout=READ_SECONDS),
-        provider.schedules.list(),
-        provider.jobs.root_queues(deadline=clock.monotonic() + READ_SECONDS),
+def _view(report: QueueReport) -> QueueView:
+    paused = report.paused
+    return QueueView(
+        queue=report.name,
+        event=event_of_queue(report.name),
+        counts={state: getattr(report, state) for state in _STATES},
+        oldest=report.oldest,
+        workers=report.workers,
+        running=None,
+        paused_ms=paused.since_ms if paused else 0,
+        paused_by=paused.by if paused else "",
+        reason=paused.reason if paused else "",
+        limit=_view_limit(report.limit, is_set=False),
     )
-    names = {*provider.queues, *rooted, *(each.queue for each in ordered)}
-    for group in groups:
-        names |= {queue_name(group.event), queue_name(group.event, group.name)}
-    names |= {queue_name(each.event) for each in schedules if each.event and not each.unreadable}
-    return names
 
 
 def _view_limit(limit: Limit | None, *, is_set: bool) -> LimitView | None:

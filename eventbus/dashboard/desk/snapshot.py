@@ -12,14 +12,13 @@ __all__ = ["Snapshot"]
 
 T = TypeVar("T")
 
-_SECONDS = 2.0
-
 
 class Snapshot(Generic[T]):
-    """Keeps what `read` returned for two seconds. Of callers that come meanwhile none begins a second read."""
+    """Keeps what `read` returned for so many `seconds`. Of callers that come meanwhile none begins a second read."""
 
-    def __init__(self, read: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, read: Callable[[], Coroutine[Any, Any, T]], seconds: float = 2.0) -> None:
         self._read = read
+        self._seconds = seconds
         self._reading: asyncio.Task[T] | None = None
         self._until = 0.0
 
@@ -42,6 +41,6 @@ class Snapshot(Generic[T]):
         return reading.cancelled() or reading.exception() is not None or clock.monotonic() >= self._until
 
     def _note_end(self, reading: asyncio.Task[T]) -> None:
-        self._until = clock.monotonic() + _SECONDS
+        self._until = clock.monotonic() + self._seconds
         if not reading.cancelled():
             reading.exception()  # nobody may be left who asks for it

@@ -25,6 +25,8 @@ Action: TypeAlias = Literal[
     "job.cancel",
     "job.promote",
     "job.edit",
+    "job.retry",
+    "job.remove",
     "payload.read",
     "payload.reveal",
     "flow.read",
@@ -33,21 +35,22 @@ Action: TypeAlias = Literal[
     "schedule.read",
     "schedule.edit",
     "schedule.run",
+    "server.read",
 ]
 """What rights are given for."""
 
 ACTIONS: tuple[str, ...] = get_args(Action)
-READS = frozenset({"queue.read", "job.read", "payload.read", "flow.read", "schedule.read"})
+READS = frozenset({"queue.read", "job.read", "payload.read", "flow.read", "schedule.read", "server.read"})
 """The actions that a dashboard with `read_only` allows. To reveal a payload is none of them."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What an action is about. `kind` is queue, job, flow or schedule; `id` is empty for all of them.
+    """What an action is about. `kind` is queue, job, flow, schedule or server; `id` is empty for all of them.
 
     `event` is the name of its event, `name@group` for a group's queue, `workflow.<name>` for a flow.
     """
 
-    kind: Literal["queue", "job", "flow", "schedule"]
+    kind: Literal["queue", "job", "flow", "schedule", "server"]
     id: str = ""
     event: str = ""
 

@@ -84,7 +84,7 @@ class Renderer:
         query = [(name, value) for name, value in request.query_params.multi_items() if name != "done"]
         return {
             "own": links.base
-            + quote(request.scope["path"], safe="/~@:")
+            + quote(request.scope["path"], safe="/~@:!")
             + (f"?{urlencode(query)}" if query else ""),
             "links": links,
             "span": span,

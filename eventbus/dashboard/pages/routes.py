@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from eventbus.dashboard.api.routes import Handler
 from eventbus.dashboard.api.table import ACTS, Act
-from eventbus.dashboard.desk import flows, jobs, queues, schedules
+from eventbus.dashboard.desk import failures, flows, jobs, queues, schedules, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
@@ -39,6 +39,8 @@ class Pages:
             ("GET", "/find", self._find),
             ("GET", "/queues/{queue}", self._queue),
             ("GET", "/jobs/{job}", self._job),
+            ("GET", "/failures", self._failures),
+            ("GET", "/workers", self._workers),
             ("GET", "/flows", self._flows),
             ("GET", "/flows/{flow}", self._flow),
             ("GET", "/schedules", self._schedules),
@@ -71,7 +73,24 @@ class Pages:
     async def _job(self, request: Request, caller: Caller, links: Links) -> Response:
         view = await jobs.read_job(self._desk, caller, names_in(request), None)
         is_open = view.job.state not in FINAL_STATES
-        return self._page(request, caller, links, "job", view=view, job=view.job, is_open=is_open)
+        return self._page(
+            request,
+            caller,
+            links,
+            "job",
+            view=view,
+            job=view.job,
+            is_open=is_open,
+            is_flow=view.job.queue.startswith("workflow."),
+        )
+
+    async def _failures(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await failures.read_failures(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "failures", found=found)
+
+    async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "workers", workers=found.workers)
 
     async def _flows(self, request: Request, caller: Caller, links: Links) -> Response:
         query = read_query(request, flows.FlowsQuery)
@@ -124,10 +143,15 @@ class Pages:
         key = (caller.actor.name, "form", act.form, *names.values(), once)
         done: Change = await self._desk.repeats.once(key, do)
         kind = act.form.split("/")[1]
+        if kind == "failures":  # the group is gone
+            return _redirect(links(kind, done="changed" if done.changed else "unchanged"))
         if done.value is not None:
             return self._plain(request, caller, links, "revealed", job_id=name, value=done.value)
         result = "changed" if done.changed else "unchanged"
-        return _redirect(links(kind, done=result) if act.is_final else links(kind, name, done=result))
+        place = links(kind, name, done=result)
+        if act.is_final:  # what it was about is gone
+            place = links(*([] if kind == "jobs" else [kind]), done=result)
+        return _redirect(place)
 
     def _page(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
         return self._renderer.page(request, caller.actor, links, name, **values)
