@@ -51,11 +51,14 @@ if TYPE_CHECKING:
     from eventbus.model.keep import Keep
     from eventbus.model.later import Later
     from eventbus.model.limit import Limit
+    from eventbus.model.redaction.sensitive import Sensitive
     from eventbus.model.retry import Retry
     from eventbus.provider import EventProvider
     from eventbus.schedule_client import Schedule, ScheduleClient
     from eventbus.schedules.options import ScheduleKeywords, ScheduleReport
     from eventbus.settings.keywords import EmitKeywords
+    from eventbus.telemetry.job_failure import JobFailure
+    from eventbus.telemetry.log_filter import JobLogFilter
 
 
 __all__ = [
@@ -78,6 +81,8 @@ __all__ = [
     "JobCancelled",
     "JobError",
     "JobFacts",
+    "JobFailure",
+    "JobLogFilter",
     "Keep",
     "Later",
     "Limit",
@@ -94,6 +99,7 @@ __all__ = [
     "ScheduleClient",
     "ScheduleKeywords",
     "ScheduleReport",
+    "Sensitive",
     "SignalRefused",
     "StalledError",
     "StoreCorrupt",
@@ -114,9 +120,11 @@ _PLACES = (
     "model.retry",
     "model.later",
     "model.limit",
+    "model.redaction.sensitive",
     "model.batch",
     "settings.keywords",
     "model.event",
+    "telemetry.job_failure",
     "handlers.middleware",
     "handlers.context",
     "handlers.batch_context",
@@ -129,6 +137,7 @@ _PLACES = (
     "emit.sync_emission",
     "handlers.worker",
     "provider",
+    "telemetry.log_filter",
 )
 """The modules that hold the public names. The modules that import least come first."""
 

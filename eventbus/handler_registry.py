@@ -13,6 +13,7 @@ from eventbus.emit.route import Routes
 from eventbus.errors import UsageError
 from eventbus.handlers.batch_types import BatchRegistrar
 from eventbus.handlers.collection import Handlers, collected_handlers
+from eventbus.handlers.failures.hook import FailureFunction, make_failure_hook
 from eventbus.handlers.handler import check_event, make_handler
 from eventbus.handlers.lifespan import Lifespan, check_lifespan
 from eventbus.handlers.middleware import Middleware, check_middleware
@@ -33,6 +34,7 @@ P = TypeVar("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=Middleware)
 L = TypeVar("L", bound=Lifespan)
+H = TypeVar("H", bound=FailureFunction)
 
 _NOTHING: Any = None  # `@provider.use()` passes no function; the check then raises a DefinitionError
 
@@ -284,6 +286,25 @@ class HandlerRegistry:
         check_lifespan(function)
         self._life.lifespans.append(function)
         return function
+
+    def failed(self, hook: H = _NOTHING) -> H:
+        """Have a function called for each job, and each flow, that a worker of this process ends as failed.
+
+            @provider.failed
+            async def alert(failure: JobFailure) -> None:
+                await page(f"{failure.name} failed: {failure.error}")
+
+        It is called once, after the server has recorded the failure, also for groups, for `reply=False`, for emissions
+        that expired and for jobs that stalled too often. It is not called for an attempt that is followed by another
+        one, and for what was cancelled. A flow is told once, with its `step`. Async functions run in the event loop,
+        others in threads, at most 16 calls at a time, for 30 s at most. Jobs do not wait for them. An error is logged. A stop
+        waits for them within the grace. If the process dies in between, it is not called again.
+
+        Holds for workers that start from now on. Returns the function. Raises DefinitionError for another kind of
+        function.
+        """
+        self._life.failure_hooks.append(make_failure_hook(hook))
+        return hook
 
     async def add_group(
         self, event: Event[Any, Any] | str, group: str, *, call_timeout: Duration | None = None

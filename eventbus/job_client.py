@@ -329,7 +329,7 @@ class JobClient:
         *,
         run: int,
         timeout: float | None = None,  # noqa: ASYNC109  (of the run, kept in the server)
-        keeps: Collection[Literal["journal", "inbox"]] = (),
+        keeps: Collection[Literal["journal", "inbox", "live"]] = (),
         deadline: float | None = None,
     ) -> str:
         """Run the root of an ended tree again with `body`, as the run after number `run`.

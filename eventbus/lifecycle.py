@@ -30,6 +30,7 @@ from eventbus.emit.uplink import join_uplink
 from eventbus.errors import ConfigError, DefinitionError, ProviderStopped, UsageError
 from eventbus.handlers.context import SyncTools, Tools
 from eventbus.handlers.extension import Extension
+from eventbus.handlers.failures.hook import FailureHook
 from eventbus.handlers.lifespan import Lifespan
 from eventbus.handlers.middleware import Middleware
 from eventbus.handlers.pools import PoolSpec
@@ -61,6 +62,8 @@ class Lifecycle:
         self.middleware: list[Middleware] = []
         self.lifespans: list[Lifespan] = []
         """The next worker puts these lifespans around its run, and the middleware around its handlers."""
+        self.failure_hooks: list[FailureHook] = []
+        """The next worker calls these for each job that it ends as failed."""
         self.pools: dict[str, PoolSpec] = {}
         """The declared pools of the workers, by name."""
         self.on_worker: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -219,6 +222,7 @@ class Lifecycle:
             middleware=tuple(self.middleware),
             lifespans=tuple(self.lifespans),
             pools=self.pools,
+            failure_hooks=tuple(self.failure_hooks),
             find_waits=emitter.find_waits,
         )
         try:

@@ -8,7 +8,7 @@ this API and the public one (`eventbus`). Nothing here knows workflows.
 from eventbus.admin.inspector import FailureReport, Inspector, JobReport
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
-from eventbus.engine.consumer import Consumer, Retention
+from eventbus.engine.consumer import Consumer, Retention, TellingConsumer
 from eventbus.engine.job import (
     Job,
     Settle,
@@ -26,6 +26,7 @@ from eventbus.handlers.context import Stopping, Tools, progress_text
 from eventbus.handlers.contexts.attempt_tools import AttemptTools, JobAttempt
 from eventbus.handlers.contexts.process_context import ProcessTools, tools_of
 from eventbus.handlers.extension import Extension, WorkerServices
+from eventbus.handlers.failures.hook import FailureFunction, FailureHook, make_failure_hook
 from eventbus.handlers.middleware import chain, check_middleware
 from eventbus.handlers.process.calls import ProcessCalls
 from eventbus.handlers.process.import_path import (
@@ -42,7 +43,9 @@ from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
+from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
+from eventbus.model.redaction.marks import encode_marks
 from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
@@ -66,6 +69,7 @@ from eventbus.telemetry.failure import (
     read_failure,
     revive,
 )
+from eventbus.telemetry.job_failure import FailureOutcome, outcome_of
 from eventbus.telemetry.log_context import fact, set_facts, trace_facts, with_facts
 from eventbus.telemetry.logging import Logger, get_logger
 from eventbus.telemetry.propagation import Ambient, current, enter
@@ -83,6 +87,7 @@ from eventbus.telemetry.tracebacks import hide_frames
 
 __all__ = [
     "FINAL_STATES",
+    "HIDDEN_FIELD",
     "JOB_ID_LENGTH",
     "JOIN",
     "LONGEST",
@@ -98,6 +103,9 @@ __all__ = [
     "Emits",
     "Extension",
     "Failure",
+    "FailureFunction",
+    "FailureHook",
+    "FailureOutcome",
     "FailureReport",
     "ImportPath",
     "Inspector",
@@ -120,6 +128,7 @@ __all__ = [
     "Settle",
     "Signal",
     "Stopping",
+    "TellingConsumer",
     "ThreadPool",
     "Tools",
     "Tree",
@@ -146,6 +155,7 @@ __all__ = [
     "describe",
     "describe_cancelled",
     "emit_options",
+    "encode_marks",
     "enter",
     "fact",
     "fail",
@@ -162,9 +172,11 @@ __all__ = [
     "is_untyped",
     "later",
     "log_failure",
+    "make_failure_hook",
     "mark_own",
     "message_attributes",
     "milliseconds",
+    "outcome_of",
     "park",
     "progress_text",
     "read_failure",

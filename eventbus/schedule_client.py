@@ -22,6 +22,7 @@ from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
+from eventbus.model.message import NOT_HIDDEN
 from eventbus.model.names import check_event_name
 from eventbus.schedules.options import (
     ScheduleKeywords,
@@ -366,7 +367,8 @@ class ScheduleClient:
         check_event_name(route.name)
         encoded, has_default = route.encode_payload(payload), route.event.default
         plan = make_plan(route.name, route.queue, encoded, table, options, has_default=has_default)
-        return msgspec.structs.replace(plan, limit_key=route.limit_key(payload))
+        hidden = msgspec.Raw(route.hidden) if route.hidden else NOT_HIDDEN
+        return msgspec.structs.replace(plan, limit_key=route.limit_key(payload), hidden=hidden)
 
     async def _put(self, schedule: str, given: Plan, *, owner: str = "", immediately: bool = False) -> bool:
         """Make a schedule what is given. Return whether it is; False if a newer release of `owner` has declared it."""

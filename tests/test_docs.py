@@ -34,8 +34,7 @@ from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowP
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
-_TENANTS = _ROOT / "examples" / "tenants.py"
-_NIGHTLY = _ROOT / "examples" / "nightly_report.py"
+_SHOWN = {"schedules.md": "nightly_report", "controls.md": "tenants", "pipelines.md": "sync_pipeline"}
 _STAGES = _ROOT / "examples" / "stages.py"
 _EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
 
@@ -142,14 +141,16 @@ def test_the_examples_of_durable_functions_print_what_their_page_shows(words: tu
     assert ran.stdout.splitlines() == printed
 
 
-def test_the_page_on_schedules_has_the_example() -> None:
-    programs = [source for _, source in _blocks(_ROOT / "docs" / "schedules.md", "python")]
-    assert _NIGHTLY.read_text() in programs
+@pytest.mark.parametrize("page", ["schedules.md", "pipelines.md"])
+def test_a_page_has_the_example(page: str) -> None:
+    programs = [source for _, source in _blocks(_ROOT / "docs" / page, "python")]
+    assert (_ROOT / "examples" / f"{_SHOWN[page]}.py").read_text() in programs
 
 
 @pytest.mark.usefixtures("own_keys")
-@pytest.mark.parametrize(("page", "path"), [("schedules.md", _NIGHTLY), ("controls.md", _TENANTS)])
-def test_an_example_prints_what_its_page_shows(page: str, path: Path) -> None:
+@pytest.mark.parametrize("page", _SHOWN)
+def test_an_example_prints_what_its_page_shows(page: str) -> None:
+    path = _ROOT / "examples" / f"{_SHOWN[page]}.py"
     (shown,) = [text for _, text in _blocks(_ROOT / "docs" / page, "console") if path.name in text]
     ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True, timeout=50)
     assert [f"$ python {path.name}", *ran.stdout.splitlines()] == shown.splitlines()

@@ -39,6 +39,8 @@ def test_the_front_door_offers_just_this() -> None:
         "JobCancelled",
         "JobError",
         "JobFacts",
+        "JobLogFilter",
+        "JobFailure",
         "Keep",
         "Later",
         "Limit",
@@ -55,6 +57,7 @@ def test_the_front_door_offers_just_this() -> None:
         "ScheduleClient",
         "ScheduleKeywords",
         "ScheduleReport",
+        "Sensitive",
         "SignalRefused",
         "StalledError",
         "StoreCorrupt",
@@ -194,7 +197,7 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 _CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
 _OFFERED = {
     eventbus.EventProvider: (
-        "add_group cancel context emit emit_many flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
+        "add_group cancel context emit emit_many failed flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
         "start stop subscribe sync unsubscribe use worker"
     ),
     # `add`, `has_job_of`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
@@ -202,6 +205,10 @@ _OFFERED = {
         "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
     ),
     eventbus.Handlers: "on",
+    eventbus.JobFailure: (
+        "attempts causes correlation_id error error_type flow_id group is_declared job_id message meta name outcome queue rollback "
+        "rollback_errors root_id stalls step traceback worker"
+    ),
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id joined",
     eventbus.SyncEmission: "cancel correlation_id done enqueued job_id joined result",
     eventbus.JobFacts: _CONTEXT,
@@ -211,7 +218,7 @@ _OFFERED = {
     Inspector: "cancel controls counts delay failures find groups job jobs prioritize promote purge queues remove replace_payload retry retry_all tree why workers",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
-    workflows.WorkflowProvider: "execute flows handle pause provider register report resume retry run_inline schedules set_limit status tree use",
+    workflows.WorkflowProvider: "execute failed flows handle pause provider register report resume retry run_inline schedules set_limit status tree use",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"
     ),

@@ -15,6 +15,7 @@ from workflows.definition.signal import Signal
 from workflows.definition.step import Step, step
 from workflows.definition.workflow import Workflow
 from workflows.errors import (
+    ConflictError,
     FlowCancelled,
     FlowError,
     FlowNotEnded,
@@ -34,12 +35,15 @@ from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, durable
 from workflows.functions.step_key import TaskContext, step_key, task_context
 from workflows.functions.task import Task, task
+from workflows.pipelines.context import PipelineContext
+from workflows.pipelines.pipeline import Pipeline
 from workflows.provider import WorkflowProvider
 from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
 from workflows.registry import StepRegistry
 
 __all__ = [
     "AttemptContext",
+    "ConflictError",
     "Durable",
     "FlowCancelled",
     "FlowContext",
@@ -54,6 +58,8 @@ __all__ = [
     "FlowTree",
     "HistoryFull",
     "NonDeterminismError",
+    "Pipeline",
+    "PipelineContext",
     "ResultNotLoaded",
     "RollbackError",
     "RollbackReport",

@@ -9,6 +9,7 @@
         ├── RollbackError           one rollback that failed for good
         ├── NonDeterminismError     a durable function does not do what it did before, or cannot repeat what it does
         ├── HistoryFull             a flow of a durable function has recorded as much as it may
+        ├── ConflictError           two steps of a pipeline that ran side by side wrote the same field
         ├── StepSkipped             a function asked for the result of a skipped step
         ├── StepFailed              a function asked for the result of a step whose failure is ignored
         ├── FlowNotEnded            the flow cannot be retried before it has ended
@@ -23,11 +24,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from eventbus import EventBusError, StalledError, UsageError
+from eventbus import EventBusError, StalledError, Unrecoverable, UsageError
 
 __all__ = [
     "COMPLETED",
     "FUNCTION",
+    "ConflictError",
     "FlowCancelled",
     "FlowError",
     "FlowNotEnded",
@@ -205,6 +207,23 @@ class StepFailed(WorkflowError):
         self.workflow = workflow
         self.error = error
         self.__cause__: BaseException | None = error
+
+
+class ConflictError(WorkflowError, Unrecoverable):
+    """The `steps` of a pipeline ran side by side, and both wrote the field `key`: which one is to count is unknown.
+
+    Give the field another name in one of them, or let one run after the other.
+    """
+
+    def __init__(self, *, key: str, steps: tuple[str, str], workflow: str) -> None:
+        first, second = steps
+        super().__init__(
+            f"steps {first!r} and {second!r} of pipeline {workflow!r} ran side by side, and both gave the field {key!r}; "
+            "give it another name in one of them, or let one run after the other"
+        )
+        self.key = key
+        self.steps = steps
+        self.workflow = workflow
 
 
 class NonDeterminismError(WorkflowError, UsageError):

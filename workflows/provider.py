@@ -14,10 +14,12 @@ from eventbus import DefinitionError, EmitError, EventProvider, PayloadError, Un
 from eventbus.lowlevel import (
     Codec,
     Duration,
+    FailureFunction,
     check_correlation_id,
     check_key,
     check_middleware,
     check_priority,
+    make_failure_hook,
     seconds,
     shown,
 )
@@ -43,6 +45,7 @@ __all__ = ["WorkflowProvider"]
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
 M = TypeVar("M", bound=FlowMiddleware)
+H = TypeVar("H", bound=FailureFunction)
 
 _NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
@@ -93,6 +96,20 @@ class WorkflowProvider(FlowPauses):
         check_middleware(middleware, takes="a value, an AttemptContext and a call", owner="flows")
         self._middleware.append(middleware)
         return middleware
+
+    def failed(self, hook: H = _NOTHING) -> H:
+        """Have a function called for each flow that a worker of this process ends as failed, after its rollbacks.
+
+            @flows.failed
+            async def alert(failure: JobFailure) -> None:
+                await page(f"{failure.name} failed in {failure.step}: {failure.error}, undone: {failure.rollback}")
+
+        It is called as one of `provider.failed`, which hears of flows as well, and never of a step that other attempts
+        follow. The flow of a sub-workflow is told too, with the outermost flow as its `root_id`. Returns the function.
+        Raises DefinitionError for another kind of function.
+        """
+        self.provider.failed(make_failure_hook(hook, owner="flows", flows_only=True))
+        return hook
 
     # Executing.
 

@@ -12,9 +12,10 @@ from typing import Literal
 
 import msgspec
 
+from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["FailureReport", "error_line", "plain", "read_failures"]
+__all__ = ["FailureReport", "error_line", "plain", "read_failures", "without"]
 
 _MOST = 50
 """The most failures that are reported of one job."""
@@ -56,6 +57,19 @@ def read_failures(state: str, text: str, log: Sequence[str]) -> list[FailureRepo
     if state == "failed" and text and (not texts or texts[-1] != text) and not _is_expired(text):
         texts.append(text)
     return [_read(record) for record in texts[-_MOST:]]
+
+
+def without(failures: Sequence[FailureReport], hidden: HiddenValues) -> list[FailureReport]:
+    """Return failures without the job's sensitive values in their texts."""
+    return [
+        msgspec.structs.replace(
+            failure,
+            message=hidden.in_text(failure.message),
+            traceback=hidden.in_text(failure.traceback),
+            causes=[(kind, hidden.in_text(text)) for kind, text in failure.causes],
+        )
+        for failure in failures
+    ]
 
 
 def error_line(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures
+from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures, without
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.failures import Failures
@@ -31,6 +31,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES, check_job_id, shown, split_group
+from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
 from eventbus.store.queries import JobLook, JobRow
@@ -142,15 +143,20 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups):
     def __init__(self, life: Lifecycle, settings: Settings, routes: Routes) -> None:
         super().__init__(life, settings, routes)
 
-    async def job(self, job_id: str, *, call_timeout: Duration | None = None) -> JobReport:
+    async def job(
+        self, job_id: str, *, reveal: bool = False, call_timeout: Duration | None = None
+    ) -> JobReport:
         """Return the report of a job; `<id>@<group>` is the id of a group's job.
 
-        Raises UnknownJob, also for text that is not a job id.
+        What is marked as Sensitive is hidden unless `reveal`. Raises UnknownJob, also for text that is not a job id.
         """
-        return await self._job(job_id, self._settings.deadline(call_timeout))
+        return await self._job(job_id, self._settings.deadline(call_timeout), reveal=reveal)
 
-    async def _job(self, job_id: str, deadline: float) -> JobReport:
-        return _report(job_id, await self._look(job_id, deadline))
+    async def _job(self, job_id: str, deadline: float, *, reveal: bool = False) -> JobReport:
+        look = await self._look(job_id, deadline)
+        name = split_group(look.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
+        hidden = HiddenValues("", None) if reveal else HiddenValues(look.body, self._routes.known(name))
+        return _report(job_id, look, hidden)
 
     async def _look(self, job_id: str, deadline: float) -> JobLook:
         store = self._life.running("look at a job").store
@@ -280,18 +286,18 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups):
         return await emitter.cancel(check_job_id(job_id), reason, call_timeout=call_timeout)
 
 
-def _report(job_id: str, look: JobLook) -> JobReport:
+def _report(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
     fields = look.fields
     state, queue = fields.get("state", "unknown"), fields.get("queue", "")
     is_completed = state == "completed"
-    failures = read_failures(state, look.text, look.log)
+    failures = without(read_failures(state, look.text, look.log), hidden)
     return JobReport(
         id=job_id,
         state=state,
         queue=queue,
-        payload=_payload(look.body, queue),
-        result=_value(look.text) if is_completed else None,
-        error=error_line(look.text) if state in ("failed", "cancelled") else "",
+        payload=_payload(look.body, queue, hidden),
+        result=hidden.in_result(_value(look.text)) if is_completed else None,
+        error=hidden.in_text(error_line(look.text)) if state in ("failed", "cancelled") else "",
         errors=[str(failure) for failure in failures],
         failures=failures,
         attempts=_number(fields, "attempts"),
@@ -345,13 +351,13 @@ def _summary(row: JobRow) -> JobSummary:
     )
 
 
-def _payload(body: str, queue: str) -> Any:
+def _payload(body: str, queue: str, hidden: HiddenValues) -> Any:
     if queue.startswith(EVENT_QUEUES):
         try:
-            return msgspec.json.decode(decode_message(body).payload)
+            return hidden.in_payload(msgspec.json.decode(decode_message(body).payload))
         except (msgspec.MsgspecError, UnicodeError):
             return plain(body)
-    return _value(body)
+    return hidden.in_body(_value(body))
 
 
 def _value(text: str) -> Any:

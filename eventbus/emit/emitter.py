@@ -27,7 +27,7 @@ from eventbus.errors import DefinitionError, PayloadError, ProviderStopped, Stor
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import Duration, milliseconds, seconds
-from eventbus.model.message import EventMessage, encode_bare, encode_message
+from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_bare, encode_message
 from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
 from eventbus.settings.merging import read_merging
@@ -298,7 +298,7 @@ class Emitter:
         if is_bare and not (
             chain or ambient.meta or traceparent or key or options.meta or options.retry or baggage
         ):
-            return encode_bare(data), job_id  # the payload alone, which is faster and shorter
+            return encode_bare(data, route.hidden), job_id  # the payload alone, which is faster and shorter
         message = EventMessage(
             payload=msgspec.Raw(data),
             meta=self._merged_meta(ambient.meta, options.meta),
@@ -311,6 +311,7 @@ class Emitter:
             baggage=baggage,
             timeout=None if options.timeout is None else milliseconds(options.timeout, setting="timeout"),
             ttl=None if options.ttl is None else read_ttl(options.ttl),
+            hidden=msgspec.Raw(route.hidden) if route.hidden else NOT_HIDDEN,
         )
         return encode_message(message), correlation_id
 

@@ -9,6 +9,7 @@ from eventbus.errors import DefinitionError, PayloadError
 from eventbus.model.codec.codec import Codec
 from eventbus.model.event import Event
 from eventbus.model.names import check_key, queue_name, shown
+from eventbus.model.redaction.marks import encode_marks
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, AddQueue
@@ -23,6 +24,7 @@ class Route:
     __slots__ = (
         "encode_payload",
         "event",
+        "hidden",
         "key",
         "limit_by",
         "name",
@@ -49,6 +51,8 @@ class Route:
             event.result, role="result", owner=event.name, max_bytes=settings.max_result
         )
         self.encode_payload: Callable[[Any], bytes] = self.payload.encode
+        self.hidden: bytes = encode_marks(p=event.payload, result=event.result)
+        """Where its payloads and results are sensitive, for the message; empty if nowhere."""
         self.key: Callable[[Any], str] | None = event.key
         self.limit_by: Callable[[Any], str | int] | None = event.limit.by if event.limit else None
 

@@ -11,8 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from eventbus.engine.job import Job, Settle
+from eventbus.telemetry.job_failure import JobFailure
 
-__all__ = ["Consumer", "LimitedConsumer", "Retention", "SharingConsumer"]
+__all__ = ["Consumer", "LimitedConsumer", "Retention", "SharingConsumer", "TellingConsumer"]
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -134,4 +135,16 @@ class SharingConsumer(Protocol):
 
     def give_up(self, job: Job) -> None:
         """Free the slot of a job that runs on: it ignores its cancellations, and the engine has decided it without it."""
+        ...
+
+
+@runtime_checkable
+class TellingConsumer(Protocol):
+    """A consumer that says what hooks are told of its failed jobs; of those of others they are told the queue and the error."""
+
+    def failure(self, job: Job, text: str) -> JobFailure | None:
+        """Return what is told of a job that failed with the error `text`, JSON; None if another job tells it. Must not raise.
+
+        Another worker may have run the job. If it is the root of a tree, its `stop` is set when it has failed for good.
+        """
         ...

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eventbus.engine.consumer import Consumer
+from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.job import Job
 from eventbus.errors import StoreError
 from eventbus.model import clock
@@ -30,6 +31,7 @@ _LOOK, _APART = 0.4, 0.05  # of a lease; their sum is less than the half that co
 _VERDICTS = {
     "rescued": "job stalled, given back",
     "failed": "job stalled too often, failed",
+    "apart": "job stalled and failed, its record cannot be read",
     "cancelled": "job stalled, ended as cancelled as was asked",
 }
 
@@ -49,6 +51,8 @@ class Rescuer:
         """`consumers` give the fields of log events about their jobs."""
         self._store = store
         self._consumers: Mapping[str, Consumer] = {} if consumers is None else consumers
+        self.failures: FailureListener | None = None
+        """Hears of the jobs that failed; None if nobody wants to know."""
         self._lease_ms = lease_ms
         self._max_stalls = max_stalls
         self._key_ttl_ms = key_ttl_ms
@@ -76,9 +80,12 @@ class Rescuer:
         return longest if next_ms < 0 else min(longest, next_ms / 1000)
 
     async def _tell(self, stalls: Sequence[StallRow]) -> None:
-        """Log the rescued jobs, also if this is cancelled while it reads records: they were rescued already."""
+        """Tell of the rescued jobs, also if this is cancelled while it reads records: they were rescued already."""
         deadline = clock.monotonic() + _LOOK_WITHIN
         facts: dict[str, Mapping[str, Any]] = {}
+        for stall in stalls:
+            if stall.verdict in ("failed", "apart") and self.failures is not None:
+                self.failures.note_unseen(stall.id)
         try:
             for stall in stalls:
                 if stall.verdict == "failed" and self._consumers:

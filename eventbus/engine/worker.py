@@ -25,6 +25,7 @@ from eventbus.engine.claiming.claimer import Claimer
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Drain, Wait
 from eventbus.engine.executor import MAX_ABANDONED
+from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.health import Health
 from eventbus.engine.lease_keeper import LeaseKeeper
 from eventbus.engine.presence import Presence
@@ -132,6 +133,10 @@ class Worker:
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self.ready: asyncio.Event = asyncio.Event()
+
+    def tell_failures(self, failures: FailureListener) -> None:
+        """Have `failures` hear of the jobs that fail here, from now on; it may be called before the start alone."""
+        self.claimer.settles.failures = self._rescuer.failures = failures
 
     async def update(self) -> None:
         """Serve the consumers that were added, and not the closed queues; return when the server knows of it.

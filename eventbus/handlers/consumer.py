@@ -26,6 +26,7 @@ from eventbus.errors import EmissionExpired
 from eventbus.handlers.context import EventContext, SyncContext, SyncTools, Tools
 from eventbus.handlers.contexts.attempt_tools import JobAttempt
 from eventbus.handlers.failure_rules import FailureRules, chain_of, read_message
+from eventbus.handlers.failures.descriptions import describe_event
 from eventbus.handlers.middleware import Middleware, chain, encode_passed_on
 from eventbus.handlers.pools import BUILT_IN
 from eventbus.handlers.process.handler import RemoteHandler
@@ -40,6 +41,7 @@ from eventbus.model.names import DEFAULT_GROUP
 from eventbus.runtime.process_pool import ProcessPool, available_processors
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.settings.settings import Settings
+from eventbus.telemetry.job_failure import JobFailure
 from eventbus.telemetry.log_context import (
     ATTEMPT,
     CORRELATION_ID,
@@ -305,6 +307,10 @@ class HandlerConsumer:
     def failed(self, job: Job, settle: Settle) -> None:
         """Log a failure, as `FailureRules.log` has it."""
         self._rules.log(job, settle)
+
+    def failure(self, job: Job, text: str) -> JobFailure:
+        """Return what hooks are told of a failed job."""
+        return describe_event(job, text, event=self._name, group=self.group)
 
     def _check_ttl(self, job: Job, ttl_ms: int) -> None:
         # The ttl only counts until the first run begins, so not after an attempt, a stall or `Later`.

@@ -20,7 +20,9 @@ from eventbus.errors import DefinitionError, EmissionExpired, StoreCorrupt
 from eventbus.model.durations import LONGEST
 from eventbus.model.event import Event
 from eventbus.model.later import Later
-from eventbus.model.message import EventMessage, decode_message
+from eventbus.model.message import HIDDEN_FIELD, EventMessage, decode_message
+from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.marks import find_marks
 from eventbus.model.retry import Retry
 from eventbus.telemetry.failure import (
     describe,
@@ -31,6 +33,7 @@ from eventbus.telemetry.failure import (
     log_failure,
     read_failure,
     recorded,
+    without,
 )
 from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
@@ -48,6 +51,7 @@ class FailureRules:
         """`group` is empty for the default group. `rule` holds for jobs whose emission has none."""
         self._event = event
         self._group = group
+        self._marks = find_marks(event.payload)
         self._retry = rule
 
     def decide(self, job: Job, error: BaseException) -> Settle:
@@ -60,10 +64,11 @@ class FailureRules:
         if isinstance(error, EmissionExpired) and error.job_id == job.id:
             return fail(describe_expired(error, attempts=job.attempts), counts=False)
         known = recorded(error)
-        text = (
+        text = self._without_sensitive(
+            job,
             known.text
             if known
-            else describe(error, attempts=attempts, declared=self._event.errors, event=name)
+            else describe(error, attempts=attempts, declared=self._event.errors, event=name),
         )
         rule = self._rule_for(job)
         is_last = known.is_final if known else self._is_final(error)
@@ -74,6 +79,12 @@ class FailureRules:
         except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
             return fail(describe(own, attempts=attempts, event=name))
         return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
+
+    def _without_sensitive(self, job: Job, text: str) -> str:
+        """Return the record of an error without what is sensitive in the job's payload."""
+        if self._marks is None and f'"{HIDDEN_FIELD}":' not in job.body:
+            return text
+        return without(text, HiddenValues(job.body, self._event).texts)
 
     def _is_final(self, error: BaseException) -> bool:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)

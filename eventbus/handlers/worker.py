@@ -33,6 +33,8 @@ from eventbus.handlers.batches.consumer import BatchConsumer
 from eventbus.handlers.consumer import HandlerConsumer
 from eventbus.handlers.context import Stopping, SyncTools, Tools
 from eventbus.handlers.extension import Extension, WorkerServices
+from eventbus.handlers.failures.desk import FailureDesk
+from eventbus.handlers.failures.hook import FailureHook
 from eventbus.handlers.lifespan import Lifespan, Shared
 from eventbus.handlers.middleware import Middleware
 from eventbus.handlers.pools import PoolSpec
@@ -82,6 +84,7 @@ class EventWorker:
         middleware: Sequence[Middleware] = (),
         lifespans: Sequence[Lifespan] = (),
         pools: Mapping[str, PoolSpec] = MappingProxyType({}),
+        failure_hooks: Sequence[FailureHook] = (),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
     ) -> None:
         self.shared: Shared = Shared(lifespans, tools.provider)
@@ -103,6 +106,9 @@ class EventWorker:
         )
         self._schedules = ScheduleRunner(store, key_ttl=settings.key_ttl)
         self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=self._schedules)
+        self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
+        if failure_hooks:
+            self._worker.tell_failures(self._failures)
         self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
         self._task: asyncio.Task[None] | None = None
@@ -221,6 +227,7 @@ class EventWorker:
         Idempotent. A second call with `at_once` skips the rest of the grace.
         """
         self._worker.stop(at_once=at_once)
+        self._failures.begin_stop(at_once=at_once)
         if self._task is None or self._task.done():
             return
         if not self._is_entered and not self._is_given_up:
@@ -317,6 +324,7 @@ class EventWorker:
                     self._error = error
                     raise
                 finally:
+                    await self._failures.finish()
                     await self._pools.aclose()
                     self._start_clock()
         except asyncio.CancelledError:

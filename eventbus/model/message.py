@@ -11,7 +11,12 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["EventMessage", "decode_message", "encode_message"]
+__all__ = ["HIDDEN_FIELD", "NOT_HIDDEN", "EventMessage", "decode_message", "encode_message"]
+
+HIDDEN_FIELD = "hide"
+"""The field of any job's body that says where its other fields, and its `result`, are sensitive (`redaction.marks`)."""
+
+NOT_HIDDEN = msgspec.Raw()
 
 
 class EventMessage(
@@ -30,6 +35,7 @@ class EventMessage(
         "baggage": "g",
         "timeout": "o",
         "ttl": "l",
+        "hidden": HIDDEN_FIELD,
     },
 ):
     """The message of one emission.
@@ -37,7 +43,7 @@ class EventMessage(
     `correlation_id` is empty for the first emission of a chain: its job id is the chain's correlation id.
     `causation_id` is the id of the job whose handler emitted this message. `key` is the idempotency key as
     the user gave it, `baggage` the text of a W3C header. `timeout` and `ttl` are those of this emission, in ms; a timeout
-    of 0 means no limit.
+    of 0 means no limit. `hidden` says where `p` and `result` are sensitive; it is empty if they are not.
     """
 
     payload: msgspec.Raw
@@ -51,6 +57,7 @@ class EventMessage(
     baggage: str = ""
     timeout: int | None = None
     ttl: int | None = None
+    hidden: msgspec.Raw = NOT_HIDDEN
 
 
 _encode = msgspec.json.Encoder().encode
@@ -64,6 +71,8 @@ def encode_message(message: EventMessage) -> str:
     return _encode(message).decode()
 
 
-def encode_bare(payload: bytes) -> str:
+def encode_bare(payload: bytes, hidden: bytes = b"") -> str:
     """Return a message that has only its payload as JSON text: the common case, without a struct."""
+    if hidden:
+        return f'{{"p":{payload.decode()},"{HIDDEN_FIELD}":{hidden.decode()}}}'
     return '{"p":' + payload.decode() + "}"

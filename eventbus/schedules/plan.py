@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from eventbus.errors import DefinitionError
-from eventbus.model.message import EventMessage, encode_message
+from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_message
 from eventbus.model.names import shown
 from eventbus.schedules.timetable import Timetable
 from eventbus.store.keys import key_digest
@@ -77,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: int = 0
     limit_key: str = ""
     """The digest of the limit key of `payload`, for an event that has a limit by key."""
+    hidden: msgspec.Raw = NOT_HIDDEN
+    """Where `payload` is sensitive, for the messages (`EventMessage`)."""
     root: RootForm | None = None
     """If the jobs are roots of trees; then `event` is the name in their ids, and `payload` their body."""
 
@@ -106,7 +108,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the body of the job of a slot. Its meta names the schedule and the slot, in ms."""
         meta, key = {"schedule": schedule, "slot": slot}, slot_key(schedule, slot)
         if self.root is None:
-            return encode_message(EventMessage(payload=self.payload, meta=meta, key=key))
+            return encode_message(EventMessage(payload=self.payload, meta=meta, key=key, hidden=self.hidden))
         known: dict[str, msgspec.Raw] = msgspec.json.decode(self.payload, type=dict[str, msgspec.Raw])
         given = {self.root.meta: meta, self.root.key: key, self.root.chain: job}
         return msgspec.json.encode(known | given).decode()

@@ -158,7 +158,7 @@ class TreeStore:
         run: int,
         body: str,
         timeout_ms: int | str = "",
-        keeps: Collection[Literal["journal", "inbox"]] = (),
+        keeps: Collection[Literal["journal", "inbox", "live"]] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:

@@ -24,11 +24,12 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
+from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.model.retry import Retry
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
-__all__ = ["Failure", "describe", "log_failure", "read_failure", "revive"]
+__all__ = ["Failure", "describe", "log_failure", "read_failure", "revive", "without"]
 
 _OWN = "__eventbus_own__"
 _RECORDED = "__eventbus_recorded__"
@@ -163,7 +164,7 @@ def describe(
     kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
     failure = Failure(
         type=type_name(type(error)),
-        message=_cut(_message_of(error)),
+        message=_cut(message_of(error)),
         attempts=attempts,
         traceback=_cut(short_traceback(error)),
         causes=_causes_of(error),
@@ -177,6 +178,17 @@ def describe(
         failure.message, failure.traceback = _clean(failure.message), _clean(failure.traceback)
         failure.causes = [(name, _clean(text)) for name, text in failure.causes]
         return _encode(failure).decode()
+
+
+def without(text: str, values: Sequence[str]) -> str:
+    """Return the record of an error with these values hidden in its texts. The arguments of a declared error stay."""
+    if not any(value in text for value in values):
+        return text
+    failure = read_failure(text)
+    failure.message = hide_in_text(failure.message, values)
+    failure.traceback = hide_in_text(failure.traceback, values)
+    failure.causes = [(kind, hide_in_text(cause, values)) for kind, cause in failure.causes]
+    return _encode(failure).decode()
 
 
 def read_failure(text: str) -> Failure:
@@ -279,7 +291,8 @@ def _is_named(kind: type[Exception], name: str) -> bool:
     return is_main and name.rsplit(".", 1)[-1] == kind.__name__
 
 
-def _message_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Return the text of an error; never raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001  (the user's __str__)
@@ -301,7 +314,7 @@ def _causes_of(error: BaseException) -> list[tuple[str, str]]:
     following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while following is not None and id(following) not in seen and len(causes) < 10:
         seen.add(id(following))
-        causes.append((type_name(type(following)), _message_of(following)[:1000]))
+        causes.append((type_name(type(following)), message_of(following)[:1000]))
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
     return causes
 

@@ -19,7 +19,7 @@ from eventbus.lowlevel import (
     retry,
 )
 
-__all__ = ["Mine", "Reading", "Work"]
+__all__ = ["Hand", "Mine", "Reading", "Work"]
 
 Work = Callable[[Job], Awaitable[Settle | None]]
 

@@ -65,6 +65,7 @@ class Shard:
         self.widths: list[int] = []
         """How many jobs an emission made in each queue of the last add."""
         self.stalls: list[StallRow] = []
+        self.apart: list[str] = []
         """The stalled jobs of the last rescue."""
         self.cancelled: list[str] = []
         """The jobs that the last renewal reported as cancelled."""
@@ -179,7 +180,8 @@ class Shard:
     ) -> tuple[int, list[str], list[str]]:
         """Rescue, as if workers had reached the server all the time, unless `is_heard` is False.
 
-        Returns the ms until the next rescue, the re-queued ids and the ended ids; `stalls` has the details.
+        Returns the ms until the next rescue, the re-queued ids and the ended ids; `stalls` has the details, and `apart`
+        the ids of damaged jobs that were set apart.
         """
         if is_heard:
             await self.command("HSET", self.shard_key("clock"), "heard", self.now, "grace", 0)
@@ -187,7 +189,9 @@ class Shard:
             lease_ms=LEASE, limit=limit, max_stalls=max_stalls, key_ttl_ms=_DAY, now=self.now
         )
         back = [each.id for each in self.stalls if each.verdict == "rescued"]
-        return pause, back, [each.id for each in self.stalls if each.verdict != "rescued"]
+        self.apart = [each.id for each in self.stalls if each.verdict == "apart"]
+        ended = [each.id for each in self.stalls if each.verdict not in ("rescued", "apart")]
+        return pause, back, ended
 
     async def cancel(
         self, *jobs: str, queue: str = "", text: str = CANCELLED, call: str | None = None

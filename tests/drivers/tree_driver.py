@@ -284,5 +284,7 @@ class TreeDriver:
             "workers",
             "control",
             "cuts",
+            "fleet",
+            "served",
         }
         return sorted(name for each in names if (name := each[len(root) + 1 :]).partition(":")[0] not in kept)

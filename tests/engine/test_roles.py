@@ -25,6 +25,8 @@ Logs = list[MutableMapping[str, Any]]
 class Answers:
     """A store: each call gives, or raises, the next answer; after the last one it never returns."""
 
+    name = "shop"
+
     def __init__(self, *answers: Any) -> None:
         self._answers = list(answers)
         self.calls: list[dict[str, Any]] = []
@@ -128,6 +130,7 @@ async def test_the_announcer_announces_and_takes_parked_jobs_back_each_time(
     await _run(presence.Presence(store, _consumers(2), worker="w"), store)
     assert all(each["unpark"] for each in store.calls)
     assert [each["since"] for each in store.calls] == ["", *[5] * (len(store.calls) - 1)]
+    assert all(each["facts"][:2] == ["name", "shop"] for each in store.calls), "it says what it is each time"
     assert [each["event"] for each in logs] == ["announcement refused", "parked jobs taken back"]
 
 

@@ -12,7 +12,7 @@ __all__ = ["OVERVIEW_SECTIONS"]
 OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
     ("survey", "queues"): QueueRow,
     ("limits", "queues"): QueueRow,
-    ("tally", "queues"): QueueRow,
+    ("ended", "queues"): QueueRow,
     ("retry", "jobs"): JobRow,
     ("remove", "jobs"): JobRow,
     ("workers", "workers"): WorkerRow,

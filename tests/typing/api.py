@@ -22,6 +22,7 @@ from eventbus import (
     EventProvider,
     Handlers,
     JobFacts,
+    JobFailure,
     Keep,
     Later,
     ProcessContext,
@@ -192,6 +193,19 @@ async def yields_nothing() -> int:
 @provider.use
 async def timing(payload: Any, ctx: EventContext, call: CallNext) -> Any:
     return await call(payload)
+
+
+@provider.failed
+async def alert(failure: JobFailure) -> None:
+    assert_type(failure.error, str)
+
+
+@provider.failed
+def note(failure: JobFailure) -> None: ...
+
+
+@provider.failed  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+async def takes_too_much(failure: JobFailure, more: int) -> None: ...
 
 
 @provider.use  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]

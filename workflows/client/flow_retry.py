@@ -72,7 +72,7 @@ async def retry_flow(
         encode_message(following),
         run=last.run,
         timeout=last.timeout,
-        keeps=("journal", "inbox") if is_resumed else () if last.durable else ("journal",),
+        keeps=("journal", "inbox", "live") if is_resumed else () if last.durable else ("journal",),
         deadline=deadline,
     )
     if word == "unknown":

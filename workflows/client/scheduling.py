@@ -16,7 +16,7 @@ from eventbus.lowlevel import Duration, RootForm, ScheduledRoot
 from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable
 from workflows.records.ids import flow_queue
-from workflows.records.records import FlowMessage, encode_message
+from workflows.records.records import FlowMessage, encode_message, hidden_in
 
 __all__ = ["FlowSchedules"]
 
@@ -93,6 +93,7 @@ class FlowSchedules:
             timeout=timeout,
             bare=True,
             durable=is_durable,
+            hidden=hidden_in(workflow.input, workflow.output),
         )
         form = RootForm(meta="m", key="k", chain="c", timeout=round((timeout or 0.0) * 1000))
         return ScheduledRoot(workflow.name, flow_queue(workflow.name), encode_message(message).encode(), form)

@@ -12,7 +12,7 @@ from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE, Codec, baggage_around, cur
 from workflows.definition.workflow import Workflow
 from workflows.execution.spans import start_context
 from workflows.functions.definition import Durable
-from workflows.records.records import FlowMessage
+from workflows.records.records import FlowMessage, hidden_in
 
 __all__ = ["check_flag", "meeting_of", "message_of", "not_started"]
 
@@ -84,4 +84,5 @@ def message_of(
         bare=is_durable or is_unknown or not workflow.spreads or workflow.listens,
         durable=is_durable,
         baggage=baggage_around(),
+        hidden=hidden_in(workflow.input, workflow.output),
     )

@@ -15,7 +15,7 @@ from eventbus.lowlevel import JOIN, Duration, Member, Policy, Tree
 from workflows.definition.plan import FlowPlan
 from workflows.definition.workflow import Workflow
 from workflows.records.ids import flow_queue, member_id, steps_queue, workflow_of
-from workflows.records.records import FlowMessage, encode_message
+from workflows.records.records import FlowMessage, encode_message, hidden_in
 
 __all__ = ["child_job", "last_members", "members_of", "nested_message", "nested_root", "tree_of"]
 
@@ -64,11 +64,13 @@ def nested_message(
     version: str,
     timeout: float | None,
     traceparent: str,
+    types_: tuple[Any, Any],
     is_durable: bool = False,
 ) -> FlowMessage:
     """Return the message of a flow that the flow `flow_id` with the message `outer` starts.
 
     `job_id` is the job of the step that starts it, `given` its input as JSON, and `timeout` the effective one.
+    `types_` are those of its input and output.
     """
     return FlowMessage(
         input=msgspec.Raw(given),
@@ -83,6 +85,7 @@ def nested_message(
         priority=outer.priority,
         baggage=outer.baggage,
         durable=is_durable,
+        hidden=hidden_in(*types_),
     )
 
 

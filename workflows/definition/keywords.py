@@ -14,7 +14,15 @@ from eventbus.lowlevel import Duration, KeepGiven
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
 
-__all__ = ["EachKeywords", "OnFailure", "PauseKeywords", "StepKeywords", "WorkflowKeywords", "check_options"]
+__all__ = [
+    "EachKeywords",
+    "OnFailure",
+    "PauseKeywords",
+    "PipelineKeywords",
+    "StepKeywords",
+    "WorkflowKeywords",
+    "check_options",
+]
 
 I = TypeVar("I")  # noqa: E741  (the input of the workflow)
 
@@ -70,6 +78,20 @@ class PauseKeywords(TypedDict, Generic[I], total=False):
 
     name: str | None
     when: Callable[[StepContext[I]], Any] | None
+
+
+class PipelineKeywords(TypedDict, total=False):
+    """The options of a step of a pipeline; `Workflow.step` documents each of them."""
+
+    name: str | None
+    retry: Retry | None
+    timeout: Duration | None
+    concurrency: int | None
+    limit: Limit | None
+    rollback_on_failure: bool
+    pool: str | None
+    spread: bool
+    on_failure: OnFailure
 
 
 def check_options(given: Mapping[str, Any], kind: type, where: str) -> None:

@@ -71,6 +71,8 @@ class Step(Generic[I, R]):
     undo_takes: tuple[str, ...] = ("the context", "the result of the step")
     keeps_failures: bool = False
     is_each: bool = False
+    keeps_saved: bool = False
+    """Whether a retry by hand of the flow begins the step with what it saved before it failed."""
 
     def __init__(
         self,
@@ -128,6 +130,11 @@ class Step(Generic[I, R]):
     def runs_apart(self) -> bool:
         """Whether a job of its own runs it even if its flow runs in one worker: it is spread or limited, or a sub-workflow."""
         return self.spread or self.limit is not None or self.workflow is not None
+
+    @property
+    def saved_as(self) -> str:
+        """The name under which it saves; what begins with `kept/` stays for a retry by hand (`restart.lua`)."""
+        return f"kept/{self.name}" if self.keeps_saved else self.name
 
     @property
     def has_queue(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus import StoreCorrupt
+from eventbus import JobFailure, StoreCorrupt
 from eventbus.lowlevel import (
     Job,
     Retention,
@@ -53,6 +53,7 @@ from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, Work
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.step_runner import WORKFLOW, judge
 from workflows.records.checkpoints import GRAPH
+from workflows.records.failures import describe_failed_flow
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.ids import flow_queue
 from workflows.records.records import (
@@ -229,6 +230,10 @@ class FlowConsumer:
     def facts(self, job: Job) -> Mapping[str, Any]:
         """Return the fields that `ctx.log` of a hook has too."""
         return {"workflow": self._workflow, "flow_id": job.id, **facts_of(job)}
+
+    def failure(self, job: Job, text: str) -> JobFailure | None:
+        """Return what hooks are told of a flow that has failed, None if it is still to be undone."""
+        return describe_failed_flow(self._workflow, job, text)
 
     def failed(self, job: Job, settle: Settle) -> None:
         """Log an error of the `completed` hook, a saga that is tried again, or the end of the flow."""

@@ -189,7 +189,7 @@ class LocalGraph:
         aliases = flow.runtime.services.aliases
         aliases[job_id] = flow.flow_id
         progress = self._progress.begin(step.name)
-        own = StepTools(self._shelf, step.name, where=step.where, attempt=run.attempt, progress=progress)
+        own = StepTools(self._shelf, step.saved_as, where=step.where, attempt=run.attempt, progress=progress)
         try:
             return await self._attempt(run, job_id, own)
         finally:
@@ -289,9 +289,9 @@ class LocalGraph:
 
     def _cleared_by(self, run: StepRun) -> Mapping[str, str] | None:
         """Return what a step saved and needs no more, if this is its end."""
-        has_ended = run.record is not None or run.state == "failed"
+        has_ended = run.record is not None or (run.state == "failed" and not run.step.keeps_saved)
         may_have = run.has_saved or (self._may_have_saved and run.attempt is not None)
-        return cleared(run.step.name) if has_ended and may_have else None
+        return cleared(run.step.saved_as) if has_ended and may_have else None
 
     async def _append(
         self,

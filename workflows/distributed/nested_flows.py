@@ -42,6 +42,7 @@ async def make_nested(
         version=inner.version,
         timeout=effective_timeout(inner.timeout, flow.runtime.services.settings.lease),
         traceparent=ctx.traceparent,
+        types_=(inner.input, inner.output),
     )
     return nested_root(inner.name, flow_id, message, up=up)
 

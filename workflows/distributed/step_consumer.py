@@ -222,6 +222,9 @@ class StepConsumer:
         """Return the fields that `ctx.log` has too."""
         return {**step_facts(self._workflow, job), **facts_of(job)}
 
+    def failure(self, job: Job, text: str) -> None:
+        """Return None: hooks are told of its flow, when that has ended."""
+
     def failed(self, job: Job, settle: Settle) -> None:
         """Log a failed attempt: a warning while attempts are left, then an error; not for declared errors."""
         if settle.state == "cancelled":

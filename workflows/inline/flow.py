@@ -192,7 +192,7 @@ class InlineFlow:
     async def attempt(self, run: StepRun) -> StepRecord:
         """Run the function of a step."""
         step, progress = run.step, self._progress.begin(run.step.name)
-        own = StepTools(self._shelf, step.name, where=step.where, attempt=run.attempt, progress=progress)
+        own = StepTools(self._shelf, step.saved_as, where=step.where, attempt=run.attempt, progress=progress)
         try:
             return await run_step(step, self._step_context(run, own), self._around.call_sync)
         finally:
@@ -202,7 +202,7 @@ class InlineFlow:
     async def record(self, run: StepRun) -> None:
         """Stop the flow if the step has failed. Nothing is kept, not even what the step saved."""
         if run.record is not None or run.state == "failed":
-            self._shelf.clear(run.step.name)
+            self._shelf.clear(run.step.saved_as)
         if run.state == "failed" and run.record is None:
             name, job = run.step.name, self._job_of(run)
             self.stop(Stop(cause="failed", step=name, failure=run.failure, job=job, is_cut=False))

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import Failure, read_failure, revive
+from eventbus.lowlevel import HIDDEN_FIELD, Failure, encode_marks, read_failure, revive
 from workflows.errors import FlowCancelled, FlowError, FlowTimeout, Rollback, RollbackError, StepError
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "encode_message",
     "encode_step",
     "error_text",
+    "hidden_in",
     "is_declared",
     "read_flow",
     "read_flow_failure",
@@ -47,6 +48,7 @@ Cause: TypeAlias = Literal["failed", "timeout", "cancelled"]
 _NOTHING = msgspec.Raw(b"null")
 _NO_ERROR = msgspec.Raw()
 _NO_ITEM = msgspec.Raw()
+_NOT_HIDDEN = msgspec.Raw()
 
 
 class FlowMessage(
@@ -72,6 +74,7 @@ class FlowMessage(
         "durable": "f",
         "item": "x",
         "is_short": "h",
+        "hidden": HIDDEN_FIELD,
     },
 ):
     """The body of a flow's root job, and that of a job that runs one of its steps apart.
@@ -83,6 +86,7 @@ class FlowMessage(
     if an earlier run decided that. `baggage` is the text of a W3C header.
     `durable` tells that the flow is one of a durable function, so that its journal says what happened. `item` is the item
     that the job of an each step has. `is_short` tells that the input is left out: the root's message has it.
+    `hidden` says where the input and the output are sensitive (`hidden_in`).
     """
 
     input: msgspec.Raw
@@ -109,6 +113,7 @@ class FlowMessage(
     durable: bool = False
     item: msgspec.Raw = _NO_ITEM
     is_short: bool = False
+    hidden: msgspec.Raw = _NOT_HIDDEN
 
     @property
     def has_item(self) -> bool:
@@ -169,6 +174,12 @@ decode_message: Callable[[bytes | str], FlowMessage] = msgspec.json.Decoder(Flow
 
 decode_step: Callable[[bytes | str], StepRecord] = msgspec.json.Decoder(StepRecord).decode
 """Read a step's record. Raises msgspec.DecodeError for other data."""
+
+
+def hidden_in(given: Any, output: Any) -> msgspec.Raw:
+    """Return the `hidden` of the message of a flow with these types of input and output."""
+    marks = encode_marks(i=given, result=output)
+    return msgspec.Raw(marks) if marks else _NOT_HIDDEN
 
 
 def encode_message(message: FlowMessage) -> str:

@@ -86,13 +86,14 @@ def show(
     job_id: _Job,
     *,
     full: Annotated[bool, typer.Option("--full", help="Whole payloads, results and tracebacks.")] = False,
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show also what is marked as sensitive.")] = False,
     as_json: _Json = False,
     url: UrlOption = None,
 ) -> None:
     """Show one job: where it is, its times, its payload and result, and what failed."""
 
     async def ask(provider: EventProvider) -> tuple[JobReport, StateReason]:
-        return await provider.inspector.job(job_id), await provider.inspector.why(job_id)
+        return await provider.inspector.job(job_id, reveal=reveal), await provider.inspector.why(job_id)
 
     report, reason = ask_server(url, ask)
     if as_json:

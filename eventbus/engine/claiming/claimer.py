@@ -291,10 +291,9 @@ class Claimer:
             lane.is_busy = False
             self._suspects.answered(ask)
         for queue, row in settles:
-            self.settles.answered(row)
-            if row.id in answer.lost:
-                self.settles.note_refused(row)
-            elif self._consumers[queue].follows:
+            is_lost = row.id in answer.lost
+            self.settles.answered(row, is_lost=is_lost)
+            if not is_lost and self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._appends.answered(appends, answer.refusals)
         self.handed.answered(idle, answer)
@@ -312,6 +311,7 @@ class Claimer:
         if answer.has_duty and self._on_duty is not None and not self._is_draining:
             self._on_duty()
         self._note_foreign(answer.foreign, asked)
+        self.settles.note_apart(answer.aparts)
         self.claimed += len(answer.claims)
         for job in claimed_jobs(answer, queues):
             if self._is_draining:
@@ -330,7 +330,7 @@ class Claimer:
         kept = job.attempts if settle.state == "delayed" else ""
         attempts = job.attempts + 1 if settle.counts else kept
         row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
-        self.settles.begin(row)
+        self.settles.begin(row, job)
         self._settled.clear()
         self._suspects.ended(job.id)
         if self.handed.is_short(job, settle) and self._is_free([], running=1):
@@ -369,9 +369,7 @@ class Claimer:
             self._poke()
             return
         self.answered = clock.monotonic()
-        self.settles.answered(row)
-        if word == "lost":
-            self.settles.note_refused(row)
+        self.settles.answered(row, is_lost=word == "lost")
         if not any(lane.is_busy for lane in self._lanes):
             self._note_settled()
 

@@ -1,7 +1,8 @@
 """The settles of a worker that are not answered yet: those that wait for a turn, and those under way.
 
 What must always hold: a job stands in `unsettled` from its end until its settle is answered, so that its lease is
-kept; a settle whose call failed is sent again.
+kept; a settle whose call failed is sent again; who listens to failures hears of a failed job after its settle was
+answered, and of none whose lease was lost.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from eventbus.engine.failure_listener import FailureListener
+from eventbus.engine.job import Job
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.logging import get_logger
@@ -30,6 +33,11 @@ class SettleQueue:
         """The jobs that ended here and whose settle is not answered yet."""
         self.refused: int = 0
         """How many settles the server refused because their lease was lost."""
+        self.failures: FailureListener | None = None
+        """Hears of the jobs that failed; None if nobody wants to know."""
+        self._failing: dict[LeaseRow, Job] = {}
+        self._resent: set[LeaseRow] = set()
+        """Of these failing jobs a call may have been carried out whose answer never came."""
         self._waiting: deque[tuple[str, SettleRow]] = deque()
         self._cost = cost
 
@@ -37,9 +45,12 @@ class SettleQueue:
         """Return how many settles wait for a turn."""
         return len(self._waiting)
 
-    def begin(self, row: SettleRow) -> None:
+    def begin(self, row: SettleRow, job: Job) -> None:
         """Note a job that ended."""
-        self.unsettled.add(LeaseRow(row.id, row.token))
+        lease = LeaseRow(row.id, row.token)
+        self.unsettled.add(lease)
+        if row.state == "failed" and self.failures is not None:
+            self._failing[lease] = job
 
     def put(self, queue: str, row: SettleRow) -> None:
         """Have a turn settle a job that `begin` noted."""
@@ -59,13 +70,32 @@ class SettleQueue:
     def put_back(self, settles: Sequence[tuple[str, SettleRow]]) -> None:
         """Put settles back that were taken, because their call failed."""
         self._waiting.extendleft(reversed(settles))
+        if self._failing:
+            leases = (LeaseRow(row.id, row.token) for _, row in settles)
+            self._resent.update(lease for lease in leases if lease in self._failing)
 
-    def answered(self, row: SettleRow) -> None:
-        """Note that the server answered a settle."""
-        self.unsettled.discard(LeaseRow(row.id, row.token))
+    def answered(self, row: SettleRow, *, is_lost: bool) -> None:
+        """Note that the server answered a settle; if the lease was lost, the settle was refused, which is logged."""
+        lease = LeaseRow(row.id, row.token)
+        self.unsettled.discard(lease)
+        if is_lost:
+            self._note_refused(row)
+        failed = self._failing.pop(lease, None) if self._failing else None
+        if failed is None or self.failures is None:
+            return
+        is_resent = lease in self._resent
+        self._resent.discard(lease)
+        if is_resent or not is_lost:
+            self.failures.note(failed, row.text, is_doubtful=is_lost)
 
-    def note_refused(self, row: SettleRow) -> None:
-        """Note and log a settle that was refused; a job that was to be given back has been given back already."""
-        if row.state != "waiting":
+    def note_apart(self, jobs: Sequence[str]) -> None:
+        """Log the jobs that the server ended as failed in a turn, because their records cannot be read."""
+        for job_id in jobs:
+            _log.error("job failed, its record cannot be read", job_id=job_id)
+            if self.failures is not None:
+                self.failures.note_unseen(job_id)
+
+    def _note_refused(self, row: SettleRow) -> None:
+        if row.state != "waiting":  # a job that was to be given back has been given back already
             self.refused += 1
             _log.warning("outcome refused: the lease was lost", job_id=row.id)

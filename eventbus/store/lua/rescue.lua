@@ -8,7 +8,7 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now lease limit max_stalls key_ttl
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
---   verdict: rescued | failed | cancelled
+--   verdict: rescued | failed | cancelled | apart (as failed: its record cannot be read)
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
 --include base guard fields handing hold holds blame expired lines ready finish record stopping heard epilogue marks slots
 
@@ -92,6 +92,7 @@ for _, job in ipairs(bad) do
   redis.call('HDEL', key('held', job.holder.worker), job.id)
   slots.release(job.hold, now)
   quarantine(job.id, job.queue, job.why, now)
+  for _, value in ipairs({ job.id, 'apart', job.holder.worker, job.holder.age, job.holder.lag }) do answer[#answer + 1] = value end
 end
 for _, job in ipairs(stalled) do
   local verdict = rescue(job)

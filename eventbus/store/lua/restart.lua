@@ -7,7 +7,7 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now id call run body timeout keeps
 --   call: fresh for each request, the same when it is sent again | run: the last one's number, counted from 1
---   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`
+--   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree)
 --include base guard codec completed fields format ready record pointer putting_off outcomes waking
@@ -39,19 +39,23 @@ for _, field in ipairs({ 'tree', 'on', 'key', 'priority', 'keep' }) do
 end
 local text = state ~= 'completed' and text_of(id, record) or ''
 redis.call('HSET', key('more', id), 'restarter', call) -- a full server refuses it
-for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body', 'live' }) do
+for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body' }) do
   redis.call('DEL', key(kind, id)) -- whatever the last run left there
 end
 local kept = {}
 for _, kind in ipairs(keeps) do kept[kind] = true end
-for _, kind in ipairs({ 'journal', 'inbox' }) do
+for _, kind in ipairs({ 'journal', 'inbox', 'live' }) do
   if not kept[kind] then redis.call('DEL', key(kind, id)) end
+end
+local live = try('HGETALL', key('live', id)) or {}
+for i = 1, #live, 2 do
+  if live[i]:sub(1, 11) ~= 'saved/kept/' then redis.call('HDEL', key('live', id), live[i]) end
 end
 if redis.call('EXISTS', key('inbox', id)) == 1 then more[#more + 1], more[#more + 2] = 'inbox', 1 end
 redis.call('HSET', key('more', id), unpack(more))
 keep_body(head, id, body)
 redis.call('SET', job_root .. id, codec.encode(head))
-if redis.call('EXISTS', key('log', id), key('inbox', id)) > 0 then add_flag(id, FLAG.SIDE) end
+if redis.call('EXISTS', key('log', id), key('inbox', id), key('live', id)) > 0 then add_flag(id, FLAG.SIDE) end
 if redis.call('EXISTS', key('journal', id)) == 1 then add_flag(id, FLAG.JOURNAL) end
 note_error(id, text)
 if state == 'completed' then

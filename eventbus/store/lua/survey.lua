@@ -17,7 +17,7 @@ local asker, count = take(), take()
 local LOOKS = { { 'ready', 0, 9, 1 }, { 'ready', -10, -1, -1 }, { 'ready+', 0, 0, 1 }, { 'ready+', -1, -1, 1 }, { 'suspects', 0, 0, 1 } }
 
 -- Since when the first job that waits among these entries has been there: one that was delayed, or is retried, since it was due.
-local function first_since(ids, step)
+local function find_first_time(ids, step)
   for i = step > 0 and 1 or #ids, step > 0 and #ids or 1, step do
     local id = Entry.job(ids[i])
     local record = peek(id)
@@ -33,11 +33,11 @@ local function oldest_of(queue)
   local oldest = math.huge
   for _, look in ipairs(LOOKS) do
     local ids = try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', key(look[1], queue), look[2], look[3]) or {}
-    oldest = math.min(oldest, first_since(ids, look[4]))
+    oldest = math.min(oldest, find_first_time(ids, look[4]))
   end
   local lane = (try('LRANGE', key('turns', queue), 0, 0) or {})[1] or try('SRANDMEMBER', key('resting', queue))
   local ids = lane and try('LRANGE', lanes.key_of(queue, lane), 0, 9) or {}
-  oldest = math.min(oldest, first_since(ids, 1))
+  oldest = math.min(oldest, find_first_time(ids, 1))
   return oldest < math.huge and oldest
 end
 

@@ -19,7 +19,8 @@
 -- answer: now, next due or -1, lost ids, woken queues, indexes of queues with more, claims,
 --   queues that cannot be read, because somebody else's value stands in their place; and if there is any of these:
 --   id, cap, fatal of suspects that it claims; indexes of queues whose next suspect needs a worker for itself;
---   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell; 1 if schedules are due
+--   of appends, and of claims with a journal or an inbox, what `appends.lua` and `journal.lua` tell; 1 if schedules are due;
+--   ids of jobs that it set apart as failed, because their records cannot be read
 --   claims: id queue body attempts stalls created due stop
 --     stop: why the tree of a claimed root stops (failed | cancelled | timeout), or ''
 --include base book turn_queues outcomes hold holds settle due candidate claim
@@ -108,11 +109,11 @@ if offer > 0 then
   load_idle()
   idle.turn(offer, worker, pool, now, not (plan.ids[1] or plan.more[1] or woken[1]), plan.ids[1])
 end
-redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken, appended }))
+redis.call('HSET', held, '#' .. lane, cmsgpack.pack({ call, lost, woken, appended, outcomes.apart }))
 local answer = { now, next_at, lost, woken, plan.more, plan.rows, plan.foreign }
-if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] or has_duty then
+if plan.watched[1] or plan.lonely[1] or appended[1] or plan.journals[1] or has_duty or outcomes.apart[1] then
   load_trees()
   answer[8], answer[9], answer[10], answer[11] = plan.watched, suspects.list_lonely(plan), appended, plan.journals
-  answer[12] = has_duty and 1 or 0
+  answer[12], answer[13] = has_duty and 1 or 0, outcomes.apart
 end
 return answer

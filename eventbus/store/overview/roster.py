@@ -74,7 +74,7 @@ class RosterStore:
         found: list[EndedCounts] = []
         for first in range(0, len(queues), _BATCH):
             batch = queues[first : first + _BATCH]
-            flat = await self._caller.script("tally", [len(batch), *batch], deadline=deadline)
+            flat = await self._caller.script("ended", [len(batch), *batch], deadline=deadline)
             found += [EndedCounts(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
         return found
 

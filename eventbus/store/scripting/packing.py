@@ -116,13 +116,14 @@ def read_turn(answer: list[Any], *, token: str) -> TurnAnswer:
     plain = TurnAnswer(*answer[:5], token=token, claims=claims, foreign=answer[6])
     if len(answer) == 7:
         return plain
-    watches, lonely, refused, journals, *duty = answer[7:]
+    watches, lonely, refused, journals, duty, aparts = answer[7:]
     return plain._replace(
         watches=[WatchRow(*watches[i : i + 3]) for i in range(0, len(watches), 3)],
         lonely=lonely,
         refusals=[AppendRefusal(*refused[i : i + 3]) for i in range(0, len(refused), 3)],
         journals=[JournalRow(*each) for each in journals],
-        has_duty=duty == [1],
+        has_duty=duty == 1,
+        aparts=aparts,
     )
 
 

@@ -159,7 +159,7 @@ class CancelRow(NamedTuple):
 
 
 class StallRow(NamedTuple):
-    """What rescue did with one job: `verdict` is `rescued`, `failed` or `cancelled`.
+    """What rescue did with one job: `verdict` is `rescued`, `failed`, `cancelled`, or `apart` if its record cannot be read.
 
     `worker` held the job, and last renewed its lease `age` ms ago. `lag` is how many ms that worker's
     event loop was behind at its last call.

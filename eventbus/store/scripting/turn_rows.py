@@ -155,3 +155,5 @@ class TurnAnswer(NamedTuple):
     """Of claims that have a journal or an inbox."""
     has_duty: bool = False
     """Whether schedules are due, which this worker has to fire."""
+    aparts: Sequence[str] = ()
+    """Jobs that the turn set apart as failed, because their records cannot be read."""

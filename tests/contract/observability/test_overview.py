@@ -16,7 +16,7 @@ from eventbus.admin.overview import PauseReport, QueueReport
 from eventbus.store.connection.retrying import RetryingCaller
 
 MakeProvider = Callable[..., EventProvider]
-_READS = ("ZRANGE", "SMEMBERS", "LLEN", "ZCARD", "TIME", "active", "survey", "limits", "tally", "list")
+_READS = ("ZRANGE", "SMEMBERS", "LLEN", "ZCARD", "TIME", "active", "survey", "limits", "ended", "list")
 
 
 async def _queue(provider: EventProvider, name: str) -> QueueReport:

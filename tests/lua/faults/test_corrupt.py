@@ -104,6 +104,9 @@ async def test_a_damaged_record_among_a_hundred_is_set_apart_and_the_others_run(
     dump = await shard.command("DUMP", shard.key("job", _BAD))
     answer = await shard.turn()
     assert [claim.id for claim in answer.claims] == _REST
+    assert answer.aparts == (await shard.turn(call=1)).aparts == [_BAD], (
+        "its worker is told, and a repeat says the same"
+    )
     assert answer.more == []
     assert await shard.members("ready") == []
     await _assert_set_apart(shard, planted)
@@ -144,7 +147,9 @@ async def test_damaged_records_among_due_jobs_are_set_apart_and_the_others_promo
     await shard.add(*(row(each, delay=10, reply=0) for each in _IDS))
     queues = await _damage_each(shard, planted)
     shard.now += 10
-    assert (await shard.turn(want=0)).next_due == -1
+    answer = await shard.turn(want=0)
+    assert answer.next_due == -1
+    assert sorted(answer.aparts) == sorted(queues), "its worker is told"
     await _assert_listed(shard, dict.fromkeys(queues, QUEUE))
     assert await shard.members("ready") == [each for each in _IDS if each not in queues]
 
@@ -158,6 +163,7 @@ async def test_damaged_records_among_stalled_jobs_are_set_apart_and_the_others_r
     shard.now += LEASE
     rest = [each for each in _IDS if each not in queues]
     assert await shard.rescue() == (-1, rest, [])
+    assert sorted(shard.apart) == sorted(queues), "its worker is told"
     await _assert_listed(shard, queues)
     assert await shard.members("ready") == rest
 
@@ -171,6 +177,7 @@ async def test_a_sound_record_found_out_of_its_place_without_its_own_is_set_apar
         await shard.change(job, state=state)
     shard.now += LEASE
     assert await shard.rescue() == (-1, [], [])
+    assert shard.apart == ["a"]
     await shard.turn(want=0)
     assert await shard.members("failed") == ["a"]
     assert await shard.members("ready") == ["b"], "whether it has an entry nobody can know, so it gets one"

@@ -163,7 +163,7 @@ def test_every_script_says_what_a_full_server_makes_of_it() -> None:
         *("add", "edit", "fire", "graph", "group", "restart", "retry", "schedule", "signal"),
     }
     assert said["looks"] == {
-        *("active", "job", "limits", "list", "schedules", "survey", "tally", "tree", "workers"),
+        *("active", "ended", "job", "limits", "list", "schedules", "survey", "tree", "workers"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The roster: which queues and workers there are, `tally.lua`, `active.lua` and `workers.lua`."""
+"""The roster: which queues and workers there are, `ended.lua`, `active.lua` and `workers.lua`."""
 
 from __future__ import annotations
 

@@ -91,11 +91,12 @@ async def test_restarts_and_looks_send_what_their_headers_say() -> None:
     recorder = _Recorder([[], "", "", "", [], ""])
     await QueryStore(recorder, keys).job("id")
     assert recorder.arguments == load_script("job").fields["head"]
-    recorder = _Recorder(["", "", 0, []])
+    recorder = _Recorder(["", "", 0, [], 0])
     limit: Any = "limit"
     await QueryStore(recorder, keys).jobs("queue", "state", cursor=Cursor("after", "score"), limit=limit)
-    assert [*recorder.arguments[:-1], "has_rows"] == load_script("list").fields["head"]
-    assert recorder.arguments[-1] == 1
+    rest = ["has_rows", "text_bytes", "sought", "first_id"]
+    assert [*recorder.arguments[:-4], *rest] == load_script("list").fields["head"]
+    assert recorder.arguments[-4:] == [1, 0, "", ""]
 
 
 async def test_a_tree_that_failed_runs_again_from_its_root(shard: Shard) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus import ProviderStopped, StoreCorrupt, StoreError
+from eventbus import JobFailure, ProviderStopped, StoreCorrupt, StoreError
 from eventbus.lowlevel import (
     Job,
     Retention,
@@ -34,6 +34,7 @@ from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
 from workflows.functions.rollbacks import UnknownTask
+from workflows.records.failures import describe_failed_flow
 from workflows.records.ids import flow_queue
 from workflows.records.records import is_declared, read_flow_failure
 
@@ -112,6 +113,10 @@ class DurableConsumer:
     def facts(self, job: Job) -> Mapping[str, Any]:
         """Return the fields that `ctx.log` has too."""
         return {"workflow": self._name, "flow_id": job.id, **facts_of(job)}
+
+    def failure(self, job: Job, text: str) -> JobFailure | None:
+        """Return what hooks are told of a flow that has failed, None if it is still to be undone."""
+        return describe_failed_flow(self._name, job, text)
 
     def failed(self, job: Job, settle: Settle) -> None:
         """Log the end of the flow, or a failure of this package; the steps have logged theirs."""

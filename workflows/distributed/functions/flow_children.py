@@ -117,6 +117,7 @@ class FlowChildren:
             version="" if is_stub else child.workflow.version,
             timeout=None if not child.timeout else child.timeout + lease,
             traceparent=self._message.traceparent,
+            types_=(child.workflow.input, child.workflow.output),
             is_durable=isinstance(child.workflow, Durable),
         )
         return nested_root(child.workflow.name, child.id, message, up="ignore")

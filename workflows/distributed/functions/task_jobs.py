@@ -163,6 +163,9 @@ class TaskConsumer:
         label = f"{task.name if task is not None else ''}@{place.step.replace('-', '.')}"
         return {"workflow": self._name, "flow_id": place.flow_id, "step": label, **facts_of(job)}
 
+    def failure(self, job: Job, text: str) -> None:
+        """Return None: hooks are told of its flow, when that has ended."""
+
     def failed(self, job: Job, settle: Settle) -> None:
         """Log a failed attempt."""
         if settle.state == "cancelled":

@@ -33,5 +33,5 @@ function answer_again(queues, held, token, now, last)
       watched[n + 1], watched[n + 2], watched[n + 3] = each.id, tonumber(each.crowd) or 1, tonumber(each.fatal) or 0
     end
   end
-  return { now, next_due(), last[2], last[3], {}, rows, {}, watched, {}, last[4] or {}, told }
+  return { now, next_due(), last[2], last[3], {}, rows, {}, watched, {}, last[4] or {}, told, 0, last[5] or {} }
 end

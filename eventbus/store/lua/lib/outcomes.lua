@@ -4,6 +4,7 @@
 outcomes = {
   KEPT = 604800000, -- a week
   INLINE = 8192, -- larger outcomes are announced to emitters, not carried
+  apart = {}, -- jobs that this call has set apart as failed; a worker is told of them
 }
 local ends = {} -- state .. ':' .. queue -> flat list of time, job
 local done = {} -- queue -> entries of its list (`completed.lua`)

@@ -77,6 +77,7 @@ function quarantine(id, queue, why, now)
   local head = { state = 'waiting', flags = flags, created = now, queue = record.queue, root = record.root, size = size }
   redis.call('SET', name, codec.encode(head))
   change(id, 'why', string.sub(why, 1, 64))
+  outcomes.apart[#outcomes.apart + 1] = id
   if record.tree then change(id, 'tree', 1, 'stop', 'failed') end
   local text = cjson.encode({
     type = 'StoreCorrupt',

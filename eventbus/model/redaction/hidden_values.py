@@ -1,0 +1,86 @@
+"""The sensitive values of one job, hidden for whoever looks at it.
+
+Where they are says the job's own message, and the definition of its event if this provider knows that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from eventbus.model.event import Event
+from eventbus.model.message import HIDDEN_FIELD
+from eventbus.model.redaction.marks import Marks, find_marks
+from eventbus.model.redaction.redacting import hide, hide_in_text, sensitive_texts
+
+__all__ = ["HiddenValues"]
+
+_PAYLOAD, _RESULT = "p", "result"
+
+_decode_marks = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class HiddenValues:
+    """Hides what is sensitive in the body of a job, its result and its errors."""
+
+    def __init__(self, body: str, event: Event[Any, Any] | None = None) -> None:
+        """`event` is that of the job, if it is known."""
+        try:
+            given: Any = _decode_marks(body)
+        except (msgspec.MsgspecError, UnicodeError):
+            given = {}
+        self._marks: dict[str, list[Marks]] = {}
+        for name, marks in _read(given.get(HIDDEN_FIELD)).items():
+            self._marks[name] = [marks]
+        if event is not None:
+            for name, type_ in ((_PAYLOAD, event.payload), (_RESULT, event.result)):
+                known = find_marks(type_)
+                self._marks.setdefault(name, []).extend([] if known is None else [known])
+        self.texts = sorted(
+            {
+                text
+                for name, found in self._marks.items()
+                for marks in found
+                for text in sensitive_texts(given.get(name), marks)
+            },
+            key=len,
+            reverse=True,
+        )
+
+    def in_payload(self, payload: Any) -> Any:
+        """Return the payload of an event without what is sensitive."""
+        return self._hide(_PAYLOAD, payload)
+
+    def in_result(self, result: Any) -> Any:
+        """Return the result without what is sensitive."""
+        return self._hide(_RESULT, result)
+
+    def in_body(self, body: Any) -> Any:
+        """Return the body of another job without what is sensitive, and without the marks."""
+        if not (isinstance(body, dict) and self._marks):
+            return cast("Any", body)
+        fields = cast("dict[str, Any]", body)
+        return {name: self._hide(name, value) for name, value in fields.items() if name != HIDDEN_FIELD}
+
+    def in_text(self, text: str) -> str:
+        """Return a text, such as that of an error, without the sensitive values of the payload."""
+        return hide_in_text(text, self.texts) if self.texts else text
+
+    def _hide(self, name: str, value: Any) -> Any:
+        for marks in self._marks.get(name, ()):
+            value = hide(value, marks)
+        return value
+
+
+def _read(given: Any) -> dict[str, Marks]:
+    """Return the marks of a body by field. Marks of another form hide the whole field."""
+    if not isinstance(given, dict):
+        return {}
+    found: dict[str, Marks] = {}
+    for name, marks in cast("dict[str, Any]", given).items():
+        try:
+            found[name] = msgspec.convert(marks, Marks)
+        except msgspec.ValidationError:
+            found[name] = [{}]
+    return found

@@ -1,0 +1,94 @@
+"""Hiding what is marked as sensitive: in values that are shown, and in texts that may quote them.
+
+What must hold: marks of any form, also damaged ones, raise nothing and show nothing that whole ones would hide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import msgspec
+
+from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
+
+__all__ = ["hide", "hide_in_text", "sensitive_texts"]
+
+_KEY = secrets.token_bytes(16)
+"""So that nobody finds a short value by trying all of them."""
+_LEAST = 3
+"""Characters of a value that is looked for in texts; a shorter one would be found everywhere."""
+
+
+def hide(value: Any, marks: Marks | None) -> Any:
+    """Return the JSON value with `•••` and a digest in the place of what is sensitive."""
+    return value if marks is None else _hidden(value, marks, _start(marks))
+
+
+def sensitive_texts(value: Any, marks: Marks | None) -> list[str]:
+    """Return the texts and numbers that are sensitive in a JSON value, longest first, in the forms in which errors quote them."""
+    if marks is None:
+        return []
+    plain = {text for text in _found(value, marks, _start(marks)) if len(text) >= _LEAST}
+    found = {form for text in plain for form in (text, repr(text)[1:-1], _json(text)[1:-1])}
+    return sorted(found, key=len, reverse=True)
+
+
+def hide_in_text(text: str, secrets_: Iterable[str]) -> str:
+    """Return the text with what is shown instead of each of these values."""
+    for each in secrets_:
+        text = text.replace(each, _shown(each))
+    return text
+
+
+def _start(marks: Marks) -> set[int]:
+    return {ROOT} if len(marks) > ROOT else {HIDDEN}
+
+
+def _hidden(value: Any, marks: Marks, nodes: set[int]) -> Any:
+    if HIDDEN in nodes:
+        return _shown(value)
+    if not nodes:
+        return value
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return {name: _hidden(part, marks, _next(marks, nodes, name)) for name, part in fields.items()}
+    if isinstance(value, list):
+        following = _next(marks, nodes, EACH)
+        return [_hidden(part, marks, following) for part in cast("list[Any]", value)]
+    return value
+
+
+def _found(value: Any, marks: Marks, nodes: set[int]) -> Iterator[str]:
+    is_hidden = HIDDEN in nodes
+    if not nodes:
+        return
+    if isinstance(value, dict):
+        for name, part in cast("dict[str, Any]", value).items():
+            yield from _found(part, marks, nodes if is_hidden else _next(marks, nodes, name))
+    elif isinstance(value, list):
+        following = nodes if is_hidden else _next(marks, nodes, EACH)
+        for part in cast("list[Any]", value):
+            yield from _found(part, marks, following)
+    elif is_hidden and value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _next(marks: Marks, nodes: set[int], name: str) -> set[int]:
+    """Return the nodes of a part. One that the marks do not have counts as sensitive."""
+    found: set[int] = set()
+    for node in nodes:
+        known = marks[node]
+        found.update(known.get(name, ()), known.get(EACH, ()))
+    return {node if 0 <= node < len(marks) else HIDDEN for node in found}
+
+
+def _shown(value: Any) -> str:
+    data = (value if isinstance(value, str) else _json(value)).encode("utf-8", "replace")
+    return f"•••{hashlib.blake2s(data, key=_KEY, digest_size=4).hexdigest()}"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,17 @@
+"""The mark on a field whose value people must not see."""
+
+from __future__ import annotations
+
+import dataclasses
+
+__all__ = ["Sensitive"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sensitive:
+    """Marks a field, as in `card: Annotated[str, Sensitive()]`: its value is hidden wherever people look.
+
+    The inspector, the commands and the records of errors show `•••` and eight hex digits instead, which are equal for
+    equal values in one process. Handlers and emitters get the value itself, and the server has it.
+    It works in Structs, dataclasses, TypedDicts, NamedTuples, attrs classes and pydantic models, at any depth.
+    """

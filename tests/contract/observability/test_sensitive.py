@@ -1,0 +1,213 @@
+"""Fields that are marked as sensitive: handlers and emitters get them, and nobody sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from eventbus import Batch, Event, EventProvider, HandlerError, Retry, Sensitive
+from workflows import StepContext, Workflow, WorkflowProvider
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+
+CARD = "4111-1111-1111"
+
+
+class Refused(Exception):
+    """A declared answer."""
+
+
+class Order(msgspec.Struct):
+    id: str
+    card: Annotated[str, Sensitive()]
+
+
+class Receipt(msgspec.Struct):
+    number: int
+    code: Annotated[str, Sensitive()]
+
+
+paid = Event("order.paid", payload=Order, result=Receipt)
+refused = Event("order.refused", payload=Order, result=Receipt, errors=[Refused])
+
+
+@pytest.fixture
+async def other(make_provider: MakeProvider) -> AsyncIterator[EventProvider]:
+    """A provider that knows no definition of any event, as a command or a dashboard."""
+    async with make_provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def logged() -> Any:
+    structlog.configure(processors=[LogCapture()])
+    (capture,) = structlog.get_config()["processors"]
+    yield capture.entries
+    structlog.reset_defaults()
+
+
+async def test_a_handler_and_its_emitter_get_the_values_and_a_look_does_not_show_them(
+    make_provider: MakeProvider, other: EventProvider
+) -> None:
+    provider = make_provider()
+    got: list[str] = []
+
+    @provider.on(paid)
+    async def pay(order: Order) -> Receipt:
+        got.append(order.card)
+        return Receipt(7, "c0de")
+
+    async with provider.worker():
+        emission = provider.emit(paid, Order("o-1", CARD))
+        assert (await emission).code == "c0de"
+    assert got == [CARD]
+    report = await other.inspector.job(emission.job_id)
+    assert report.payload["id"] == "o-1"
+    assert report.payload["card"].startswith("•••")
+    assert report.result["number"] == 7
+    assert report.result["code"].startswith("•••")
+    revealed = await other.inspector.job(emission.job_id, reveal=True)
+    assert revealed.payload == {"id": "o-1", "card": CARD}
+    assert revealed.result == {"number": 7, "code": "c0de"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"delay": "1 hour"}, {"idempotency_key": "k"}, {"meta": {"tenant": "a"}}, {"timeout": 5}]
+)
+async def test_the_marks_travel_with_each_kind_of_emission(
+    make_provider: MakeProvider, other: EventProvider, options: dict[str, Any]
+) -> None:
+    async with make_provider() as provider:
+        emission = provider.emit(paid, Order("o-1", CARD), reply=False, **options)
+        await emission.enqueued()
+    assert CARD not in str(await other.inspector.job(emission.job_id))
+
+
+async def test_the_marks_stay_when_somebody_replaces_the_payload(
+    make_provider: MakeProvider, other: EventProvider
+) -> None:
+    async with make_provider() as provider:
+        emission = provider.emit(paid, Order("o-1", CARD), reply=False)
+        await emission.enqueued()
+        await provider.inspector.replace_payload(paid, emission.job_id, Order("o-2", "5555-5555"))
+    report = await other.inspector.job(emission.job_id)
+    assert report.payload["id"] == "o-2"
+    assert "5555-5555" not in str(report)
+
+
+async def test_what_a_schedule_emits_has_the_marks(make_provider: MakeProvider, other: EventProvider) -> None:
+    async with make_provider() as provider:
+        schedule = await provider.schedules.add(
+            paid, id="nightly", every="1 hour", payload=Order("o-1", CARD)
+        )
+        job_id = await schedule.trigger()
+    assert CARD not in str(await other.inspector.job(job_id))
+
+
+async def test_a_provider_that_knows_the_event_hides_what_was_emitted_by_name(
+    make_provider: MakeProvider,
+) -> None:
+    async with make_provider() as emitter:
+        emission = emitter.emit("order.paid", {"id": "o-1", "card": CARD}, reply=False)
+        await emission.enqueued()
+    provider = make_provider()
+    provider.on(paid)(_pay)
+    async with provider:
+        assert CARD not in str(await provider.inspector.job(emission.job_id))
+
+
+async def _pay(order: Order) -> Receipt:
+    return Receipt(1, order.card)
+
+
+@pytest.mark.parametrize("pool", [None, "process"])
+async def test_an_error_that_quotes_a_value_shows_it_nowhere(
+    make_provider: MakeProvider, other: EventProvider, logged: list[dict[str, Any]], pool: Any
+) -> None:
+    provider = make_provider()
+    options: dict[str, Any] = {} if pool is None else {"pool": pool}
+    provider.on(paid, retry=Retry(attempts=2, delay=0), **options)(refuse_payment)
+    async with provider.worker():
+        emission = provider.emit(paid, Order("o-1", CARD))
+        with pytest.raises(HandlerError) as raised:
+            await emission
+    assert "was declined" in str(raised.value)
+    assert CARD not in f"{raised.value} {raised.value.remote_traceback} {raised.value.causes}"
+    report = await other.inspector.job(emission.job_id)
+    assert len(report.failures) == 2
+    assert CARD not in str(report)
+    assert [entry["event"] for entry in logged if "error" in entry] == [
+        "attempt failed, trying again",
+        "job failed",
+    ]
+    assert CARD not in str(logged)
+
+
+def refuse_payment(order: Order) -> Receipt:
+    try:
+        raise KeyError(order.card)
+    except KeyError as error:
+        raise ValueError(f"the card {order.card} was declined") from error
+
+
+async def test_a_declared_error_comes_with_its_own_arguments(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+
+    @provider.on(refused)
+    async def refuse(order: Order) -> Receipt:
+        raise Refused(order.card)
+
+    async with provider.worker():
+        with pytest.raises(Refused) as raised:
+            await provider.emit(refused, Order("o-1", CARD))
+    assert raised.value.args == (CARD,)
+
+
+async def test_the_errors_of_a_batch_are_those_of_their_own_jobs(
+    make_provider: MakeProvider, other: EventProvider
+) -> None:
+    provider = make_provider()
+
+    @provider.on(paid, batch=Batch(size=2, wait="50ms"), retry=Retry(attempts=1))
+    async def pay(orders: list[Order]) -> list[Receipt | Exception]:
+        return [ValueError(f"declined: {order.card}") for order in orders]
+
+    async with provider.worker():
+        emissions = [provider.emit(paid, Order("o", f"{CARD}-{number}")) for number in range(2)]
+        for emission in emissions:
+            with pytest.raises(HandlerError, match="declined: •••"):
+                await emission
+    for emission in emissions:
+        assert CARD not in str(await other.inspector.job(emission.job_id))
+
+
+async def test_the_input_and_the_output_of_a_flow_are_hidden(
+    make_provider: MakeProvider, other: EventProvider
+) -> None:
+    workflow: Workflow[Order, Receipt] = Workflow("checkout", input=Order, output=Receipt)
+
+    @workflow.step()
+    async def charge(ctx: StepContext[Order]) -> str:
+        return ctx.input.card
+
+    @workflow.completed
+    async def receipt(ctx: StepContext[Order]) -> Receipt:
+        return Receipt(3, ctx.result(charge))
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(workflow)
+    async with provider.worker():
+        handle = await flows.execute(workflow, Order("o-1", CARD))
+        assert (await handle.result()).code == CARD
+    report = await other.inspector.job(handle.id)
+    assert report.payload["i"]["id"] == "o-1"
+    assert report.result["number"] == 3
+    assert CARD not in str(report)
+    assert CARD in str(await other.inspector.job(handle.id, reveal=True))

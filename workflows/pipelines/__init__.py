@@ -1,0 +1,1 @@
+"""Pipelines: steps that share one merged result, as a builder of workflows."""
