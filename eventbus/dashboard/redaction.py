@@ -2,7 +2,7 @@
 
 A value whose name looks like a secret is replaced by dots and eight hexadecimal digits. The digits come from a key of this
 process, so equal values can be matched and none can be guessed. The same values are replaced where they stand in texts of
-errors. What must always hold: whatever leaves by a page or by the API has passed here; only `payload.reveal` goes around it.
+errors. Fields that are marked as Sensitive come hidden from the inspector; here only texts are searched for their values. What must always hold: whatever leaves by a page or by the API has passed here; only `payload.reveal` goes around it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,19 @@ class Redaction:
     def value(self, given: Any) -> Any:
         """Return a value of JSON without what is not to be seen."""
         return self._copy(given, "", is_hidden=self._redact == "all", depth=0)
+
+    def learn(self, shown: Any, revealed: Any) -> None:
+        """Hide in texts what is hidden in `shown` already, because its type marks it: `revealed` is the same value in full."""
+        if isinstance(shown, Mapping) and isinstance(revealed, Mapping):
+            fields = cast("Mapping[Any, Any]", revealed)
+            for name, value in cast("Mapping[Any, Any]", shown).items():
+                self.learn(value, fields.get(name))
+        elif isinstance(shown, list) and isinstance(revealed, list):
+            pairs = zip(cast("list[Any]", shown), cast("list[Any]", revealed), strict=False)
+            for part, whole in pairs:
+                self.learn(part, whole)
+        elif shown != revealed and revealed is not None:
+            self._hide(revealed)
 
     def text(self, given: str, *, alike: Callable[[str], str] | None = None) -> str:
         """Return a text without the values that `value` has hidden, also as `alike` changes them."""

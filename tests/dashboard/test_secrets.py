@@ -7,14 +7,16 @@ from collections.abc import Callable, MutableMapping
 from contextlib import AsyncExitStack
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 import eventbus.dashboard
-from eventbus import EventProvider, Retry
+from eventbus import Event, EventProvider, Retry, Sensitive
 from eventbus.dashboard.links import Links, part_of, text_of
 from eventbus.dashboard.pages.visible import json_text, moment, span, visible
+from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
 Open = Callable[..., Any]
 _HERE = Path(eventbus.dashboard.__file__).parent
@@ -67,6 +69,41 @@ async def test_check_23_a_secret_is_on_no_page_and_in_no_answer_until_it_is_reve
     noted = [each["reason"] for each in logs if each["event"] == "dashboard action"]
     assert noted == ["ticket 17", "ticket 18"]
     assert CARD not in str([each for each in logs if each["event"] == "dashboard action"])
+
+
+class _Payment(msgspec.Struct):
+    order: str
+    holder: Annotated[str, Sensitive()]
+
+
+async def test_check_23_a_field_that_is_marked_is_hidden_until_it_is_revealed(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    paying = Workflow("paying", input=_Payment, retry=Retry(attempts=1))
+
+    @paying.step()
+    async def pay(ctx: StepContext[_Payment]) -> str:
+        raise ValueError(f"{ctx.input.holder} was refused")
+
+    flows.register(paying)
+    async with provider, provider.worker():
+        job = provider.emit(
+            Event("marked", payload=_Payment), _Payment("o-1", "Ada Lovelace"), delay="1 hour"
+        )
+        await job.enqueued()
+        flow = await flows.execute(paying, _Payment("o-2", "Ada Lovelace"))
+        with pytest.raises(StepError):
+            await flow.result()
+        client = open_dashboard(provider, flows=flows, redact="none")
+        for path in (f"/jobs/{job.job_id}", f"/jobs/{flow.id}", f"/flows/{flow.id}", "/flows"):
+            for base in ("", "/api/v1"):
+                text = (await client.get(base + path)).text
+                assert "Ada" not in text, base + path
+                assert "•••" in text, base + path
+        shown = await client.act(f"/jobs/{job.job_id}/reveal", reason="ticket 17")
+        assert shown.json()["value"]["payload"] == {"order": "o-1", "holder": "Ada Lovelace"}
 
 
 async def test_check_23_equal_secrets_can_be_matched(provider: EventProvider, open_dashboard: Open) -> None:

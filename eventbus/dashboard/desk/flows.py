@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from eventbus.dashboard.desk.desk import Change, Desk
-from eventbus.dashboard.desk.jobs import error_without_secrets
+from eventbus.dashboard.desk.jobs import error_without_secrets, learn_payload
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
@@ -127,8 +127,7 @@ async def read_flow(desk: Desk, caller: Caller, path: dict[str, str], _query: An
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
     # The input of the flow is in the record of its root. It is not shown, but errors may repeat its values.
-    root = await desk.provider.inspector.job(report["flow_id"], call_timeout=READ_SECONDS)
-    redaction.value(root.payload)
+    await learn_payload(desk, redaction, report["flow_id"])
     cleaned = _without_secrets(desk, caller, tree, redaction, may_read=may_read)
     return FlowView(
         flow_id=report["flow_id"],

@@ -38,6 +38,7 @@ __all__ = [
     "cancel_job",
     "delay_job",
     "error_without_secrets",
+    "learn_payload",
     "prioritize_job",
     "promote_job",
     "read_job",
@@ -168,17 +169,24 @@ async def error_without_secrets(
     `alike` is what was done to the text, and is done to the values too.
     """
     may_read = desk.may(caller, "payload.read", Target("job", job_id, event))
-    if desk.redact == "none" and may_read:
-        return error
+    redaction = Redaction(desk.redact if may_read else "all", event)
     try:
-        report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
+        await learn_payload(desk, redaction, job_id)
     except UnknownJob:
         return error.partition(":")[
             0
         ]  # its payload is gone, so nobody knows what the text holds: its type alone
-    redaction = Redaction(desk.redact if may_read else "all", event)
-    redaction.value(report.payload)
     return redaction.text(error, alike=alike)
+
+
+async def learn_payload(desk: Desk, redaction: Redaction, job_id: str) -> None:
+    """Let the redaction know what the payload of a job hides: by names, and by the marks of its type. Raises UnknownJob."""
+    shown, revealed = await asyncio.gather(
+        desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS),
+        desk.provider.inspector.job(job_id, reveal=True, call_timeout=READ_SECONDS),
+    )
+    redaction.value(revealed.payload)
+    redaction.learn(shown.payload, revealed.payload)
 
 
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
@@ -187,6 +195,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     why = await desk.provider.inspector.why(report.id, call_timeout=READ_SECONDS)
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
+    await learn_payload(desk, redaction, report.id)
     values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {
@@ -253,11 +262,12 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
         raise Problem(422, "expected a reason, because to reveal a payload stands in the audit")
 
     async def reveal() -> Change:
+        whole = await desk.provider.inspector.job(report.id, reveal=True, call_timeout=READ_SECONDS)
         value = {
-            "payload": report.payload,
-            "result": report.result,
-            "progress": report.progress,
-            "errors": report.errors,
+            "payload": whole.payload,
+            "result": whole.result,
+            "progress": whole.progress,
+            "errors": whole.errors,
         }
         return Change(changed=False, note="revealed", value=value)
 
