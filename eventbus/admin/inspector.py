@@ -18,6 +18,7 @@ from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.failures import Failures
 from eventbus.admin.groups import GroupReport, list_groups
+from eventbus.admin.history import Histories
 from eventbus.admin.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
 from eventbus.admin.lookups import Lookups
 from eventbus.admin.overview import Overview
@@ -133,7 +134,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits, Overview, Retrials, Failures, Lookups):
+class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

@@ -9,7 +9,7 @@ import typer
 
 from eventbus._version import __version__
 from eventbus.cli.commands import check, emit, groups, schedules, server, worker
-from eventbus.cli.controls import failures, finding, jobs, queues, retrials, top, workers
+from eventbus.cli.controls import failures, finding, history, jobs, queues, retrials, top, workers
 from eventbus.cli.dashboard import command, demo
 from eventbus.cli.plugins import PluginGroup
 
@@ -40,6 +40,7 @@ jobs.app.command("retry")(retrials.retry)
 jobs.app.command("remove")(retrials.remove)
 jobs.app.command("retry-all")(retrials.retry_all)
 jobs.app.command("purge")(retrials.purge)
+queues.app.command("history")(history.history)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
 app.add_typer(schedules.app, name="schedules")

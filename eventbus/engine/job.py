@@ -52,6 +52,8 @@ class Job(msgspec.Struct, gc=False):
     """How many signals the job was ever sent before its claim."""
     has_begun: bool = False
     """Whether it has run before, and was retried, rescued, put off, parked or asleep."""
+    began: float = 0.0
+    """When this worker got it, in monotonic seconds."""
     ending: Literal["", "timeout", "shutdown", "lease", "cancel"] = ""
     """Why its executor cancelled it; empty while it did not. May be read in any thread."""
 

@@ -1,9 +1,10 @@
 """The engine's worker: starts and stops the roles that consume queues.
 
-Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper. The worker is ready
+Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> recorder. The worker is ready
 once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
--> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> deregister.
+-> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
+and deregister.
 
 Not here: events and payloads, and the handlers (`Consumer`).
 
@@ -27,6 +28,8 @@ from eventbus.engine.drain import Drain, Wait
 from eventbus.engine.executor import MAX_ABANDONED
 from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.health import Health
+from eventbus.engine.history.recorder import Recorder
+from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.lease_keeper import LeaseKeeper
 from eventbus.engine.presence import Presence
 from eventbus.engine.rescuer import Rescuer
@@ -34,6 +37,7 @@ from eventbus.engine.sweeper import Sweeper
 from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import clock
+from eventbus.model.history.windows import Windows
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
@@ -57,6 +61,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     max_stalls: int
     key_ttl: float
     patience: float = 1.0
+    history: Windows | None = None
 
 
 class Duty(Protocol):
@@ -92,6 +97,7 @@ class Worker:
         self._consumers = consumers
         self._options = options
         lease_ms = round(options.lease * 1000)
+        tallies = Tallies() if options.history else None
         self.claimer: Claimer = Claimer(
             store,
             consumers,
@@ -100,6 +106,7 @@ class Worker:
             max_concurrency=options.max_concurrency,
             patience=options.patience,
             on_duty=duty.notice if duty else None,
+            tallies=tallies,
         )
         self._duty = duty
         self.leases: LeaseKeeper = LeaseKeeper(
@@ -129,6 +136,7 @@ class Worker:
             concurrency=options.max_concurrency,
         )
         self._sweeper = Sweeper(store, consumers)
+        self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -204,7 +212,7 @@ class Worker:
                 return
             self.claimer.pool = pool
             await self._run_roles()
-            await self._presence.deregister()
+            await asyncio.gather(self._recorder.finish(), self._presence.deregister())
         finally:
             self._ended.set()
 
@@ -217,6 +225,7 @@ class Worker:
                 roles.start_soon(self._rescuer.run, name="rescuer")
                 roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
+                roles.start_soon(self._recorder.run, name="recorder")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
                 if self._duty is not None:
                     roles.start_soon(self._duty.run, name="schedules")

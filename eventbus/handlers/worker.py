@@ -103,6 +103,7 @@ class EventWorker:
             grace=settings.grace,
             max_stalls=settings.max_stalls,
             key_ttl=settings.key_ttl,
+            history=settings.history,
         )
         self._schedules = ScheduleRunner(store, key_ttl=settings.key_ttl)
         self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=self._schedules)

@@ -38,6 +38,7 @@ class ProviderKeywords(TypedDict, total=False):
     max_stalls: int
     durability: Literal["default", "replicated"]
     scripting: Literal["auto", "functions", "eval"]
+    history: str | None
     allow_eviction: bool
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from eventbus.errors import ConfigError
 from eventbus.model.durations import seconds
+from eventbus.model.history.windows import read_windows
 from eventbus.model.keep import read_keep
 from eventbus.model.names import shown
 from eventbus.model.retry import Retry
@@ -175,6 +176,7 @@ READERS: dict[str, Reader] = {
     "max_stalls": _count,
     "durability": _durability,
     "scripting": _scripting,
+    "history": read_windows,
     "allow_eviction": _flag,
 }
 """The reader of each setting, by its name."""

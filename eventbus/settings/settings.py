@@ -22,6 +22,7 @@ import msgspec
 from eventbus.errors import ConfigError, DefinitionError
 from eventbus.model import clock
 from eventbus.model.durations import LONGEST, Duration, seconds
+from eventbus.model.history.windows import Windows
 from eventbus.model.keep import Keep
 from eventbus.model.names import shown
 from eventbus.model.retry import Retry
@@ -42,6 +43,7 @@ _PATIENCE = 30.0  # seconds for a call if `reply_timeout` has no limit: a call a
 _RETRY = Retry()
 _KEEP_COMPLETED = Keep(10_000, "1 hour")
 _KEEP_FAILED = Keep(10_000, "7 days")
+_HISTORY = Windows()
 
 
 def _default_name() -> str:
@@ -90,6 +92,8 @@ class Settings:
     """With `replicated`, an emission counts as enqueued only when a replica has it too."""
     scripting: Literal["auto", "functions", "eval"] = "auto"
     """How the server runs scripts: with `functions` by FCALL or not at all, with `eval` by EVALSHA."""
+    history: Windows | None = _HISTORY
+    """How long charts of each queue are kept, by minute and by hour, such as "48h,90d"; "none": nothing is counted."""
     allow_eviction: bool = False
     """Start even if the server may evict keys and so lose jobs."""
 

@@ -123,6 +123,18 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, add, settle_one, renew, checkpoint, cancel, rescue, deregister",
         "10 min after its worker",
     ),
+    "history": (
+        "string",
+        "how long the history of queues is kept by minute and by hour, ms; missing: nobody keeps one",
+        "tally",
+        "a week after the last tally",
+    ),
+    "tally": (
+        "string",
+        "the number of the last call by which one worker added to the history",
+        "tally",
+        "10 min after it",
+    ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue
@@ -190,6 +202,18 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "limit keys that have waiting jobs, none of which may start now",
         "turn, ungroup",
         "with its last job",
+    ),
+    "minutes": (
+        "hash",
+        "of queue and hour: minute -> how many jobs ended how, waits and gauges; minute + 60 -> runs (`cells.lua`)",
+        "tally, rescue, cancel, turn",
+        "by the setting `history`, 48 h",
+    ),
+    "hours": (
+        "hash",
+        "of queue and day: hour -> the same as of a minute; hour + 24 -> runs",
+        "tally, rescue, cancel, turn",
+        "by the setting `history`, 90 days",
     ),
     "pools": ("zset", "pool -> last announcement, ms", "announce, leave", "2 min after its last worker"),
     "roots": ("zset", "open root -> when it was added, ms", "add, graph, restart", "with its last root"),

@@ -29,6 +29,7 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.control_store import ControlStore
 from eventbus.store.group_store import GroupStore
+from eventbus.store.history.history_store import HistoryStore
 from eventbus.store.journal_store import JournalStore
 from eventbus.store.keys import Keys
 from eventbus.store.lease_store import LeaseStore
@@ -124,6 +125,7 @@ class Store:
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
         self.schedules: ScheduleStore = ScheduleStore(self._caller)
         self.controls: ControlStore = ControlStore(self._caller, self.keys)
+        self.history: HistoryStore = HistoryStore(self._caller)
         writer = self._adder or self._caller
         self.trees: TreeStore = TreeStore(self._caller, writer, self.keys)
         self.journals: JournalStore = JournalStore(self._caller, writer, self.keys)

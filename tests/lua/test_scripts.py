@@ -13,6 +13,7 @@ from drivers.shards import Shard, add_queue, row
 from models.overview_rows import OVERVIEW_SECTIONS
 
 from eventbus.store.control_store import Edit, Orders
+from eventbus.store.history import history_store
 from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
@@ -55,8 +56,10 @@ _SECTIONS = {
     ("checkpoint", "rows"): script_rows.MemberRow,
     ("checkpoint", "edges"): script_rows.EdgeRow,
     ("checkpoint", "awaited"): script_rows.JobRow,
+    ("tally", "queues"): history_store.TallyRow,
+    ("tally", "counts"): history_store.CountRow,
 }
-_COUNTED = {"graph": {"rows", "edges"}, "turn": {"live", "taken", "entries"}}
+_COUNTED = {"graph": {"rows", "edges"}, "turn": {"live", "taken", "entries"}, "tally": {"counts"}}
 """Sections whose rows are counted by those of another section."""
 
 
@@ -341,14 +344,8 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
 
 _DYNAMIC = {
     *("key(kind, name)", "key(kind, id)", "key(state, queue)", "key(record.state, record.queue)"),
-    *(
-        "key(list, id)",
-        "key(state, name)",
-        "key(PLACES[kind], queue)",
-        "key(kind, queue)",
-        "key(part[1], queue)",
-        "key(part[1], line.place)",
-    ),
+    *("key(list, id)", "key(state, name)", "key(PLACES[kind], queue)", "key(kind, queue)"),
+    *("key(part[1], queue)", "key(part[1], line.place)"),
     *("key(part[1], line.queue)", "key(look[1], queue)"),
 }
 """Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a

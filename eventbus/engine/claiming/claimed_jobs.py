@@ -11,8 +11,8 @@ from eventbus.store.scripting.turn_rows import TurnAnswer, TurnQueue
 __all__ = ["claimed_jobs"]
 
 
-def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue]) -> Iterator[Job]:
-    """Yield the jobs of an answer; `queues` are those that the turn asked."""
+def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue], began: float) -> Iterator[Job]:
+    """Yield the jobs of an answer, which came at `began`, monotonic seconds; `queues` are those that the turn asked."""
     journals = {each.id: each for each in answer.journals}
     for row in answer.claims:
         queue = queues[row.queue - 1].queue
@@ -28,6 +28,7 @@ def claimed_jobs(answer: TurnAnswer, queues: Sequence[TurnQueue]) -> Iterator[Jo
             answer.now,
             row.stop,
             has_begun=row.due < 0,
+            began=began,
         )
         if journals and (given := journals.get(row.id)) is not None:
             job.journal = given.entries

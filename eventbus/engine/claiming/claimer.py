@@ -43,6 +43,7 @@ from eventbus.engine.claiming.slots import Slots
 from eventbus.engine.claiming.suspects import SuspectGate
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.executor import Executor
+from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle, give_back
 from eventbus.errors import StoreError
 from eventbus.model import clock
@@ -75,13 +76,14 @@ class Claimer:
         max_concurrency: int,
         patience: float,
         on_duty: Callable[[], None] | None = None,
+        tallies: Tallies | None = None,
     ) -> None:
         self.executor: Executor = Executor(self._settle, patience=patience)
         self.pool = ""
         self.claimed: int = 0
         self.answered: float | None = None
         """When a turn was last answered, in monotonic seconds; None before the first answer."""
-        self.settles: SettleQueue = SettleQueue(self._cost_of)
+        self.settles: SettleQueue = SettleQueue(self._cost_of, tallies)
         self._appends = AppendQueue()
         self._foreign: set[str] = set()  # queues that the last turns could not read
         self._store = store
@@ -292,7 +294,7 @@ class Claimer:
             self._suspects.answered(ask)
         for queue, row in settles:
             is_lost = row.id in answer.lost
-            self.settles.answered(row, is_lost=is_lost)
+            self.settles.answered(queue, row, is_lost=is_lost)
             if not is_lost and self._consumers[queue].follows:
                 self._consumers[queue].settled(row.id, row.state, row.text)
         self._appends.answered(appends, answer.refusals)
@@ -313,7 +315,7 @@ class Claimer:
         self._note_foreign(answer.foreign, asked)
         self.settles.note_apart(answer.aparts)
         self.claimed += len(answer.claims)
-        for job in claimed_jobs(answer, queues):
+        for job in claimed_jobs(answer, queues, self.answered):
             if self._is_draining:
                 self._settle(job, give_back(has_begun=False))  # claimed before the stop
             else:
@@ -326,11 +328,7 @@ class Claimer:
         self._foreign = (self._foreign - set(asked)) | set(found)
 
     def _settle(self, job: Job, settle: Settle) -> None:
-        # The server always writes the count of a delayed job, so one that did not count sends the old number.
-        kept = job.attempts if settle.state == "delayed" else ""
-        attempts = job.attempts + 1 if settle.counts else kept
-        row = SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
-        self.settles.begin(row, job)
+        row = self.settles.begin(job, settle)
         self._settled.clear()
         self._suspects.ended(job.id)
         if self.handed.is_short(job, settle) and self._is_free([], running=1):
@@ -369,7 +367,7 @@ class Claimer:
             self._poke()
             return
         self.answered = clock.monotonic()
-        self.settles.answered(row, is_lost=word == "lost")
+        self.settles.answered(queue, row, is_lost=word == "lost")
         if not any(lane.is_busy for lane in self._lanes):
             self._note_settled()
 

@@ -87,7 +87,7 @@ class HandedJobs:
             time = int(text)
         except ValueError:
             return None
-        return Job(job_id, self._token, queue, body, 0, 0, time, time, time)
+        return Job(job_id, self._token, queue, body, 0, 0, time, time, time, began=clock.monotonic())
 
     def is_late(self, job: Job) -> bool:
         """Return whether the job may have been given back before its message was read, because this process hung."""

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from eventbus.engine.failure_listener import FailureListener
-from eventbus.engine.job import Job
+from eventbus.engine.history.tallies import Tallies
+from eventbus.engine.job import Job, Settle
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.logging import get_logger
@@ -27,8 +28,8 @@ _BYTES = 1 << 20  # of settled texts in one call
 class SettleQueue:
     """Settles with the queues of their jobs, in the order in which the jobs ended."""
 
-    def __init__(self, cost: Callable[[str], int]) -> None:
-        """`cost` says for how many plain jobs a job of a queue counts."""
+    def __init__(self, cost: Callable[[str], int], tallies: Tallies | None = None) -> None:
+        """`cost` says for how many plain jobs a job of a queue counts. `tallies` count what ends, if they are given."""
         self.unsettled: set[LeaseRow] = set()
         """The jobs that ended here and whose settle is not answered yet."""
         self.refused: int = 0
@@ -40,17 +41,24 @@ class SettleQueue:
         """Of these failing jobs a call may have been carried out whose answer never came."""
         self._waiting: deque[tuple[str, SettleRow]] = deque()
         self._cost = cost
+        self._tallies = tallies
 
     def __len__(self) -> int:
         """Return how many settles wait for a turn."""
         return len(self._waiting)
 
-    def begin(self, row: SettleRow, job: Job) -> None:
-        """Note a job that ended."""
-        lease = LeaseRow(row.id, row.token)
+    def begin(self, job: Job, settle: Settle) -> SettleRow:
+        """Note a job that ended, and return the row that settles it."""
+        # The server always writes the count of a delayed job, so one that did not count sends the old number.
+        kept = job.attempts if settle.state == "delayed" else ""
+        attempts = job.attempts + 1 if settle.counts else kept
+        lease = LeaseRow(job.id, job.token)
         self.unsettled.add(lease)
-        if row.state == "failed" and self.failures is not None:
+        if self._tallies is not None:
+            self._tallies.note(job, settle)
+        if settle.state == "failed" and self.failures is not None:
             self._failing[lease] = job
+        return SettleRow(job.id, job.token, settle.state, attempts, settle.text, settle.delay_ms)
 
     def put(self, queue: str, row: SettleRow) -> None:
         """Have a turn settle a job that `begin` noted."""
@@ -74,12 +82,12 @@ class SettleQueue:
             leases = (LeaseRow(row.id, row.token) for _, row in settles)
             self._resent.update(lease for lease in leases if lease in self._failing)
 
-    def answered(self, row: SettleRow, *, is_lost: bool) -> None:
+    def answered(self, queue: str, row: SettleRow, *, is_lost: bool) -> None:
         """Note that the server answered a settle; if the lease was lost, the settle was refused, which is logged."""
         lease = LeaseRow(row.id, row.token)
         self.unsettled.discard(lease)
         if is_lost:
-            self._note_refused(row)
+            self._note_refused(queue, row)
         failed = self._failing.pop(lease, None) if self._failing else None
         if failed is None or self.failures is None:
             return
@@ -95,7 +103,9 @@ class SettleQueue:
             if self.failures is not None:
                 self.failures.note_unseen(job_id)
 
-    def _note_refused(self, row: SettleRow) -> None:
+    def _note_refused(self, queue: str, row: SettleRow) -> None:
         if row.state != "waiting":  # a job that was to be given back has been given back already
             self.refused += 1
             _log.warning("outcome refused: the lease was lost", job_id=row.id)
+            if self._tallies is not None:
+                self._tallies.take_back(queue, row)

@@ -68,7 +68,7 @@ end
 local rows, found = {}, 0
 local function add_row(id, own_score)
   local record = fetch(id)
-  if not record or record.removed or state == 'waiting' and not is_in_line(id, record, own_score) then return end
+  if not record or record.removed or state == 'waiting' and not waiting_page.is_in_line(id, record, own_score) then return end
   local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
   if record.queue ~= queue or record.state ~= state and not is_active then return end
   found = found + 1
@@ -94,7 +94,7 @@ end
 local function read_page()
   if state == 'active' then return read_held() end
   if state == 'completed' and not is_leaving then return read_numbered() end
-  if state == 'waiting' then return read_waiting(queue, score, SEEN + 1) end
+  if state == 'waiting' then return waiting_page.read(queue, score, SEEN + 1) end
   local first = first_rank()
   return redis.call(is_rising and 'ZRANGE' or 'ZREVRANGE', name, first, first + SEEN, 'WITHSCORES')
 end
@@ -110,5 +110,5 @@ if 2 * seen >= #page then
   return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows, seen }
 end
 local last = page[2 * seen]
-if state == 'waiting' then last = end_page(last, page[2 * seen + 2]) elseif is_leaving then last = 'l' .. last end
+if state == 'waiting' then last = waiting_page.end_page(last, page[2 * seen + 2]) elseif is_leaving then last = 'l' .. last end
 return { page[2 * seen - 1], last, found, rows, seen }

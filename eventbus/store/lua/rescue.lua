@@ -10,7 +10,7 @@
 -- answer: ms until the leases of the next worker end (-1: none), then for each job: id verdict worker age lag
 --   verdict: rescued | failed | cancelled | apart (as failed: its record cannot be read)
 --   worker held it, renewed it `age` ms ago, and its event loop was `lag` ms behind when last heard
---include base guard fields handing hold holds blame expired lines ready finish record stopping heard epilogue marks slots
+--include base guard fields handing hold holds blame cells expired lines ready finish record stopping heard epilogue marks slots
 
 local WORKERS = 64 -- that one call looks at
 local now = read_now(take())
@@ -96,6 +96,8 @@ for _, job in ipairs(bad) do
 end
 for _, job in ipairs(stalled) do
   local verdict = rescue(job)
+  cells.note(job.queue, 'stalled')
+  cells.note(job.queue, verdict) -- failed or cancelled: no worker settles it
   for _, value in ipairs({ job.id, verdict, job.holder.worker, job.holder.age, job.holder.lag }) do
     answer[#answer + 1] = value
   end

@@ -8,7 +8,7 @@
 --   call, text: as for `cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard entry floors retain completed record holds cancelling presence lanes lines orders epilogue
+--include base guard cells entry floors retain completed record holds cancelling presence lanes lines orders epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
 local now = read_now(take())
@@ -103,4 +103,5 @@ if is_done then
   is_done = redis.call('EXISTS', key('completed', name)) == 0
   if is_done then try('HDEL', root .. ':cuts', name) end
 end
+if is_done then cells.forget(name, now) end
 return { is_done and 'done' or 'more', workers, cancelled }

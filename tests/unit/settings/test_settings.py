@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus.errors import ConfigError, DefinitionError
+from eventbus.model.history.windows import Windows
 from eventbus.model.keep import Keep
 from eventbus.model.retry import Retry
 from eventbus.model.url_redaction import redact
@@ -67,6 +68,8 @@ def test_the_process_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
         ("keep_failed", "100, 2 days", Keep(100, "2 days")),
         ("keep_failed", "none, 2 days", Keep(None, "2 days")),
         ("keep_failed", "100,none", Keep(100)),
+        ("history", "24h, 30d", Windows(86_400.0, 2_592_000.0)),
+        ("history", "none", None),
         ("durability", "default", "default"),
         ("scripting", "eval", "eval"),
         ("prefix", "", "eb"),

@@ -1,4 +1,4 @@
---needs base chore_list fields floors outcomes succession
+--needs base cells chore_list fields floors outcomes succession
 --exports tells tell_waiters tell finish finish_cancelled
 -- The end of jobs: record, finished set, key pointer, replies. Used by settle and rescue.
 tells = {} -- members of trees that ended in this call; see `trees.lua`
@@ -59,6 +59,7 @@ end
 -- Writes the final state, and returns it. `text` is the result or the error, JSON.
 function finish(id, record, state, text, now, key_ttl)
   close(id, state, text, now, record.hold)
+  if not record.hold then cells.note(record.queue, state) end -- no worker settles it, so none counts it
   if record.root then -- kept and removed with its root, so no finished set lists it
     local is_unlisted = state == 'completed' and not try('RPUSH', key('done', record.root), id)
     tells[#tells + 1] = { id = id, root = record.root, state = state, up = record.up, is_unlisted = is_unlisted }

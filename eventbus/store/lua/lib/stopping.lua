@@ -1,4 +1,4 @@
---needs base chore_list delays fields finish holds lines marks ready record trees
+--needs base cells chore_list delays fields finish holds lines marks ready record trees
 --exports take_out stop_member end_pending settle_stopped_root stop_tree sweep
 -- Stopping a tree: one mark on its root, which every claim looks at, then a sweep in bounded steps.
 --   root: waiting-children | waiting | delayed | parked -> waiting-children -> waiting, its activation undoes
@@ -25,6 +25,7 @@ local function drop_member(id, record, text, now)
   take_out(id, record)
   redis.call('DEL', key('needs', id))
   close(id, 'cancelled', text, now)
+  cells.note(record.queue, 'cancelled')
   tell(id, record, 'cancelled', text)
 end
 

@@ -1,4 +1,4 @@
---needs base chore_list fields finish marks ready record retain stopping trees waking
+--needs base cells chore_list fields finish marks ready record retain stopping trees waking
 --exports telling
 -- Telling those who need a member that it ended, at once or by a chore.
 telling = {}
@@ -70,12 +70,8 @@ local function tell_one(each, now)
   if each.is_unlisted then break_tree(each.root, each.id, 'done', each.root, now) end
   if mark_of(each.root) ~= '' then return satisfy(each.root, each.id, now) end
   local feeds, first = key('feeds', each.id), each.told or 0
-  local dependents
-  if to_tell > 0 then
-    dependents = try('LRANGE', feeds, first, first + to_tell - 1)
-  else
-    dependents = try('LLEN', feeds) and {}
-  end
+  local dependents = to_tell > 0 and try('LRANGE', feeds, first, first + to_tell - 1)
+  if to_tell <= 0 then dependents = try('LLEN', feeds) and {} end
   if not dependents then return break_tree(each.root, each.id, 'feeds', each.id, now) end
   for _, dependent in ipairs(dependents) do
     if each.state == 'completed' then
@@ -107,6 +103,7 @@ function telling.flush(ready, now)
     end
   end
   released, tells, removed = {}, {}, {}
+  cells.flush(now)
 end
 
 -- For calls that are no turn: wakes a worker of each root's queue, to go on with what is left; others look each 4 seconds.

@@ -1,4 +1,4 @@
---needs base fields marks stopping
+--needs base cells fields marks stopping
 --exports decide_in_tree
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 
@@ -18,9 +18,7 @@ local function decide_called_off(row, record)
   return 'cancelled'
 end
 
--- What a settle comes to in a tree: a stopped one gives no further attempt, and a root that may undo
--- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
-function decide_in_tree(row, record, now)
+local function decide(row, record, now)
   local state = row.state
   if record.cancel and record.cancel ~= record.root then return decide_called_off(row, record) end
   if record.tree and (marks[row.id] or '') ~= '' then record.stop = marks[row.id] end -- since it was read
@@ -47,6 +45,18 @@ function decide_in_tree(row, record, now)
     if not ON_HOLD[state] then return state end
     row.text = '{"type":"JobCancelled","message":"its tree stopped"}'
     return 'cancelled'
+  end
+  return state
+end
+
+-- What a settle comes to in a tree: a stopped one gives no further attempt, and a root that may undo
+-- what its members did fails only when it has. Returns the state, nil where the root goes on itself.
+-- The worker counts what it said, so what is not true of that is taken back.
+function decide_in_tree(row, record, now)
+  local said, state = row.state, decide(row, record, now)
+  if state ~= said then
+    cells.note(record.queue, said, -1)
+    if state then cells.note(record.queue, state) end
   end
   return state
 end

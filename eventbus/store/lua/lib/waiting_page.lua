@@ -1,11 +1,12 @@
 --needs base entry lanes
---exports read_waiting is_in_line end_page
+--exports waiting_page
 -- Pages of the jobs that wait, in the order of claims; behind them suspects, which are claimed by themselves, and lanes, one
 -- after the other. Writes nothing.
 -- The score of a job is its part (see PARTS), its place there, and its entry; where a page ends, the next entry stands
 -- behind that. Both ends of a list move between two pages, so the next page looks for these two again.
 -- What must hold: a job that waits all the time and does not change its place is on one page at least. Only in the depth
 -- of a list, where more were claimed between two pages than NEAR, the next page may pass some over.
+waiting_page = {}
 local NEAR = 1000 -- entries on either side of its place in which one is looked for
 local LONGEST = 100000 -- entries from the head in which it is looked for then
 local PARTS = { { 'ready+', 'negative' }, { 'ready' }, { 'ready+' }, { 'suspects' }, { 'lanes' } }
@@ -67,7 +68,7 @@ local function read_lanes(queue, entry, next_entry, seen, count)
 end
 
 -- A flat list of job, score: at least `count` where there are so many behind the one that was seen.
-function read_waiting(queue, score, count)
+function waiting_page.read(queue, score, count)
   local page, last, next_entry = {}, string.match(score, '^(.*)%z(.*)$')
   local seen, place, entry = string.match(last or score, '^(%d) (%S+) (.*)$')
   for number = tonumber(seen or 1), #PARTS do
@@ -92,13 +93,13 @@ function read_waiting(queue, score, count)
 end
 
 -- Whether the record of a waiting job confirms the entry of this score.
-function is_in_line(id, record, score)
+function waiting_page.is_in_line(id, record, score)
   local number, entry = string.match(score, '^(%d) %S+ (.*)$')
   return PARTS[tonumber(number)][1] == 'ready+' or entry == Entry.of(id, record)
 end
 
 -- The score at the end of a page, with the entry that follows there.
-function end_page(score, following)
+function waiting_page.end_page(score, following)
   local entry = string.match(following, '^%d %S+ (.*)$')
   local function part_of(each) return string.match(each, '^5 [^/]*') or string.sub(each, 1, 1) end
   return part_of(score) == part_of(following) and score .. '\0' .. entry or score

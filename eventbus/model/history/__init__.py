@@ -1,0 +1,1 @@
+"""What is counted of queues over time: histograms, and for how long they are kept."""
