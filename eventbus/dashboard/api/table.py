@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from eventbus.dashboard.desk import failures, flows, jobs, queues, schedules, workers
+from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
@@ -48,6 +48,13 @@ READS: tuple[Read, ...] = (
         jobs.JobsQuery,
         jobs.JobPage,
         jobs.read_jobs,
+    ),
+    Read(
+        "/queues/{queue}/history",
+        "What became of the jobs of a queue, by minute or hour.",
+        history.HistoryQuery,
+        history.HistoryView,
+        history.read_history,
     ),
     Read("/jobs/{job}", "One job, and why it is in its state.", queues.NoQuery, jobs.JobView, jobs.read_job),
     Read(

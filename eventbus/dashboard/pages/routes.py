@@ -9,10 +9,11 @@ from starlette.responses import Response
 
 from eventbus.dashboard.api.routes import Handler
 from eventbus.dashboard.api.table import ACTS, Act
-from eventbus.dashboard.desk import failures, flows, jobs, queues, schedules, workers
+from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
+from eventbus.dashboard.pages.columns import stack
 from eventbus.dashboard.pages.gantt import draw
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
@@ -55,6 +56,7 @@ class Pages:
     async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
         names, query = names_in(request), read_query(request, jobs.JobsQuery)
         view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
+        told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
         listed = None
         if "job.read" in view.may:
             wanted = jobs.JobsQuery(state=query.state, limit=min(query.limit, 200), cursor=query.cursor)
@@ -65,6 +67,8 @@ class Pages:
             links,
             "queue",
             queue=view,
+            told=told,
+            columns=stack(told),
             listed=listed,
             state=query.state,
             is_first=not query.cursor,
