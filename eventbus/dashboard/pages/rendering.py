@@ -41,6 +41,7 @@ class Renderer:
             loader=FileSystemLoader(_FOLDER),
             autoescape=True,
             undefined=StrictUndefined,
+            auto_reload=False,
             finalize=visible,
             trim_blocks=True,
             lstrip_blocks=True,
