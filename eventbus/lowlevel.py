@@ -5,7 +5,14 @@ records of errors and their log events, durations, ambient facts, spans. The pac
 this API and the public one (`eventbus`). Nothing here knows workflows.
 """
 
-from eventbus.admin.inspector import FailureReport, Inspector, JobReport
+from eventbus.admin.inspector import (
+    AttemptReport,
+    FailureReport,
+    Inspector,
+    JobReport,
+    LogLine,
+    TimelineEntry,
+)
 from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention, TellingConsumer
@@ -72,6 +79,7 @@ from eventbus.telemetry.failure import (
 from eventbus.telemetry.job_failure import FailureOutcome, outcome_of
 from eventbus.telemetry.log_context import fact, set_facts, trace_facts, with_facts
 from eventbus.telemetry.logging import Logger, get_logger
+from eventbus.telemetry.metrics import Metric, instruments
 from eventbus.telemetry.propagation import Ambient, current, enter
 from eventbus.telemetry.spans import (
     attach_baggage,
@@ -95,6 +103,7 @@ __all__ = [
     "REUSE",
     "SUPERSEDE",
     "Ambient",
+    "AttemptReport",
     "AttemptTools",
     "Codec",
     "Consumer",
@@ -114,8 +123,10 @@ __all__ = [
     "JobClient",
     "JobReport",
     "KeepGiven",
+    "LogLine",
     "Logger",
     "Member",
+    "Metric",
     "Outcome",
     "OutcomeDecoder",
     "Places",
@@ -130,6 +141,7 @@ __all__ = [
     "Stopping",
     "TellingConsumer",
     "ThreadPool",
+    "TimelineEntry",
     "Tools",
     "Tree",
     "TreeMember",
@@ -166,6 +178,7 @@ __all__ = [
     "hints_of",
     "import_path_of_function",
     "import_path_of_object",
+    "instruments",
     "is_answer",
     "is_excluded",
     "is_final",

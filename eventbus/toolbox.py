@@ -37,6 +37,12 @@ class Toolbox:
         if worker is not None:
             await worker.note_progress(job_id, token, progress)
 
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a running job. Does nothing if no worker runs here; called from any thread."""
+        worker = self._find_worker()
+        if worker is not None:
+            worker.keep_line(job_id, line)
+
     async def save(self, job: Job, text: str, name: str = SAVED, /) -> None:
         """Keep a JSON text for the next run of a job, under its lease. Raises StoreRefused, ProviderStopped."""
         await self._worker("save a value").save(job, text, name)

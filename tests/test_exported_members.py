@@ -39,8 +39,8 @@ def test_the_front_door_offers_just_this() -> None:
         "JobCancelled",
         "JobError",
         "JobFacts",
-        "JobLogFilter",
         "JobFailure",
+        "JobLogFilter",
         "Keep",
         "Later",
         "Limit",
@@ -194,15 +194,15 @@ def test_every_error_of_workflows_is_offered_and_drawn() -> None:
 
 
 # What a user is offered behind a dot. A name is added here on purpose: it is a promise, and has its words in the docs.
-_CONTEXT = "attempt causation_id correlation_id event group job_id log meta"
+_CONTEXT = "attempt causation_id correlation_id event group job_id log meta provider worker"
 _OFFERED = {
     eventbus.EventProvider: (
         "add_group cancel context emit emit_many failed flush include inspector jobs lifespan on pause pool pools queues remove_group result resume schedules set_limit settings "
         "start stop subscribe sync unsubscribe use worker"
     ),
-    # `add`, `has_job_of`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
+    # `add`, `has_job_of`, `keep_line`, `note_progress`, `read_saved`, `remove`, `save`, `start` and `stopping` are called by the provider; the API reference leaves them out.
     eventbus.EventWorker: (
-        "add append claimed has_job_of health id is_idle note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
+        "add append claimed has_job_of health id is_idle keep_line note_progress queues read_saved remove request_stop running save start stop stopping wait wait_drained"
     ),
     eventbus.Handlers: "on",
     eventbus.JobFailure: (
@@ -212,8 +212,8 @@ _OFFERED = {
     eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id joined",
     eventbus.SyncEmission: "cancel correlation_id done enqueued job_id joined result",
     eventbus.JobFacts: _CONTEXT,
-    eventbus.EventContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
-    eventbus.SyncContext: f"{_CONTEXT} emit emit_many progress save saved shared stopping",
+    eventbus.EventContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
+    eventbus.SyncContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
     Inspector: "cancel controls counts delay failures find groups history job jobs prioritize promote purge queues remove replace_payload retry retry_all tree why workers",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
@@ -237,8 +237,8 @@ _OFFERED = {
     workflows.TaskContext: "attempt key save saved stopping",
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
-        "attempt correlation_id data emit emit_many flow_id input job_id load log meta progress result results run save "
-        "saved shared step stopping traceparent tracestate workflow"
+        "attempt correlation_id data emit emit_many flow_id input job_id keep_line load log meta progress provider result results run save "
+        "saved shared step stopping traceparent tracestate worker workflow"
     ),
 }
 

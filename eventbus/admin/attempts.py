@@ -8,55 +8,80 @@ foreign is reported as text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["FailureReport", "error_line", "plain", "read_failures", "without"]
+__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "plain", "read_failures", "without"]
 
 _MOST = 50
 """The most failures that are reported of one job."""
 
 
+class Run(NamedTuple):
+    """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not recorded."""
+
+    due_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    worker: str = ""
+
+
+NO_RUN = Run()
+
+
 class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a job that ended in an error, or one stall.
 
-    `attempt` counts from 1; 0 means that it was not recorded. A stall has the number of the attempt that ran
-    then. `type`, `message`, `traceback` and `causes` describe the error, as in a HandlerError. `worker` is
-    the worker that held the lease of a stall.
+    `attempt` counts from 1; 0 means that it was not recorded. A stall, and a run that was `put-off` because something was
+    away, has the number of the attempt that ran then. `type`, `message`, `traceback` and `causes` describe the error, as in a
+    HandlerError. `worker` is the id of the worker that ran the attempt, or held the lease of a stall.
+
+    `started_ms` is when a worker began the attempt, `ended_ms` when its end was recorded, and `due_ms` what it was delayed
+    until: Unix times in ms of the server's clock. Records of older releases have no worker and no times: empty and 0.
     """
 
-    kind: Literal["failed", "stalled"]
+    kind: Literal["failed", "stalled", "put-off"]
     attempt: int = 0
     type: str
     message: str = ""
     traceback: str = ""
     causes: list[tuple[str, str]] = []
     worker: str = ""
+    due_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
 
     def __str__(self) -> str:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
 class _Record(Failure):
-    """The record of an error. The record of a stall names its worker too."""
+    """The record of an error in a log. `lib/record.lua` adds when the run was due, began and ended, and by which worker."""
 
     worker: str = ""
+    kind: str = ""
+    due: int = 0
+    began: int = 0
+    ended: int = 0
 
 
 _decode = msgspec.json.Decoder(_Record).decode
 
 
-def read_failures(state: str, text: str, log: Sequence[str]) -> list[FailureReport]:
-    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first."""
-    texts = list(log)
+def read_failures(state: str, text: str, log: Sequence[str], last: Run = NO_RUN) -> list[FailureReport]:
+    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first.
+
+    `last` is the run that ended the job.
+    """
+    found = [_read(record, NO_RUN) for record in log]
     # A stall past the limit is in both the log and the outcome. A job that expired had no attempt.
-    if state == "failed" and text and (not texts or texts[-1] != text) and not _is_expired(text):
-        texts.append(text)
-    return [_read(record) for record in texts[-_MOST:]]
+    if state == "failed" and text and (not log or log[-1] != text) and not _is_expired(text):
+        found.append(_read(text, last))
+    return found[-_MOST:]
 
 
 def without(failures: Sequence[FailureReport], hidden: HiddenValues) -> list[FailureReport]:
@@ -74,7 +99,7 @@ def without(failures: Sequence[FailureReport], hidden: HiddenValues) -> list[Fai
 
 def error_line(text: str) -> str:
     """Return the record of an error as a text of type and message; empty for an empty record."""
-    return str(_read(text)) if text else ""
+    return str(_read(text, NO_RUN)) if text else ""
 
 
 def plain(text: str) -> str:
@@ -82,24 +107,38 @@ def plain(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _read(text: str) -> FailureReport:
-    try:
-        record = _decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return FailureReport(kind="failed", type=plain(text))
-    return FailureReport(
-        kind="stalled" if record.stalls else "failed",
-        attempt=record.attempts + 1 if record.stalls else record.attempts,  # a stalled attempt is not counted
-        type=record.type,
-        message=record.message,
-        traceback=record.traceback,
-        causes=record.causes,
-        worker=record.worker,
-    )
-
-
 def _is_expired(text: str) -> bool:
+    """Tell whether the record of an outcome says that the job expired, so that it never ran."""
     try:
         return _decode(text).expired
     except (msgspec.MsgspecError, UnicodeError):
         return False
+
+
+def _read(text: str, run: Run) -> FailureReport:
+    """Read one record; `run` has what is not recorded in it."""
+    try:
+        record = _decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return FailureReport(
+            kind="failed",
+            type=plain(text),
+            worker=run.worker,
+            due_ms=run.due_ms,
+            started_ms=run.started_ms,
+            ended_ms=run.ended_ms,
+        )
+    is_put_off = record.kind == "put-off"
+    return FailureReport(
+        kind="stalled" if record.stalls else "put-off" if is_put_off else "failed",
+        # a stalled attempt is not counted, and neither is one that was put off
+        attempt=record.attempts + 1 if record.stalls or is_put_off else record.attempts,
+        type=record.type,
+        message=record.message,
+        traceback=record.traceback,
+        causes=record.causes,
+        worker=record.worker or run.worker,
+        due_ms=record.due or run.due_ms,
+        started_ms=record.began or run.started_ms,
+        ended_ms=record.ended or run.ended_ms,
+    )

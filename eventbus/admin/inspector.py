@@ -13,13 +13,14 @@ from typing import Any, get_args
 
 import msgspec
 
-from eventbus.admin.attempts import FailureReport, error_line, plain, read_failures, without
+from eventbus.admin.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.edits import JobEdits
 from eventbus.admin.failures import Failures
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.history import Histories
 from eventbus.admin.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
+from eventbus.admin.job_report import AttemptReport, JobReport, LogLine, TimelineEntry, report_of, worker_of
 from eventbus.admin.lookups import Lookups
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
@@ -30,7 +31,6 @@ from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
-from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES, check_job_id, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.states import JobState
@@ -40,6 +40,7 @@ from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.tree_store import PAGE, PAGE_BYTES
 
 __all__ = [
+    "AttemptReport",
     "FailureReport",
     "GroupReport",
     "Inspector",
@@ -47,48 +48,15 @@ __all__ = [
     "JobReport",
     "JobState",
     "JobSummary",
+    "LogLine",
     "MemberReport",
+    "TimelineEntry",
     "TreeReport",
 ]
 
 _LIMIT = 1000
 _PAGES = 20
 """How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end."""
-
-
-class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. Times are Unix times in ms, 0 where there is none.
-
-    `payload` is the payload of an event; for other jobs it is the whole body. Text that is not JSON stays
-    text. `failures` are the newest 50 of the failed attempts and stalls, oldest first, including the last
-    one; `errors` has one line for each of them. `worker` is the worker that holds the lease until `lease_ms`.
-    `tree` is the id of the root if the job is a member of a tree. `is_root` is True if the job is a root
-    itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or `timeout`.
-    """
-
-    id: str
-    state: str
-    queue: str
-    payload: Any = None
-    result: Any = None
-    error: str = ""
-    errors: list[str] = []
-    failures: list[FailureReport] = []
-    attempts: int = 0
-    stalls: int = 0
-    progress: Any = None
-    created_ms: int = 0
-    due_ms: int = 0
-    claimed_ms: int = 0
-    ended_ms: int = 0
-    worker: str = ""
-    lease_ms: int = 0
-    tree: str = ""
-    is_root: bool = False
-    run: int = 1
-    stop: str = ""
-    why: str = ""
-    """Why the job is parked."""
 
 
 class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +125,7 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories):
         look = await self._look(job_id, deadline)
         name = split_group(look.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
         hidden = HiddenValues("", None) if reveal else HiddenValues(look.body, self._routes.known(name))
-        return _report(job_id, look, hidden)
+        return report_of(job_id, look, hidden)
 
     async def _look(self, job_id: str, deadline: float) -> JobLook:
         store = self._life.running("look at a job").store
@@ -180,7 +148,7 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories):
             if controls.limit is not None:
                 store = self._life.running("look at a limit").store
                 hindrance = await store.controls.hindrance(queue, lane, deadline=deadline)
-        return explain(fields, _worker_of(fields.get("token", "")), controls, hindrance)
+        return explain(fields, worker_of(fields.get("token", "")), controls, hindrance)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""
@@ -287,42 +255,6 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories):
         return await emitter.cancel(check_job_id(job_id), reason, call_timeout=call_timeout)
 
 
-def _report(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
-    fields = look.fields
-    state, queue = fields.get("state", "unknown"), fields.get("queue", "")
-    is_completed = state == "completed"
-    failures = without(read_failures(state, look.text, look.log), hidden)
-    return JobReport(
-        id=job_id,
-        state=state,
-        queue=queue,
-        payload=_payload(look.body, queue, hidden),
-        result=hidden.in_result(_value(look.text)) if is_completed else None,
-        error=hidden.in_text(error_line(look.text)) if state in ("failed", "cancelled") else "",
-        errors=[str(failure) for failure in failures],
-        failures=failures,
-        attempts=_number(fields, "attempts"),
-        stalls=_number(fields, "stalls"),
-        progress=_value(look.progress),
-        created_ms=_number(fields, "created"),
-        due_ms=_number(fields, "due"),
-        claimed_ms=_number(fields, "claimed"),
-        ended_ms=_number(fields, "ended"),
-        worker=_worker_of(fields.get("token", "")) if state == "active" else "",
-        lease_ms=look.lease_end if state == "active" else 0,
-        tree=fields.get("root", ""),
-        is_root="tree" in fields,
-        run=_number(fields, "run") or 1,
-        stop=fields.get("stop", ""),
-        why=fields.get("why", "") if state == "parked" else "",
-    )
-
-
-def _worker_of(token: str) -> str:
-    """Return the worker's id in the token of a lease, `<worker>[+]:<call>`."""
-    return token.partition(":")[0].partition("+")[0]
-
-
 def _member(member: TreeMember, log: list[str]) -> MemberReport:
     return MemberReport(
         id=member.id,
@@ -334,7 +266,9 @@ def _member(member: TreeMember, log: list[str]) -> MemberReport:
         claimed_ms=member.claimed,
         ended_ms=member.ended,
         error=error_line(member.text) if member.state in ("failed", "cancelled") else "",
-        failures=read_failures(member.state, member.text, log),
+        failures=read_failures(
+            member.state, member.text, log, Run(started_ms=member.claimed, ended_ms=member.ended)
+        ),
         needed_by=member.needs.split(),
     )
 
@@ -350,27 +284,3 @@ def _summary(row: JobRow) -> JobSummary:
         ended_ms=row.ended,
         error=error_line(row.text),
     )
-
-
-def _payload(body: str, queue: str, hidden: HiddenValues) -> Any:
-    if queue.startswith(EVENT_QUEUES):
-        try:
-            return hidden.in_payload(msgspec.json.decode(decode_message(body).payload))
-        except (msgspec.MsgspecError, UnicodeError):
-            return plain(body)
-    return hidden.in_body(_value(body))
-
-
-def _value(text: str) -> Any:
-    """Return the value of JSON text, or the text itself if it is not JSON."""
-    if not text:
-        return None
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return plain(text)
-
-
-def _number(fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0

@@ -13,7 +13,10 @@ def moment(unix_ms: int) -> str:
     """Return a Unix time in ms as text in this machine's time zone; `-` for 0."""
     if not unix_ms:
         return "-"
-    return datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(unix_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # of a damaged record
+        return f"{unix_ms} ms"
 
 
 def span(began_ms: int, ended_ms: int) -> str:

@@ -228,6 +228,11 @@ class PendingEmission(Emission[R]):
         """Whether the server has the job."""
         return self._is_enqueued
 
+    @property
+    def send_error(self) -> Exception | None:
+        """The error with which it ended before the server had the job; None if it has not."""
+        return None if self._is_enqueued else self._error
+
     def belongs_to(self, owner: object) -> bool:
         """Return whether `owner` is the tracker of this emission."""
         return self._owner is owner

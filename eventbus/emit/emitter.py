@@ -291,7 +291,7 @@ class Emitter:
         chain = options.correlation_id or ambient.correlation_id
         correlation_id = chain or job_id
         traceparent, tracestate = send_context(
-            route.name, job_id, ambient, correlation_id, self._settings.name
+            route.name, job_id, ambient, correlation_id, self._settings.name, self._settings.url
         )
         baggage = baggage_around()
         is_bare = options.timeout is None and options.ttl is None

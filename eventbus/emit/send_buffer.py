@@ -55,6 +55,7 @@ from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
+from eventbus.telemetry.send_meter import SendMeter
 
 __all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]
 
@@ -71,7 +72,7 @@ class _Batch:
     """The emissions of one call and its repeats, their rows, and the queues to which the rows refer by place."""
 
     __slots__ = (
-        "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "roots", "rows",
+        "called", "deadline", "deadlines", "emissions", "keys", "maybe_sent", "number", "places", "queues", "roots", "rows",
         "said", "sent", "since", "size",
     )  # fmt: skip
 
@@ -90,7 +91,9 @@ class _Batch:
         self.maybe_sent: set[str] = set()
         """The jobs of which an earlier try may have reached the server."""
         self.since = 0.0
-        """When its first call was sent, in monotonic seconds."""
+        """When its first call was sent, in monotonic seconds, if it has keys."""
+        self.called = 0.0
+        """When its last call was sent, in monotonic seconds."""
         self.deadline = 0.0
         self.number = 0
         """Its number among the calls of the attendance, which may be repeated until it ends."""
@@ -131,6 +134,7 @@ class SendBuffer:
         self._in_flight: dict[asyncio.Future[AddAnswer], _Batch] = {}
         self._widths: dict[str, int] = {}
         """Queue -> how many jobs an emission makes there, for those with groups: as the server last said."""
+        self._meter = SendMeter(store.address)
         self._is_flush_due = False
         self._is_ended = False
         self._empty = asyncio.Event()
@@ -249,6 +253,7 @@ class SendBuffer:
     def _send(self, batch: _Batch) -> None:
         """Send a batch in one call, which ends at the earliest deadline of the batch."""
         answer: asyncio.Future[AddAnswer]
+        batch.called = clock.monotonic()
         batch.sent = self._count_fitting(batch) if self._widths else len(batch.emissions)
         try:
             batch.deadline = min(batch.deadlines)
@@ -292,6 +297,7 @@ class SendBuffer:
             again = self._after_failure(batch, error)
         else:
             again = self._give_up(batch, error)
+        self._meter.note(batch.emissions, batch.called, left=again)
         if again:
             batch.keep(again)
             self._send(batch)  # the answers for its keys are still owed

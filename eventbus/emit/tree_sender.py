@@ -33,6 +33,7 @@ from eventbus.errors import EmitError, ProviderStopped
 from eventbus.model import clock
 from eventbus.store.store import Store
 from eventbus.store.tree_store import CALL_ROWS, Chunk, TreeVerdict
+from eventbus.telemetry.send_meter import SendMeter
 
 __all__ = ["TreeSender"]
 
@@ -62,6 +63,7 @@ class TreeSender:
         self._waiting: list[_PendingTree] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._is_ended = False
+        self._meter = SendMeter(store.address)
 
     def put(self, emission: PendingEmission[Any], chunks: Sequence[Chunk], *, patience: float) -> None:
         """Add a tree within `patience` seconds. The emission is notified of the answer and of the outcome.
@@ -197,6 +199,7 @@ class TreeSender:
 
     def _end(self, pending: _PendingTree) -> None:
         """Note that no answer for this tree is owed any more."""
+        self._meter.note([pending.emission], pending.since)
         self._tracker.attendance.end_call(pending.number)
         if pending.chunks[0].head.key:
             self._tracker.expect_answers(-1)

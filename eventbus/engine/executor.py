@@ -31,11 +31,12 @@ import asyncio
 import contextvars
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal, cast
 
 from eventbus.engine.consumer import Consumer, SharingConsumer
 from eventbus.engine.job import Job, Settle, cancelled, give_back
+from eventbus.engine.metering.job_meter import JobMeter, note_lost
 from eventbus.runtime.timers import TimerWheel
 from eventbus.telemetry.failure import mark_own
 from eventbus.telemetry.logging import get_logger
@@ -49,12 +50,16 @@ _log = get_logger("eventbus.worker")
 
 Cause = Literal["timeout", "shutdown", "lease", "cancel"]
 _ENDS = ("failed", "cancelled")
+_LAST_LINES = 1.0
+"""Seconds that the lines which a job kept may delay its end."""
 
 
 class Running:
     """One job that runs, with its task and the cause of its cancellation, if there is one."""
 
-    __slots__ = ("bucket", "cause", "consumer", "executor", "job", "signalled", "strikes", "task", "timeout")
+    __slots__ = (
+        "bucket", "cause", "consumer", "executor", "job", "metered", "signalled", "strikes", "task", "timeout",
+    )  # fmt: skip
 
     def __init__(self, executor: Executor, job: Job, consumer: Consumer) -> None:
         self.executor: Executor = executor
@@ -65,6 +70,8 @@ class Running:
         self.timeout: float | None = None
         self.bucket: int = 0
         self.strikes: int = 0
+        self.metered: float = 0.0
+        """When it began, in monotonic seconds, if it is metered."""
         self.signalled: asyncio.Event | None = None
         """Set by each signal that the job is sent; None as long as it does not listen."""
 
@@ -86,12 +93,18 @@ class Executor:
         self.aliases: dict[str, str] = {}
         """Ids in whose name code of a running job emits -> the id of that job."""
         self.counts: Counter[str] = Counter()
+        self.unsaid: Mapping[str, object] = {}
+        """The jobs that have kept lines (`kept_lines`)."""
+        self.say_last: Callable[[Job], Coroutine[Any, Any, None]] | None = None
+        """Sends the lines of a job; returns when they are answered."""
         self.abandoned: int = 0
         self.handed_back: list[Job] = []
         """Jobs that were running when a stop gave them back."""
         self.unhealthy: asyncio.Event = asyncio.Event()
         """Set once the executor gave up on MAX_ABANDONED handlers."""
         self.deadlines: TimerWheel = TimerWheel()
+        self.meter: JobMeter | None = None
+        """Records the metrics of jobs; None without an SDK."""
         self._settle = settle
         self._patience = patience
         self._ended = asyncio.Event()
@@ -108,6 +121,8 @@ class Executor:
         run = Running(self, job, consumer)
         self.running[job.id] = run
         self.counts[job.queue] += 1
+        if self.meter is not None:
+            run.metered = self.meter.started(job)
         run.timeout = consumer.timeout_of(job)
         if run.timeout is not None:
             run.bucket = self.deadlines.add(run, run.timeout)
@@ -167,7 +182,21 @@ class Executor:
             settle = run.consumer.decide(run.job, error)
             if run.cause is not None:  # the error came from the cancellation, so the cause decides
                 settle = self._decide_cancelled(run)
+        if run.job.id in self.unsaid:
+            await self._wait_said(run)
         self._end(run, settle)
+
+    async def _wait_said(self, run: Running) -> None:
+        """Wait until the lines that a job kept are sent: behind its end nobody would hold its lease.
+
+        What the job comes to is decided already, so a cancellation only ends the wait.
+        """
+        if self.say_last is None:
+            return
+        try:
+            await asyncio.wait_for(self.say_last(run.job), _LAST_LINES)
+        except (TimeoutError, asyncio.CancelledError):
+            pass
 
     def _decide_cancelled(self, run: Running, error: BaseException | None = None) -> Settle | None:
         if run.cause == "lease":
@@ -194,6 +223,8 @@ class Executor:
             )  # first, so that the lease thread always finds the job in one of the two places
         del self.running[job.id]
         self.counts[job.queue] -= 1
+        if self.meter is not None:
+            self.meter.ended(job, settle, run.metered)
         if run.timeout is not None or run.strikes:
             self.deadlines.discard(run, run.bucket)
         if not self.running:
@@ -250,6 +281,7 @@ class Executor:
             run = self.running.get(job_id)
             if run is not None and run.job.token == token and run.cause != "lease":
                 _log.warning("lease lost, handler cancelled", **run.told())
+                note_lost(run.job.queue)
                 run.cause = run.job.ending = "lease"
                 self.strike(run, "lease")
 

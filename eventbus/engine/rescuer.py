@@ -14,6 +14,7 @@ from typing import Any
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.job import Job
+from eventbus.engine.metering.job_meter import note_stall
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import StallRow
@@ -92,6 +93,7 @@ class Rescuer:
                     facts[stall.id] = await self._facts(stall.id, deadline)
         finally:
             for stall in stalls:
+                note_stall(stall.verdict)
                 _log.warning(
                     _VERDICTS[stall.verdict],
                     **{**facts.get(stall.id, {}), "job_id": stall.id},

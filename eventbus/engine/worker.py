@@ -1,6 +1,6 @@
 """The engine's worker: starts and stops the roles that consume queues.
 
-Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> recorder. The worker is ready
+Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> recorder -> gauges. The worker is ready
 once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
 -> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
@@ -31,6 +31,7 @@ from eventbus.engine.health import Health
 from eventbus.engine.history.recorder import Recorder
 from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.lease_keeper import LeaseKeeper
+from eventbus.engine.metering.gauge_reader import GaugeReader
 from eventbus.engine.presence import Presence
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
@@ -218,6 +219,14 @@ class Worker:
 
     async def _run_roles(self) -> None:
         self.leases.start()
+        gauges = GaugeReader(
+            self._store,
+            self.claimer.executor,
+            worker=self.id,
+            slots=self._options.max_concurrency,
+            read_lag=lambda: self.leases.lag,
+        )
+        gauges.meter()  # before the first job
         try:
             async with anyio.create_task_group() as roles:
                 roles.start_soon(self.claimer.run, name="claimer")
@@ -226,6 +235,7 @@ class Worker:
                 roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
                 roles.start_soon(self._recorder.run, name="recorder")
+                roles.start_soon(gauges.run, name="gauges")
                 roles.start_soon(self._watch_abandoned, name="abandoned")
                 if self._duty is not None:
                     roles.start_soon(self._duty.run, name="schedules")

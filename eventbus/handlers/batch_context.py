@@ -56,10 +56,21 @@ class _CallContext(Generic[C]):
         return found
 
     @property
+    def worker(self) -> str:
+        """The id of the worker that runs the jobs."""
+        return self.items[0].worker
+
+    @property
+    def provider(self) -> str:
+        """The name of the provider that the worker belongs to."""
+        return self.items[0].provider
+
+    @property
     def log(self) -> Logger:
-        """A structlog logger that adds `event_name`, `batch_size`, and the `group` unless it is the default one."""
+        """A structlog logger that adds `event_name`, `batch_size`, `worker`, `provider`, and the `group` unless it is the default one."""
         if self._log is None:
             facts: dict[str, Any] = {"event_name": self.event, "batch_size": len(self.items)}
+            facts |= {"worker": self.worker, "provider": self.provider}
             if self.group != DEFAULT_GROUP:
                 facts["group"] = self.group
             self._log = get_logger("eventbus.handler").bind(**facts)

@@ -54,6 +54,7 @@ from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import (
     attach_baggage,
     begin_apart,
+    creation_links,
     message_attributes,
     receive_span,
     trace_id_of,
@@ -85,7 +86,7 @@ class HandlerConsumer:
         middleware: Sequence[Middleware] = (),
         worker: str = "",
     ) -> None:
-        """`worker` is the id that spans show. `set_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
+        """`worker` is the id that contexts and spans show. `set_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
         route, handler = subscription.route, subscription.handler
         self.queue: str = subscription.queue
         self.base: str = route.queue
@@ -116,11 +117,13 @@ class HandlerConsumer:
         self._threads = threads if self._pool is None or self._pool.threads is None else self._pool.threads
         self._set_clock = set_clock
         self._middleware = middleware
+        self._worker, self._provider = worker, settings.name
         self._attributes = message_attributes(
             "process",
             "process",
             destination=route.name,
             client=settings.name,
+            url=settings.url,
             **{"messaging.consumer.group.name": handler.group, "eventbus.worker.id": worker},
         )
         self._call = self._choose_call(subscription, processes)
@@ -233,6 +236,7 @@ class HandlerConsumer:
             attributes,
             traceparent=message.traceparent,
             tracestate=message.tracestate,
+            links=creation_links(message.traceparent, message.tracestate),
         ) as span:
             message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
             return await self._call(job, message, payload)
@@ -294,6 +298,8 @@ class HandlerConsumer:
             "causation_id": message.causation_id or None,
             "meta": message.meta or {},
             "traceparent": message.traceparent,
+            "worker": self._worker,
+            "provider": self._provider,
         }
 
     def decide(self, job: Job, error: BaseException) -> Settle:
@@ -301,7 +307,7 @@ class HandlerConsumer:
         return self._rules.decide(job, error)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
-        """Return the same fields as `ctx.log` adds."""
+        """Return the fields that `ctx.log` adds, but the names of worker and provider."""
         return self._rules.facts(job)
 
     def failed(self, job: Job, settle: Settle) -> None:

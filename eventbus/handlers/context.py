@@ -66,6 +66,10 @@ class Tools(Emits["Emission[Any]"], Protocol):
         """Record a job's progress, JSON text, under its lease."""
         ...
 
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a running job; called from any thread."""
+        ...
+
     def save(self, job: Job, text: str, name: str = SAVED, /) -> Coroutine[Any, Any, None]:
         """Keep a JSON text for the next run of a job, under its lease; `name` is that of the live text."""
         ...
@@ -96,7 +100,8 @@ class JobFacts:
     `event` is the name of the event, `group` the group of the handler, and `job_id` the id of the job. `attempt` counts
     from 1, and does not count stalls. `correlation_id` is the same for all jobs of a chain of emissions. `causation_id`
     is the id of the job whose handler emitted this one, or None. `meta` is the JSON object that the emitter added,
-    empty if there was none.
+    empty if there was none. `worker` is the id of the worker that runs the job, as in its log events and in reports of jobs, and
+    `provider` the name of the provider that the worker belongs to (its setting `name`).
     """
 
     __slots__ = (
@@ -109,6 +114,8 @@ class JobFacts:
         "group",
         "job_id",
         "meta",
+        "provider",
+        "worker",
     )
 
     def __init__(
@@ -122,6 +129,8 @@ class JobFacts:
         causation_id: str | None,
         meta: Mapping[str, Any],
         traceparent: str,
+        worker: str = "",
+        provider: str = "",
     ) -> None:
         self.event: str = event
         self.group: str = group
@@ -130,6 +139,8 @@ class JobFacts:
         self.correlation_id: str = correlation_id
         self.causation_id: str | None = causation_id
         self.meta: Mapping[str, Any] = meta
+        self.worker: str = worker
+        self.provider: str = provider
         self._trace = traceparent
         self._log: Logger | None = None
 
@@ -137,8 +148,8 @@ class JobFacts:
     def log(self) -> Logger:
         """A structlog logger that adds the facts of this job to each log event.
 
-        These are `event_name`, `job_id`, `attempt`, `correlation_id`, the `group` unless it is the default one, and
-        `trace_id` and `span_id` where there is a trace.
+        These are `event_name`, `job_id`, `attempt`, `correlation_id`, `worker`, `provider`, the `group` unless it is the
+        default one, and `trace_id` and `span_id` where there is a trace.
         """
         if self._log is None:
             facts: dict[str, Any] = {
@@ -147,6 +158,8 @@ class JobFacts:
                 "attempt": self.attempt,
                 "correlation_id": self.correlation_id,
             }
+            if self.worker:
+                facts |= {"worker": self.worker, "provider": self.provider}
             if self.group != DEFAULT_GROUP:
                 facts["group"] = self.group
             facts |= trace_facts(trace_id_of(self._trace), job_id=self.job_id)
@@ -193,6 +206,15 @@ class EventContext(JobFacts):
         Raises PayloadError if the value does not fit the type, and StoreError.
         """
         return read_saved(await self._tools.read_saved(self._job), kind, default, owner=self.event)
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at once.
+
+        The newest 100 lines of a job stay, 64 KiB together, for as long as the job is kept. A line over 4 KiB is cut. Lines of
+        many jobs travel in one call, and reach the server before the end of the attempt does; those of the last moment before
+        a worker dies are lost. A line never fails a handler.
+        """
+        self._tools.keep_line(self.job_id, line)
 
     async def progress(self, value: Any) -> None:
         """Record the job's progress, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
@@ -294,6 +316,13 @@ class SyncContext(JobFacts):
         Raises the errors of that.
         """
         return read_saved(self._sync.read_saved(self._job), kind, default, owner=self.event)
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with this job, where `inspector.job` and `eventbus jobs show` show it; return at once.
+
+        See `EventContext.keep_line`.
+        """
+        self._tools.keep_line(self.job_id, line)
 
     def progress(self, value: Any) -> None:
         """Record the job's progress as `EventContext.progress` does, and block until the server has recorded it.

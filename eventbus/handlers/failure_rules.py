@@ -90,7 +90,7 @@ class FailureRules:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
-        """Return the same fields as `ctx.log` adds."""
+        """Return the fields that `ctx.log` adds, but the names of worker and provider."""
         facts: dict[str, Any] = {
             "event_name": self._event.name,
             "job_id": job.id,

@@ -26,6 +26,7 @@ from eventbus.engine.drain import Wait
 from eventbus.engine.executor import Running
 from eventbus.engine.health import Health
 from eventbus.engine.job import Job
+from eventbus.engine.kept_lines import LineWriter
 from eventbus.engine.progress import ProgressWriter
 from eventbus.engine.worker import Worker, WorkerOptions
 from eventbus.errors import ProviderStopped, StoreRefused
@@ -112,6 +113,7 @@ class EventWorker:
             self._worker.tell_failures(self._failures)
         self._pools = WorkerPools(pools, self._processes, on_room=self._worker.claimer.notice)
         self._notes = ProgressWriter(store, self._worker.claimer.executor)
+        self._lines: LineWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
         """Done when the task has ended or was left behind; holds the error that ended it, if there was one."""
@@ -153,6 +155,7 @@ class EventWorker:
 
         Raises the error of a lifespan, DefinitionError, StoreRefused, or ProviderStopped if a stop comes first.
         """
+        self._lines = LineWriter(self._store, self._worker.claimer.executor)
         for subscription in subscriptions:
             self._add(subscription)
         services = WorkerServices(
@@ -311,6 +314,11 @@ class EventWorker:
         Raises StoreRefused.
         """
         await self._notes.write(job_id, token, progress)
+
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a job that runs here; see `LineWriter.keep`."""
+        if self._lines is not None:
+            self._lines.keep(job_id, line)
 
     async def _run(self) -> None:
         """Enter the lifespans, run the worker until it ends, and leave the lifespans, all in one task."""

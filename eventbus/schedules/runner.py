@@ -18,6 +18,7 @@ import random
 
 import msgspec
 
+from eventbus.engine.metering.job_meter import note_lateness
 from eventbus.errors import DefinitionError, StoreError
 from eventbus.model import clock
 from eventbus.schedules.firing import make_row, put_off
@@ -77,6 +78,8 @@ class ScheduleRunner:
             for row, word in zip(rows, answer.words, strict=True):
                 made += word == "fired"
                 self._note(row, word)
+                if word == "fired":
+                    note_lateness(row.queue, answer.now - int(row.slot))
             if not answer.due:
                 return made
             rows = list[FireRow]()

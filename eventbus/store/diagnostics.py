@@ -115,7 +115,7 @@ class Checkup:
         self._keys = Keys(prefix, SHARD)
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_WITHIN)
         caller = RetryingCaller(self._channel, keys=self._keys)
-        self._presence = PresenceStore(caller)
+        self._presence = PresenceStore(caller, self._keys)
         self._controls = ControlStore(caller, self._keys)
         self._lacking: list[str] = []
         """Commands of `_OPTIONAL` that the user of the URL may not use."""

@@ -135,6 +135,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "tally",
         "10 min after it",
     ),
+    "gauges": (
+        "string",
+        "the worker that reads the lengths of all queues for metrics",
+        "PresenceStore.take_reading",
+        "40 s after its last reading",
+    ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
     # one per queue
@@ -237,7 +243,18 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "outcome": ("string", "outcome of a keyed job, if over 8 KiB", "turn, rescue", "key_ttl after the end"),
     "progress": ("string", "last progress, JSON", "note", "with the record"),
-    "log": ("list", "errors of ended attempts, and stalls; the newest 50", "turn, rescue", "with the record"),
+    "log": (
+        "list",
+        "errors of ended attempts, and stalls, with their times and workers; the newest 50",
+        "turn, rescue",
+        "with the record",
+    ),
+    "lines": (
+        "list",
+        "log lines that the job keeps: when, ms, token, number, text; the newest 100, 64 KiB",
+        "note",
+        "with the record",
+    ),
     "waiters": (
         "set",
         "emitters whose emissions joined the job, at most 1,000",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.keys import Keys
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["PresenceStore"]
@@ -22,8 +23,9 @@ _WIDTH = len(QueueLook._fields)
 class PresenceStore:
     """The workers that serve the queues of one shard."""
 
-    def __init__(self, caller: RetryingCaller) -> None:
+    def __init__(self, caller: RetryingCaller, keys: Keys) -> None:
         self._caller = caller
+        self._keys = keys
 
     async def leave(
         self,
@@ -60,3 +62,16 @@ class PresenceStore:
                     QueueLook(workers, int(announced or 0), waiting, parked, delayed, int(oldest or 0))
                 )
         return looks
+
+    async def take_reading(self, worker: str, *, hold_ms: int, deadline: float | None = None) -> bool:
+        """Ask for the right to read the lengths of all queues, for the metrics of the fleet. Return whether `worker` has it.
+
+        It has it for `hold_ms` from now on. Without a script, because two that have it for a moment do no harm.
+        """
+        key = self._keys.shard_key("gauges")
+        if await self._caller.command("SET", key, worker, "NX", "PX", str(hold_ms), deadline=deadline):
+            return True
+        if await self._caller.command("GET", key, deadline=deadline) != worker:
+            return False
+        await self._caller.command("PEXPIRE", key, str(hold_ms), deadline=deadline)
+        return True

@@ -35,6 +35,7 @@ class JobLook(NamedTuple):
     progress: str
     log: list[str]
     lease_end: int
+    lines: list[str]
 
 
 class JobRow(NamedTuple):
@@ -67,11 +68,11 @@ class QueryStore:
 
     async def job(self, job: str, *, deadline: float | None = None) -> JobLook:
         """Return the record of one job."""
-        flat, body, text, progress, log, lease_end = await self._caller.script(
+        flat, body, text, progress, log, lease_end, lines = await self._caller.script(
             "job", [job], deadline=deadline
         )
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        return JobLook(fields, body, text, progress, log, round(float(lease_end or 0)))
+        return JobLook(fields, body, text, progress, log, round(float(lease_end or 0)), lines)
 
     async def jobs(
         self,

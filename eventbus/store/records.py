@@ -113,6 +113,10 @@ MORE: dict[str, tuple[str, str]] = {
         "of a job that was tried or waits: when it was claimed last, ms",
         "blame checkpoint settle_rows",
     ),
+    "first": (
+        "of a job that was tried, rescued, given back or put off: when it was claimed first, ms; absent in records of older releases",
+        "blame checkpoint settle_rows",
+    ),
     "inbox": ("1: it was sent signals", "retry signal"),
     "listens": ("1: it sleeps or waits, and a signal wakes it", "mixed_waits settle_rows"),
     "hears": ("while it runs: the token of who runs it and is told of its signals", "listen"),

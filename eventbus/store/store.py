@@ -36,6 +36,7 @@ from eventbus.store.lease_store import LeaseStore
 from eventbus.store.presence_store import PresenceStore
 from eventbus.store.queries import QueryStore
 from eventbus.store.schedule_store import ScheduleStore
+from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.scripting.packing import (
     AddRows,
     Append,
@@ -121,7 +122,7 @@ class Store:
             self._replicated = ReplicatedChannel(self._channel, touch=self.keys.shard_key("touch"))
             self._adder = RetryingCaller(self._replicated, keys=self.keys, **options)
         self.inspection: QueryStore = QueryStore(self._caller, self.keys)
-        self.presence: PresenceStore = PresenceStore(self._caller)
+        self.presence: PresenceStore = PresenceStore(self._caller, self.keys)
         self.groups: GroupStore = GroupStore(self._caller, self.keys)
         self.schedules: ScheduleStore = ScheduleStore(self._caller)
         self.controls: ControlStore = ControlStore(self._caller, self.keys)
@@ -351,9 +352,12 @@ class Store:
         arguments.extend(chain.from_iterable(queues))
         return await self._caller.script("sweep", arguments)
 
-    async def note(self, notes: Sequence[NoteRow], *, deadline: float | None = None) -> list[str]:
-        """Record progress. Return the ids of the jobs whose lease is lost."""
-        return await self._caller.script("note", [len(notes), *chain.from_iterable(notes)], deadline=deadline)
+    async def note(
+        self, notes: Sequence[NoteRow], lines: Sequence[LineRow] = (), *, now: int | str = ""
+    ) -> list[str]:
+        """Record progress, and lines that jobs keep. Return the ids of the jobs whose lease is lost."""
+        rows = chain.from_iterable((*notes, *lines))
+        return await self._caller.script("note", [now, len(notes), len(lines), *rows])
 
     async def look(
         self,

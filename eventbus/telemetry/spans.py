@@ -30,12 +30,14 @@ from eventbus.telemetry.failure import type_name
 from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.propagation import NOTHING, Ambient, enter
+from eventbus.telemetry.server_address import server_attributes
 
 __all__ = [
     "attach_baggage",
     "attach_context",
     "baggage_around",
     "begin_apart",
+    "creation_links",
     "error_noted",
     "message_attributes",
     "receive_span",
@@ -85,27 +87,28 @@ def begin_apart() -> None:
 
 
 def message_attributes(
-    operation: str, kind: str, *, destination: str, client: str, **more: str
+    operation: str, kind: str, *, destination: str, client: str, url: str = "", **more: str
 ) -> dict[str, Any]:
-    """Return the attributes of all spans of one operation. `kind` is `send` or `process`."""
+    """Return the attributes of all spans of one operation. `kind` is `send` or `process`, `url` that of the settings."""
     return {
         "messaging.system": "eventbus",
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         "messaging.destination.name": destination,
         "messaging.client.id": client,
+        **server_attributes(url),
         **more,
     }
 
 
 def send_context(
-    event: str, job_id: str, ambient: Ambient, correlation_id: str, client: str
+    event: str, job_id: str, ambient: Ambient, correlation_id: str, client: str, url: str
 ) -> tuple[str, str]:
     """Return `traceparent` and `tracestate` of one emission; makes its producer span if an SDK is set."""
     active = tracer()
     if active is None:
         return ambient.traceparent, ambient.tracestate
-    attributes = message_attributes("send", "send", destination=event, client=client)
+    attributes = message_attributes("send", "send", destination=event, client=client, url=url)
     attributes["messaging.message.id"] = job_id
     attributes["messaging.message.conversation_id"] = correlation_id
     span = active.start_span(f"send {event}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
@@ -113,6 +116,15 @@ def send_context(
     _propagator.inject(carrier, trace.set_span_in_context(span))
     span.end()
     return carrier.get("traceparent", ""), carrier.get("tracestate", "")
+
+
+def creation_links(traceparent: str, tracestate: str) -> list[trace.Link]:
+    """Return a link to the span that made a message, as the conventions want it beside the parent; none if there is none."""
+    if not traceparent:
+        return []
+    made_in = _propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, Context())
+    context = trace.get_current_span(made_in).get_span_context()
+    return [trace.Link(context)] if context.is_valid else []
 
 
 @contextmanager

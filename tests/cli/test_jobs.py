@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -97,6 +98,24 @@ def test_a_failed_job_shows_what_failed_and_its_tracebacks_if_asked(
     assert invoke("jobs", "show", job, "--full").stdout.count("Traceback") == 2
     report = json.loads(invoke("jobs", "show", job, "--json").stdout)
     assert (report["state"], len(report["failures"]), report["payload"]) == ("failed", 2, 1)
+    assert [each["outcome"] for each in report["attempts_log"]] == ["failed", "failed"]
+    assert report["emitted_ms"] <= report["first_started_ms"] <= report["started_ms"] <= report["ended_ms"]
+
+
+def test_a_job_is_shown_with_its_start_its_worker_and_its_timeline(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    job = _fail(make_provider, "the bank is down")
+    told = invoke("jobs", "show", job).stdout
+    worker = json.loads(invoke("jobs", "show", job, "--json").stdout)["worker"]
+    assert re.search(rf"^started   20.*, by {worker}$", told, re.MULTILINE)
+    rows = [line.split()[3:] for line in told[told.index("time ") :].splitlines()[1:]]
+    happened = [[word for word in row if word not in ("s", "0.00")] for row in rows]
+    failed = ["failed", "1", worker, "ValueError:", "the", "bank", "is", "down"]
+    assert happened[0] == ["emitted"]
+    assert happened[1] == ["started", "1", worker]
+    assert happened[2] == failed
+    assert happened[-1] == ["ended", worker, "failed"]
 
 
 def test_a_job_that_waits_is_put_off_promoted_and_given_another_place(

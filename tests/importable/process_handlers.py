@@ -34,6 +34,7 @@ __all__ = [
     "pid",
     "shadowed",
     "tell_facts",
+    "tell_names",
     "tell_odd_name",
     "tell_surroundings",
     "wrong",
@@ -91,6 +92,10 @@ def tell_facts(payload: Any, facts: JobFacts) -> dict[str, Any]:
     facts.log.info("told", value=decimal.Decimal("1.5"))
     names = ("event", "group", "job_id", "attempt", "correlation_id", "causation_id", "meta")
     return {name: getattr(facts, name) for name in names}
+
+
+def tell_names(_: Any, facts: JobFacts) -> list[str]:
+    return [facts.worker, facts.provider]
 
 
 def tell_odd_name(_: Any) -> None:

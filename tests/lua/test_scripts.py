@@ -18,7 +18,7 @@ from eventbus.store.keys import KINDS
 from eventbus.store.lease_store import LeaseStore
 from eventbus.store.reply_stream import ReplyStream
 from eventbus.store.schedule_store import FireAnswer, SchedulePage
-from eventbus.store.scripting import script_rows, turn_rows
+from eventbus.store.scripting import note_rows, script_rows, turn_rows
 from eventbus.store.scripting.packing import AddRows, Append
 from eventbus.store.scripting.scripts import load_script
 from eventbus.store.store import Store
@@ -42,6 +42,7 @@ _SECTIONS = {
     ("turn", "settles"): turn_rows.SettleRow,
     ("renew", "jobs"): script_rows.LeaseRow,
     ("note", "jobs"): script_rows.NoteRow,
+    ("note", "lines"): note_rows.LineRow,
     ("announce", "queues"): script_rows.AnnounceQueue,
     ("announce", "left"): script_rows.QueueRow,
     ("leave", "queues"): script_rows.QueueRow,
@@ -176,9 +177,10 @@ async def test_the_small_scripts_get_what_their_headers_say(store: Store, record
     assert recorder.arguments == _expected("sweep", queues=2) + load_script("sweep").fields["queues"] * 2
     await store.cancel(_sample(script_rows.CancelRow, 2), key_ttl_ms=_any("key_ttl"), now="now")
     assert recorder.arguments == _expected("cancel", jobs=2) + load_script("cancel").fields["jobs"] * 2
-    await store.note(_sample(script_rows.NoteRow, 2))
-    assert recorder.arguments == _expected("note", jobs=2) + load_script("note").fields["jobs"] * 2
-    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": 1, "since": "since"}
+    await store.note(_sample(script_rows.NoteRow, 2), _sample(note_rows.LineRow, 3), now="now")
+    note = load_script("note").fields
+    assert recorder.arguments == [*_expected("note", jobs=2, lines=3), *note["jobs"] * 2, *note["lines"] * 3]
+    given = {"pool": "pool", "worker": "worker", "former": "former", "unpark": True, "since": "since"}
     rows = _sample(script_rows.AnnounceQueue, 2)
     await store.announce(**_any(given), facts=_any("facts"), queues=rows, left=["queue"] * 3, now="now")
     announce = load_script("announce").fields
@@ -317,11 +319,9 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
     # The words of the header, in the order in which the text of the script takes them.
     body = _SOURCES[f"{name}.lua"]
     code = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
-    names: list[str] = []
+    head, names = load_script(name).fields["head"], list[str]()
     for targets, values in re.findall(r"^local ([\w, ]+) = (.*take\(\).*)$", code, re.MULTILINE):
-        taken = values.count("take()")
-        names.extend(targets.split(", ")[:taken])
-    head = load_script(name).fields["head"]
+        names.extend(targets.split(", ")[: values.count("take()")])
     short = {
         "queues": {"queue_count", "count"},
         "rows": {"row_count"},

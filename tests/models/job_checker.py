@@ -185,6 +185,7 @@ class JobChecker:
         ]
         assert counts == [job.attempts, job.stalls, job.spared, job.alone, job.crowd, job.fatal], job
         assert record.get("room", "") == job.room, job
+        assert int(record.get("first", 0)) == job.first, job
         assert now.values["progress"].get(job.id, "") == job.progress
         if job.state == "active":
             assert (now.held[job.id], record["token"]) == (worker_of(job), job.token), job

@@ -214,9 +214,12 @@ class JobModel(Leases):
     def _settle(self, row: SettleRow) -> Job | None:
         """Settle one job; return it if it must be retried at once."""
         job = self.jobs[row.id]
+        is_over = job.cancelled_by or row.state in ENDED
+        if not is_over and (row.state == "delayed" or row.text == "begun"):
+            job.note_first()
         if row.attempts != "" and not job.cancelled_by:
             job.attempts = int(row.attempts)
-        if job.cancelled_by or row.state in ENDED:
+        if is_over:
             state = "cancelled" if job.cancelled_by else row.state
             job.ended_by = worker_of(job)
             self.finish(job, state, row.text, self.base(job).key_ttl)

@@ -31,6 +31,12 @@ class Stalled:
     fatal: int = 0
     has_begun: bool = False
     """Whether it was retried, put off, parked or asleep, or has stalled."""
+    first: int = 0
+    """When it was claimed first, once a run has ended and the job has not."""
+
+    def note_first(self) -> None:
+        """Note the first start, for a run ends without an end of the job."""
+        self.first = self.first or self.claimed[0]
 
     @property
     def is_suspect(self) -> bool:

@@ -63,6 +63,7 @@ def append(model: Any, worker: str, rows: list[Append]) -> list[AppendRefusal]:
 
 def fall_asleep(job: Any, row: SettleRow, now: int) -> bool:
     """Let a job sleep; return whether a signal wakes it at once."""
+    job.note_first()
     job.attempts = job.stalls = job.spared = job.alone = job.crowd = job.fatal = 0
     if row.text and job.story.heard != int(row.text):
         job.state = "waiting"

@@ -23,7 +23,7 @@ UNIT = 30_000
 
 _SMALL = 256
 _BESIDE = (("more", "MORE"), ("body", "BODY"), ("result", "RESULT"), ("journal", "JOURNAL"))
-_SIDES = ("progress", "log", "waiters", "checkpoints", "inbox", "live")
+_SIDES = ("progress", "log", "lines", "waiters", "checkpoints", "inbox", "live")
 
 _READ = """
 local rows = {}

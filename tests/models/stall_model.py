@@ -74,6 +74,7 @@ def note_stall(job: Stalled, blame: Blame | None) -> bool:
     is_blamed = blame is not None and blame.names(job)
     job.token, job.stalls, job.spared = "", job.stalls + 1, job.spared + (not is_blamed)
     job.has_begun = True
+    job.note_first()
     if blame is not None and is_blamed and blame.count == 1 and not blame.is_alone:
         job.alone += 1
     if blame is not None and is_blamed and job.is_suspect:

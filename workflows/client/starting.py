@@ -60,8 +60,10 @@ def message_of(
     """Return the message of a new flow; `chain` is the correlation id that its caller gives, `''` for none. Raises DefinitionError, PayloadError."""
     ambient = current()
     correlation_id = chain or ambient.correlation_id or flow_id
-    client = provider.settings.name
-    traceparent, tracestate = start_context(workflow.name, flow_id, ambient, correlation_id, client)
+    settings = provider.settings
+    traceparent, tracestate = start_context(
+        workflow.name, flow_id, ambient, correlation_id, settings.name, settings.url
+    )
     if meta is not None and not isinstance(meta, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise DefinitionError(f"expected meta of workflow {workflow.name!r} to be a dict, got: {shown(meta)}")
     merged = {**(ambient.meta or {}), **(meta or {})}

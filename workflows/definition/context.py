@@ -88,7 +88,8 @@ class StepContext(Generic[I]):
     `input` is the input of the flow. `workflow` and `step` are names; in a rollback `step` is the step that
     is undone, and in the hooks `completed` and `failed` it is empty. `attempt` counts from 1. `meta` and
     `correlation_id` are the same in every function of a flow. `job_id` is the job that this function runs in;
-    `traceparent` and `tracestate` are the W3C trace context of its attempt, empty if there is none.
+    `traceparent` and `tracestate` are the W3C trace context of its attempt, empty if there is none. `worker` is the id of the
+    worker that runs the function, and `provider` the name of its provider; both are empty in a flow that runs inline.
     """
 
     __slots__ = (
@@ -107,10 +108,12 @@ class StepContext(Generic[I]):
         "input",
         "job_id",
         "meta",
+        "provider",
         "run",
         "step",
         "traceparent",
         "tracestate",
+        "worker",
         "workflow",
     )
 
@@ -144,6 +147,8 @@ class StepContext(Generic[I]):
         self.meta: Mapping[str, Any] = facts.meta
         self.correlation_id: str = facts.correlation_id
         self.tracestate: str = facts.tracestate
+        self.worker: str = facts.worker
+        self.provider: str = facts.provider
         self.step: str = step
         self.job_id: str = job_id
         self.attempt: int = attempt
@@ -159,7 +164,7 @@ class StepContext(Generic[I]):
 
     @property
     def log(self) -> Logger:
-        """A structlog logger bound to flow, workflow, step, job, attempt, correlation, trace and span."""
+        """A structlog logger bound to flow, workflow, step, job, attempt, correlation, worker, provider, trace and span."""
         if self._log is None:
             self._log = get_logger("workflows.step").bind(**log_facts(self))
         return self._log
@@ -223,6 +228,14 @@ class StepContext(Generic[I]):
         if record is None and name in self._unloaded:
             record = await self._tools.load_record(name)
         return self._read(name, record, default)
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with the job that this function runs in, as `EventContext.keep_line` does; return at once.
+
+        A local step runs in the job of its flow, so the line begins with the name of the step. Inline it does nothing. Raises
+        UsageError in a step with `pool="process"`.
+        """
+        self._tools.keep_line(self.job_id, f"{self.step}: {line}" if self.step else line)
 
     def progress(self, value: Any) -> Awaitable[None]:
         """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.

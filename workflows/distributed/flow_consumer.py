@@ -41,6 +41,7 @@ from eventbus.lowlevel import (
 )
 from workflows.definition.job_tree import last_members, members_of
 from workflows.distributed.activation import Activation, FlowStops, LeaseLost
+from workflows.distributed.flow_counter import note_completed, note_stopped
 from workflows.distributed.graph_entries import misfit
 from workflows.distributed.local_graph import LocalGraph
 from workflows.distributed.pauses.signal_router import SignalRouter
@@ -120,8 +121,8 @@ class FlowConsumer:
             )
             if mode == "local":
                 history.mode = mode  # also if the flow is stopped before its journal begins
-                return await self._run_local(activation, message, history)
-            return await self._run_spread(activation, message, history)
+                return note_completed(self._workflow, await self._run_local(activation, message, history))
+            return note_completed(self._workflow, await self._run_spread(activation, message, history))
         except StoreCorrupt as error:
             if job.stop:
                 return await self._give_up(job, error)
@@ -264,6 +265,7 @@ class FlowConsumer:
         """Log the end of the flow, without a traceback: its step or its rollbacks have logged theirs."""
         del facts["attempt"]
         failure = read_flow_failure(settle.text)
+        note_stopped(self._workflow, settle, failure)
         is_answer = settle.state == "cancelled"
         if failure is not None:
             facts["cause"] = job.stop

@@ -212,6 +212,8 @@ class Flow:
             meta=message.meta or {},
             correlation_id=message.correlation_id or flow_id,
             tracestate=message.tracestate,
+            worker=runtime.services.worker,
+            provider=runtime.services.settings.name,
         )
 
     def first_entry(self, *, is_spread: bool = False) -> Entry:
@@ -340,6 +342,7 @@ class Flow:
             job_id=job_id,
             correlation_id=self.facts.correlation_id,
             client=services.settings.name,
+            url=services.settings.url,
         )
         attributes |= {"eventbus.worker.id": services.worker, "eventbus.attempt": attempt}
         if step:
@@ -361,6 +364,9 @@ class Flow:
     def emit_many(self, event: Any, payloads: Iterable[Any], **options: Any) -> list[Any]:
         """Emit many as `EventProvider.emit_many` does."""
         return self._emits().emit_many(event, payloads, **options)
+
+    def keep_line(self, job_id: str, line: str) -> None:  # noqa: D102  (as FlowTools)
+        self.runtime.services.tools.keep_line(job_id, line)
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the value that a lifespan of this worker yielded."""

@@ -58,6 +58,8 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
     tracestate: str
     traceparent: str
     max_bytes: int
+    worker: str
+    provider: str
 
 
 class PooledSteps:
@@ -107,6 +109,8 @@ class PooledSteps:
             tracestate=ctx.tracestate,
             traceparent=ctx.traceparent,
             max_bytes=codecs.max_bytes,
+            worker=ctx.worker,
+            provider=ctx.provider,
         )
         result = await pool.calls.run(
             _function_place(),
@@ -166,6 +170,8 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
             meta=ctx.meta,
             correlation_id=ctx.correlation_id,
             tracestate=given.tracestate,
+            worker=given.worker,
+            provider=given.provider,
             data=_NoData() if "data" in workflow.hooks else FlowData(),
         ),
         input=codecs.input.decode(given.input),
@@ -255,6 +261,10 @@ class _ProcessTools:
     def shared(self, lifespan: Any) -> Any:  # noqa: ARG002
         """Refuse."""
         _refuse("shared")
+
+    def keep_line(self, job_id: str, line: str) -> None:  # noqa: ARG002
+        """Refuse."""
+        _refuse("keep_line")
 
     async def load_record(self, step: str) -> StepRecord | None:
         """Refuse: what fits was sent along."""

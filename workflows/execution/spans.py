@@ -23,14 +23,23 @@ _propagator = TraceContextTextMapPropagator()
 
 
 def flow_attributes(
-    operation: str, kind: str, *, workflow: str, flow_id: str, job_id: str, correlation_id: str, client: str
+    operation: str,
+    kind: str,
+    *,
+    workflow: str,
+    flow_id: str,
+    job_id: str,
+    correlation_id: str,
+    client: str,
+    url: str,
 ) -> dict[str, Any]:
-    """Return the attributes of a flow's span; `kind` is `send` or `process`."""
+    """Return the attributes of a flow's span; `kind` is `send` or `process`, `url` that of the provider's settings."""
     return message_attributes(
         operation,
         kind,
         destination=workflow,
         client=client,
+        url=url,
         **{
             "messaging.message.id": job_id,
             "messaging.message.conversation_id": correlation_id,
@@ -41,7 +50,7 @@ def flow_attributes(
 
 
 def start_context(
-    workflow: str, flow_id: str, ambient: Ambient, correlation_id: str, client: str
+    workflow: str, flow_id: str, ambient: Ambient, correlation_id: str, client: str, url: str
 ) -> tuple[str, str]:
     """Make the producer span of a new flow; return its `traceparent` and `tracestate`."""
     active = tracer()
@@ -55,6 +64,7 @@ def start_context(
         job_id=flow_id,
         correlation_id=correlation_id,
         client=client,
+        url=url,
     )
     span = active.start_span(f"execute {workflow}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
     carrier: dict[str, str] = {}

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterable
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import structlog
@@ -29,6 +30,7 @@ from eventbus.cli.failures import CommandError, is_debugging
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import LogFormat, LogLevel, configure_logs
 from eventbus.cli.loop import leave_within, run
+from eventbus.cli.metrics_port import MetricsPort
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.engine.health import Health
@@ -52,6 +54,18 @@ _Level = Annotated[
     typer.Option(
         help="The least that is logged; info by default.", envvar="EVENTBUS_LOG_LEVEL", case_sensitive=False
     ),
+]
+_MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Answer Prometheus at /metrics here; 0: a free one. Needs the extra prometheus.",
+    ),
+]
+_MetricsHost = Annotated[
+    str, typer.Option(metavar="HOST", help="The address of the metrics port; by default this machine alone.")
 ]
 
 
@@ -87,6 +101,8 @@ def worker(
     health_host: Annotated[
         str, typer.Option(metavar="HOST", help="The address of the health port; by default all.")
     ] = "0.0.0.0",  # noqa: S104  (who asks is outside the container)
+    metrics_port: _MetricsPort = None,
+    metrics_host: _MetricsHost = "127.0.0.1",
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when Python files in this folder change.")
     ] = False,
@@ -106,10 +122,12 @@ def worker(
     with_settings(provider, url=url, max_concurrency=concurrency, grace=grace)
     globs = [glob.strip() for each in queues or ["*"] for glob in each.split(",") if glob.strip()]
     process = _Process(provider, globs, burst=burst, until_eof=until_eof)
-    gc.freeze()  # modules and classes stay for good: looking through them would stop all jobs for some 30 ms each time
-    if health_port is None:
-        return run(process.run())
-    with Probes(health_host, health_port, process.health):
+    with ExitStack() as ports:
+        if metrics_port is not None:
+            ports.enter_context(MetricsPort(metrics_host, metrics_port))
+        if health_port is not None:
+            ports.enter_context(Probes(health_host, health_port, process.health))
+        gc.freeze()  # modules and classes stay for good: looking through them would stop all jobs for some 30 ms each time
         return run(process.run())
 
 

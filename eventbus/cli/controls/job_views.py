@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from eventbus.admin.inspector import FailureReport, JobReport, JobSummary
+from eventbus.admin.inspector import FailureReport, JobReport, JobSummary, TimelineEntry
 from eventbus.admin.reasons import StateReason
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.toolkit import moment, open_console, span
@@ -69,6 +69,12 @@ def print_report(job: JobReport, reason: StateReason, *, is_full: bool) -> None:
         console.print(Text(f"{name:9} {visible(value)}"), soft_wrap=True)
     for line in _tell_failures(job.failures, is_full=is_full):
         console.print(Text(line), soft_wrap=True)
+    print()
+    _print_timeline(job.timeline)
+    if job.lines:
+        print()
+    for line in job.lines:
+        console.print(Text(f"{moment(line.at_ms)}  {printable(line.text)}"), soft_wrap=True)
 
 
 def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tuple[str, str]]:
@@ -80,8 +86,14 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
     yield "emitted", moment(job.created_ms)
     if job.due_ms and job.state in ("waiting", "delayed"):
         yield "due", moment(job.due_ms)
-    if job.claimed_ms and job.state == "active":
-        yield "claimed", f"{moment(job.claimed_ms)}, {span(job.claimed_ms, 0)} ago, by {job.worker}"
+    if job.first_started_ms and job.first_started_ms != job.started_ms:
+        yield (
+            "first",
+            f"started {moment(job.first_started_ms)}, {_after(job.emitted_ms, job.first_started_ms)}",
+        )
+    if job.started_ms:
+        yield "started", ", ".join(_tell_start(job))
+    if job.state == "active":
         yield "lease", f"until {moment(job.lease_ms)}"
     if job.ended_ms:
         yield "ended", f"{moment(job.ended_ms)}, {span(job.created_ms, job.ended_ms)} after it was emitted"
@@ -99,10 +111,44 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
         yield "error", printable(job.error)
 
 
+def _tell_start(job: JobReport) -> Iterator[str]:
+    yield moment(job.started_ms)
+    if job.state == "active":
+        yield f"{span(job.started_ms, 0)} ago"
+    elif job.first_started_ms == job.started_ms:
+        yield _after(job.emitted_ms, job.started_ms)
+    if job.worker:
+        yield f"by {printable(job.worker)}"
+
+
+def _after(emitted_ms: int, at_ms: int) -> str:
+    return f"{span(emitted_ms, at_ms)} after it was emitted"
+
+
+def _print_timeline(timeline: Sequence[TimelineEntry]) -> None:
+    """Print what happened to a job as a table, and behind it what is due; `after` is the time since it was emitted."""
+    table = Table(box=None, pad_edge=False)
+    for head in ("time", "after", "what", "attempt", "worker"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for entry in timeline:
+        cells = (
+            moment(entry.at_ms),
+            span(timeline[0].at_ms, entry.at_ms) if entry.at_ms else "",
+            entry.what.replace("-", " "),
+            str(entry.attempt or ""),
+            printable(entry.worker),
+            printable(entry.note),
+        )
+        table.add_row(*(Text(each) for each in cells))
+    open_console().print(table)
+
+
 def _tell_failures(failures: Iterable[FailureReport], *, is_full: bool) -> Iterator[str]:
     for each in failures:
         which = f"attempt {each.attempt}" if each.attempt else "an attempt"
-        by = f" on {printable(each.worker)}" if each.worker else ""
-        yield f"{which} {each.kind}{by}: {printable(str(each))}"
+        by = f" on {printable(each.worker)}" if each.worker and each.kind == "stalled" else ""
+        kind = each.kind.replace("-", " ")
+        yield f"{which} {kind}{by}: {printable(str(each))}"
         for line in each.traceback.splitlines() if is_full else ():
             yield f"    {' ' * (len(line) - len(line.lstrip()))}{printable(line)}"

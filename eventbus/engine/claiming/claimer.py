@@ -89,7 +89,7 @@ class Claimer:
         self._store = store
         self._consumers = consumers
         self._lease_ms = lease_ms
-        self._lanes = (Lane(worker), Lane(f"{worker}+"))
+        self._lanes = (Lane(worker, store.address), Lane(f"{worker}+", store.address))
         self._suspects = SuspectGate(
             self.executor.running, lease=lease_ms / 1000, on_room=self.look_everywhere
         )
@@ -261,9 +261,8 @@ class Claimer:
         self._settled.clear()
         self._rotation.ask(asked)
         idle = self.handed.offer(is_idle=self._is_free(asked, running=0))
-        lane.is_busy = True
+        lane.begin()
         ask = self._suspects.ask(asked)
-        lane.call += 1
         try:
             with self._slots.reserve(want, queues):
                 answer = await self._store.turn(
@@ -290,7 +289,7 @@ class Claimer:
             lane.done = lane.call
             raise
         finally:
-            lane.is_busy = False
+            lane.end()
             self._suspects.answered(ask)
         for queue, row in settles:
             is_lost = row.id in answer.lost

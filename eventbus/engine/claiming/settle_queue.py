@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from eventbus.engine.failure_listener import FailureListener
 from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.job import Job, Settle
+from eventbus.engine.metering.job_meter import note_lost
 from eventbus.store.scripting.script_rows import LeaseRow
 from eventbus.store.scripting.turn_rows import SettleRow
 from eventbus.telemetry.logging import get_logger
@@ -106,6 +107,7 @@ class SettleQueue:
     def _note_refused(self, queue: str, row: SettleRow) -> None:
         if row.state != "waiting":  # a job that was to be given back has been given back already
             self.refused += 1
+            note_lost(queue)
             _log.warning("outcome refused: the lease was lost", job_id=row.id)
             if self._tallies is not None:
                 self._tallies.take_back(queue, row)

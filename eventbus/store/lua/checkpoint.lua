@@ -54,7 +54,7 @@ if opens then open_leaves(id, lists.ready, now) end
 local wait = { delay = delay, heard = heard, is_first = first, call = call, total = total }
 if mixed then mixed_waits.note(id, record, wait, awaited) end
 if waits then
-  change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold))
+  change(id, 'state', 'waiting-children', 'token', false, 'waited', token, 'began', Hold.time(hold), 'first', record.first or Hold.time(hold))
   redis.call('HDEL', key('held', Hold.worker_of(token)), id)
   if Hold.place_of_slot(hold) ~= '' then
     --include slots

@@ -3,7 +3,7 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: id
 -- answer: the fields as name, value pairs (none: unknown), body, result or error, progress,
---   the log's entries, when its lease ends (ms, or '')
+--   the log's entries, when its lease ends (ms, or ''), lines that it keeps
 --include base fields hold holds
 
 local id = take()
@@ -30,4 +30,5 @@ for name, value in pairs(known) do
 end
 return {
   fields, body, text, try('GET', key('progress', id)) or '', try('LRANGE', key('log', id), 0, -1) or {}, lease_end,
+  try('LRANGE', key('lines', id), 0, -1) or {},
 }

@@ -57,7 +57,7 @@ end
 
 local ready, backs, answer = {}, {}, { 0 }
 local function rescue(job)
-  local text = blame.note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder, job.blame), job.blame)
+  local text = blame.note_stall(job, job.lease.hold, job.holder.worker, describe(job.holder, job.blame), job.blame, now)
   redis.call('HDEL', key('held', job.holder.worker), job.id) -- what its holder still sends is refused
   slots.release(job.lease.hold, now)
   lines.unlisted[job.id] = 'nowhere'

@@ -55,9 +55,9 @@ if redis.call('EXISTS', key('inbox', id)) == 1 then more[#more + 1], more[#more 
 redis.call('HSET', key('more', id), unpack(more))
 keep_body(head, id, body)
 redis.call('SET', job_root .. id, codec.encode(head))
-if redis.call('EXISTS', key('log', id), key('inbox', id), key('live', id)) > 0 then add_flag(id, FLAG.SIDE) end
+if redis.call('EXISTS', key('log', id), key('lines', id), key('inbox', id), key('live', id)) > 0 then add_flag(id, FLAG.SIDE) end
 if redis.call('EXISTS', key('journal', id)) == 1 then add_flag(id, FLAG.JOURNAL) end
-note_error(id, text)
+note_error(id, add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed'))
 if state == 'completed' then
   completed.unlist(queue, id, record.ended)
 else

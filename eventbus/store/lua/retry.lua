@@ -59,7 +59,7 @@ local function write(id, record)
   local flags = FLAG.MORE + bit.band(record.flags, FLAG.SIDE + FLAG.JOURNAL)
   local head = { state = 'waiting', created = record.created, queue = queue, flags = flags, limit = record.limit, body = record.body, size = record.size }
   redis.call('SET', job_root .. id, codec.encode(head))
-  if try('LINDEX', key('log', id), -1) ~= text then note_error(id, text) end
+  if try('LINDEX', key('log', id), -1) ~= text then note_error(id, add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed')) end
   redis.call('ZREM', key(state, queue), id)
   try('ZREM', key('leaving', queue), id)
   local pointer = find_pointer(id, record)

@@ -227,7 +227,7 @@ async def test_the_log_of_a_context_knows_its_job(
     def greet_too(_: Any, ctx: SyncContext) -> None:
         ctx.log.info("hello", who="thread")
 
-    async with provider.worker():
+    async with provider.worker() as worker:
         emission = provider.emit("greet")
         await emission
         other = provider.emit("greet.too")
@@ -241,6 +241,8 @@ async def test_the_log_of_a_context_knows_its_job(
         "job_id": emission.job_id,
         "attempt": 1,
         "correlation_id": emission.correlation_id,
+        "worker": worker.id,
+        "provider": provider.settings.name,
     }
     assert entries["thread"]["job_id"] == other.job_id
 

@@ -61,13 +61,14 @@ async def test_a_running_job_tells_its_worker_lease_and_progress(make_provider: 
         began.set()
         await gate.wait()
 
-    async with provider, provider.worker():
+    async with provider, provider.worker() as worker:
         emission = provider.emit("slow", "x" * 500)
         await began.wait()
         job = await provider.inspector.job(emission.job_id)
         assert (job.state, job.payload, job.progress) == ("active", "x" * 500, 40)
         assert job.lease_ms > job.created_ms
         assert len(job.worker) == 12
+        assert job.worker == worker.id
         assert await provider.inspector.counts("slow", states=["active", "waiting"]) == {
             "active": 1,
             "waiting": 0,
@@ -75,7 +76,7 @@ async def test_a_running_job_tells_its_worker_lease_and_progress(make_provider: 
         gate.set()
         await emission
         job = await provider.inspector.job(emission.job_id)
-    assert (job.state, job.worker, job.lease_ms) == ("completed", "", 0)
+    assert (job.state, job.worker, job.lease_ms) == ("completed", worker.id, 0)
 
 
 async def test_a_failed_job_tells_the_error_of_each_attempt(make_provider: MakeProvider) -> None:
@@ -86,7 +87,7 @@ async def test_a_failed_job_tells_the_error_of_each_attempt(make_provider: MakeP
     async def wrong(payload: Any) -> None:
         raise ValueError(f"wrong for the time number {next(numbers)}, " + "x" * 100) from KeyError("why")
 
-    async with provider, provider.worker():
+    async with provider, provider.worker() as worker:
         emission = provider.emit("wrong", None)
         with pytest.raises(HandlerError):
             await emission
@@ -102,7 +103,7 @@ async def test_a_failed_job_tells_the_error_of_each_attempt(make_provider: MakeP
         assert f"{failure.type}: {failure.message}" == str(failure)
         assert "in wrong\n" in failure.traceback
         assert failure.causes == [("KeyError", "'why'")]
-        assert failure.worker == ""
+        assert failure.worker == worker.id
     assert job.error == listed.error
     assert job.error.startswith("ValueError: wrong for the time number 3, ")
     assert job.ended_ms == listed.ended_ms > 0

@@ -63,6 +63,7 @@ async def test_a_chain_is_one_trace_each_span_the_child_of_what_caused_it(
     make_provider: MakeProvider, spans: Spans
 ) -> None:
     provider = make_provider(name="shop-1")
+    socket = provider.settings.url.partition("://")[2]
 
     @provider.on("a")
     async def a(_: Any, ctx: EventContext) -> int:
@@ -90,6 +91,7 @@ async def test_a_chain_is_one_trace_each_span_the_child_of_what_caused_it(
         "messaging.system": "eventbus",
         "messaging.destination.name": "a",
         "messaging.client.id": "shop-1",
+        "server.address": socket,
         "messaging.message.id": emission.job_id,
         "messaging.message.conversation_id": "req-1",
     }

@@ -88,7 +88,7 @@ async def test_restarts_and_looks_send_what_their_headers_say() -> None:
     await TreeStore(recorder, recorder, keys).restart("id", **given)
     assert [*recorder.arguments[:-1], "keeps"] == load_script("restart").fields["head"]
     assert recorder.arguments[-1] == []
-    recorder = _Recorder([[], "", "", "", [], ""])
+    recorder = _Recorder([[], "", "", "", [], "", []])
     await QueryStore(recorder, keys).job("id")
     assert recorder.arguments == load_script("job").fields["head"]
     recorder = _Recorder(["", "", 0, [], 0])

@@ -59,11 +59,14 @@ def _links(span: ReadableSpan) -> list[int]:
     return [each.context.span_id for each in span.links]
 
 
-def _check_attributes(found: list[ReadableSpan], flow_id: str, *, client: str, worker: str) -> None:
+def _check_attributes(
+    found: list[ReadableSpan], flow_id: str, *, client: str, worker: str, socket: str
+) -> None:
     both = {
         "messaging.system": "eventbus",
         "messaging.destination.name": "w",
         "messaging.client.id": client,
+        "server.address": socket,
         "messaging.message.conversation_id": flow_id,
         "workflows.workflow": "w",
         "workflows.flow_id": flow_id,
@@ -128,7 +131,8 @@ async def test_a_flow_is_one_trace_in_which_steps_link_to_what_they_waited_for(
         assert parent is not None
         assert parent.span_id == _id(execute)
         assert (_one(found, name).attributes or {})["workflows.flow_id"] == handle.id
-    _check_attributes(found, handle.id, client=provider.settings.name, worker=runner.id)
+    name, socket = provider.settings.name, provider.settings.url.partition("://")[2]
+    _check_attributes(found, handle.id, client=name, worker=runner.id, socket=socket)
     first, sides = _one(found, "step w.a"), [_one(found, "step w.left"), _one(found, "step w.right")]
     assert _links(first) == []
     assert [_links(each) for each in sides] == [[_id(first)], [_id(first)]]

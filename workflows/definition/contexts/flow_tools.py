@@ -72,6 +72,10 @@ class FlowTools(Emits[Any], Protocol):
         """Return the value that a lifespan of this worker yielded."""
         ...
 
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a job of this flow; called from any thread."""
+        ...
+
     async def load_record(self, step: str) -> StepRecord | None:
         """Return the record of a step of this flow; None if the step did not complete."""
         ...
@@ -120,4 +124,6 @@ class FlowFacts(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = MappingProxyType({})
     correlation_id: str = ""
     tracestate: str = ""
+    worker: str = ""
+    provider: str = ""
     data: FlowData = msgspec.field(default_factory=FlowData)

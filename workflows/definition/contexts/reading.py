@@ -87,4 +87,6 @@ def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:
     if ctx.step:
         facts["step"] = ctx.step
     facts |= {"job_id": ctx.job_id, "attempt": ctx.attempt, "correlation_id": ctx.correlation_id}
+    if ctx.worker:
+        facts |= {"worker": ctx.worker, "provider": ctx.provider}
     return facts | trace_facts(trace_id_of(ctx.traceparent))

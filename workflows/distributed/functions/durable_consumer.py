@@ -29,6 +29,7 @@ from eventbus.lowlevel import (
     park,
     retry,
 )
+from workflows.distributed.flow_counter import note_completed, note_stopped
 from workflows.distributed.functions.durable_flow import DurableFlow
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.step_consumer import facts_of, read_message
@@ -80,7 +81,7 @@ class DurableConsumer:
     async def run(self, job: Job) -> Settle | None:
         """Run the flow until it ends or sleeps, or undo it if it was stopped."""
         try:
-            return await self._run(job)
+            return note_completed(self._name, await self._run(job))
         except UnknownTask as error:
             _log.error(
                 "flow parked, this worker has not imported what it needs", **self.facts(job), error=str(error)
@@ -132,6 +133,7 @@ class DurableConsumer:
         """Log the end of the flow, without a traceback: its step or its rollbacks have logged theirs."""
         del facts["attempt"]
         failure = read_flow_failure(settle.text)
+        note_stopped(self._name, settle, failure)
         is_answer = settle.state == "cancelled"
         if failure is not None:
             facts |= {"cause": job.stop, "rollback": failure.rollback}

@@ -95,6 +95,7 @@ class FlowAround:
             job_id=self._job_id,
             correlation_id=self._message.correlation_id or self._flow_id,
             client=services.settings.name,
+            url=services.settings.url,
         )
         attributes |= {
             "eventbus.worker.id": services.worker,

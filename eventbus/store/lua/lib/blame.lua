@@ -95,10 +95,11 @@ end
 -- Counts the stall, and keeps what is known of it in the job's log; returns it as text.
 -- job: what `read` tells of it, with its id. What its holder still sends is refused.
 -- mine: as `blame.of` returns it.
-function blame.note_stall(job, hold, worker, message, mine)
+function blame.note_stall(job, hold, worker, message, mine, now)
   job.stalls = (tonumber(job.stalls) or 0) + 1
   if not mine then job.spared = (tonumber(job.spared) or 0) + 1 end
-  change(job.id, 'stalls', job.stalls, 'token', false, 'began', Hold.time(hold))
+  local began = Hold.time(hold)
+  change(job.id, 'stalls', job.stalls, 'token', false, 'began', began, 'first', job.first or began)
   if not mine then
     change(job.id, 'spared', job.spared)
   elseif mine.count == 1 and not mine.is_alone then
@@ -110,8 +111,9 @@ function blame.note_stall(job, hold, worker, message, mine)
   end
   local text = cjson.encode({
     type = 'StalledError', message = string.gsub(message, '# times', job.stalls == 1 and '1 time' or job.stalls .. ' times'),
-    attempts = tonumber(job.attempts) or 0, stalls = job.stalls, worker = worker,
+    attempts = tonumber(job.attempts) or 0, stalls = job.stalls,
   })
+  text = add_times(text, job.due, began, now, worker, 'stalled')
   note_error(job.id, text)
   return text
 end

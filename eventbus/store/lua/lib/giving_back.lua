@@ -16,7 +16,7 @@ local function place_back(jobs, worker, is_stall, ready, now)
     local record, why, queue = read(id)
     if record and record.state == 'waiting' and not record.is_later then
       record.id, ids[#ids + 1] = id, id
-      if is_stall then blame.note_stall(record, jobs[i].hold, worker, message) end
+      if is_stall then blame.note_stall(record, jobs[i].hold, worker, message, nil, now) end
       lines.unlisted[id] = 'nowhere' -- until all are given back: one of them may stop the tree of another
       rows[#rows + 1] = { id = id, state = 'waiting', attempts = '', text = '', delay = 0, hold = jobs[i].hold }
     elseif record and record.state == 'waiting' then

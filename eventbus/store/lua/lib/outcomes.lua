@@ -53,7 +53,7 @@ end
 
 -- What cannot be listed, because somebody else's value stands in the place of the set, goes by itself after a week.
 function outcomes.expire_record(id)
-  for _, kind in ipairs({ 'job', 'more', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }) do
+  for _, kind in ipairs({ 'job', 'more', 'body', 'result', 'progress', 'log', 'lines', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }) do
     redis.call('PEXPIRE', key(kind, id), outcomes.KEPT)
   end
 end

@@ -1,5 +1,5 @@
 --needs base codec fields finish format hold holds outcomes
---exports read read_lease note_error is_placed quarantine
+--exports read read_lease note_error add_times is_placed quarantine
 -- Reading job records that may be missing, foreign or damaged, without raising.
 -- A whole number as we write them, or none; `tonumber` also takes nan, inf, 0x10 and 1e99.
 local function is_number(value)
@@ -38,6 +38,14 @@ function note_error(id, text)
   if not try('RPUSH', key('log', id), text) then return end
   redis.call('LTRIM', key('log', id), -50, -1)
   add_flag(id, FLAG.SIDE)
+end
+
+-- The text of an error, with when its attempt was due (0: at once), began and ended, who ran it, and what it came to: failed, stalled or
+-- put-off. Releases that do not know these fields pass over them. Text that is no JSON object stays as it is.
+function add_times(text, due, began, ended, worker, kind)
+  if not string.find(text, '^{".*}$') then return text end
+  local times = string.format(',"due":%.0f,"began":%.0f,"ended":%.0f', tonumber(due) or 0, began, ended)
+  return string.sub(text, 1, -2) .. times .. ',"worker":' .. cjson.encode(worker) .. ',"kind":"' .. kind .. '"}'
 end
 
 -- Whether a job found where its state does not belong also stands where it does: then the

@@ -6,8 +6,8 @@
 local to_forget = 200 -- members of trees that one call removes; the rest is a chore
 local forget_members
 
-local SIDES = { 'job', 'more', 'body', 'result', 'progress', 'log', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }
-local FLAGS = { more = FLAG.MORE, body = FLAG.BODY, result = FLAG.RESULT, progress = FLAG.SIDE, log = FLAG.SIDE, waiters = FLAG.SIDE, checkpoints = FLAG.SIDE, journal = FLAG.JOURNAL, inbox = FLAG.SIDE, live = FLAG.SIDE }
+local SIDES = { 'job', 'more', 'body', 'result', 'progress', 'log', 'lines', 'waiters', 'checkpoints', 'journal', 'inbox', 'live' }
+local FLAGS = { more = FLAG.MORE, body = FLAG.BODY, result = FLAG.RESULT, progress = FLAG.SIDE, log = FLAG.SIDE, lines = FLAG.SIDE, waiters = FLAG.SIDE, checkpoints = FLAG.SIDE, journal = FLAG.JOURNAL, inbox = FLAG.SIDE, live = FLAG.SIDE }
 
 -- The keys of jobs, but for what ties them to others.
 function record_keys(ids)

@@ -20,30 +20,30 @@ end
 
 -- A retry takes a new place at its priority: behind what waits already, or before it if lifo.
 local function settle_retry(row, now, retried, delayed)
-  note_error(row.id, row.text)
+  local record, began, worker = row.record, Hold.time(row.hold), Hold.worker_of(Hold.token(row.hold))
+  note_error(row.id, add_times(row.text, record.due, began, now, worker, row.attempts == '' and 'put-off' or 'failed'))
   if row.delay > 0 then
-    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', Hold.time(row.hold))
-    push(delayed, row.record.queue, now + row.delay, row.id)
+    change(row.id, 'state', 'delayed', 'token', false, 'attempts', row.attempts, 'due', now + row.delay, 'began', began, 'first', record.first or began)
+    push(delayed, record.queue, now + row.delay, row.id)
   else
-    change(row.id, 'token', false, 'attempts', row.attempts)
+    change(row.id, 'token', false, 'attempts', row.attempts, 'first', record.first or began)
     lines.unlisted[row.id] = 'nowhere' -- a row behind may stop its tree
-    push(retried, row.record.queue, row.record)
+    push(retried, record.queue, record)
   end
 end
 
 -- Sleeps until a time, until it is sent a signal, or both. It has got on, so its trouble is forgotten. text: how many
 -- signals it knows of, or '' if it listens to none; one that came since wakes it at once.
 local function suspend(row, record, now, lists)
-  local listens, wakes = row.text ~= '' and 1 or nil, row.delay >= 0
+  local listens, wakes, began = row.text ~= '' and 1 or nil, row.delay >= 0, Hold.time(row.hold)
   clear(row.id, 'stalls', 'spared', 'alone', 'crowd', 'fatal', 'attempts', 'hears')
   record.stalls, record.spared = nil, nil
   if listens and journals.count_signals(row.id) ~= tonumber(row.text) then -- a failover may have lost some
-    change(row.id, 'token', false, 'attempts', 0)
+    change(row.id, 'token', false, 'attempts', 0, 'first', record.first or began)
     lines.unlisted[row.id] = 'nowhere'
-    push(lists.retried, record.queue, record)
-    return
+    return push(lists.retried, record.queue, record)
   end
-  local changes = { 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', Hold.time(row.hold) }
+  local changes = { 'state', wakes and 'delayed' or 'waiting-children', 'token', false, 'attempts', 0, 'began', began, 'first', record.first or began }
   local function set(field, value) changes[#changes + 1], changes[#changes + 2] = field, value end
   if listens then set('listens', 1) end
   if wakes then
@@ -78,6 +78,7 @@ local function settle_row(row, record, key_ttl, now, lists)
     settle_retry(row, now, lists.retried, lists.delayed)
   elseif row.state == 'waiting' then
     if record.token or record.is_root or row.text == 'begun' then change(row.id, 'token', false, 'began', Hold.time(row.hold)) end
+    if row.text == 'begun' and not record.first then change(row.id, 'first', Hold.time(row.hold)) end
     put_back(row, record, lists)
   elseif row.state == 'shelved' then
     put_on_shelf(row, record, lists)

@@ -1,0 +1,1 @@
+"""The metrics of workers: what their jobs do, and how long the queues are."""

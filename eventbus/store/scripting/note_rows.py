@@ -1,0 +1,17 @@
+"""Rows of the script `note`, beside the progress of a job (`script_rows.NoteRow`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["LineRow"]
+
+
+class LineRow(NamedTuple):
+    """A log line that a job keeps, under its lease. `age` is in ms."""
+
+    id: str
+    token: str
+    number: int
+    age: int
+    text: str
