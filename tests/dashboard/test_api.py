@@ -399,3 +399,28 @@ async def test_check_25_a_queue_tells_how_many_jobs_ended_and_draws_them(
     assert told["run_p95"] is not None
     assert "17 completed, 3 did not" in page
     assert '<rect class="bar failed"' in page
+
+
+async def test_check_8_a_job_tells_when_each_attempt_was_and_who_ran_it(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider = make_provider()
+
+    @provider.on("a", retry=Retry(attempts=3, delay=0.01))
+    async def work(card: dict[str, str]) -> str:
+        if len(tried) < 2:
+            tried.append(1)
+            raise ValueError(f"no {card['card']}")
+        return "done"
+
+    tried = list[int]()
+    async with provider, provider.worker() as worker:
+        job = provider.emit("a", {"card": "4111111111111111"})
+        assert await job == "done"
+        client = open_dashboard(provider)
+        page = (await client.get(f"/jobs/{job.job_id}")).text
+        timeline = page.partition('class="timeline"')[2].partition("</ol>")[0]
+        assert timeline.count("attempt 1") >= 1
+        assert timeline.count(worker.id) >= 1
+        assert timeline.count("no •••") >= 2
+        assert "4111111111111111" not in page
