@@ -240,6 +240,7 @@ class WorkflowProvider(FlowPauses):
         resume: bool | None = ...,
         *,
         workflow: None = None,
+        run: int | None = ...,
         call_timeout: Duration | None = ...,
     ) -> FlowHandle[Any]: ...
     @overload
@@ -249,6 +250,7 @@ class WorkflowProvider(FlowPauses):
         resume: bool | None = ...,
         *,
         workflow: Workflow[Any, O] | Durable[Any, O],
+        run: int | None = ...,
         call_timeout: Duration | None = ...,
     ) -> FlowHandle[O]: ...
     async def retry(
@@ -257,6 +259,7 @@ class WorkflowProvider(FlowPauses):
         resume: bool | None = None,
         *,
         workflow: Workflow[Any, Any] | Durable[Any, Any] | None = None,
+        run: int | None = None,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[Any]:
         """Run a flow that has ended again, under the same id; return its handle once the retry is recorded.
@@ -265,13 +268,14 @@ class WorkflowProvider(FlowPauses):
         again; if it is false, all steps run. None resumes a failed or cancelled flow, and runs a completed
         one from the start. Input, meta, version, key and timeout stay the same; the timeout starts again.
         Handles of the earlier run keep its outcome; the returned handle, and later ones, get the new outcome.
-        Any process can ask for a retry; a worker that has the workflow runs it. Raises FlowNotEnded (also if
-        another caller retries the flow at the same time), UnknownJob and DefinitionError as `handle` does,
+        Any process can ask for a retry; a worker that has the workflow runs it. With `run` it is refused unless that is
+        the number of the last run, so that of two callers who saw the same end one begins a run. Raises FlowNotEnded (also if
+        another caller retries the flow at the same time, or did since `run`), UnknownJob and DefinitionError as `handle` does,
         UsageError for the flow of a sub-workflow, StoreError.
         """
         handle = self.handle(flow_id) if workflow is None else self.handle(flow_id, workflow)
         deadline = self._jobs.settings.deadline(call_timeout)
-        await retry_flow(self._jobs, flow_id, resume=resume, deadline=deadline)
+        await retry_flow(self._jobs, flow_id, resume=resume, run=run, deadline=deadline)
         return handle
 
     async def status(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowStatus:

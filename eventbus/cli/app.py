@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from eventbus._version import __version__
-from eventbus.cli.commands import check, demo, emit, groups, schedules, server, worker
+from eventbus.cli.commands import check, emit, groups, schedules, server, worker
 from eventbus.cli.controls import failures, finding, history, jobs, queues, retrials, tail, top, workers
+from eventbus.cli.dashboard import command, demo
 from eventbus.cli.plugins import PluginGroup
 
 __all__ = ["app"]
@@ -33,6 +34,7 @@ app.command("top")(top.top)
 app.command("workers")(workers.workers)
 app.command("demo")(demo.demo)
 app.command("tail")(tail.tail)
+app.command("dashboard")(command.dashboard)
 jobs.app.command("failures")(failures.failures)
 jobs.app.command("find")(finding.find)
 jobs.app.command("retry")(retrials.retry)

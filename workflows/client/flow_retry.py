@@ -31,11 +31,14 @@ from workflows.records.status import status_of
 __all__ = ["retry_flow"]
 
 
-async def retry_flow(jobs: JobClient, flow_id: str, *, resume: bool | None, deadline: float) -> int:
+async def retry_flow(
+    jobs: JobClient, flow_id: str, *, resume: bool | None, run: int | None = None, deadline: float
+) -> int:
     """Begin the next run of a flow; return its number.
 
     If `resume` is true, steps that completed and were not undone keep their records; if it is false, all
-    steps run. None runs a completed flow from the start, and resumes any other. `deadline` is a time of the
+    steps run. None runs a completed flow from the start, and resumes any other. A `run` that is not the last one is
+    refused as if that run had not ended. `deadline` is a time of the
     monotonic clock. Raises FlowNotEnded, UnknownJob, UsageError for the flow of a sub-workflow, StoreError,
     and StoreUnavailable past the deadline.
     """
@@ -47,6 +50,10 @@ async def retry_flow(jobs: JobClient, flow_id: str, *, resume: bool | None, dead
     if state not in FINAL_STATES:
         raise FlowNotEnded(flow_id=flow_id, state=state)
     last = read_message_of(flow_id, page.root.get("body", ""))
+    if (
+        run is not None and run != last.run
+    ):  # another caller began the run after it, whatever became of that one
+        raise FlowNotEnded(flow_id=flow_id, state=f"at run {last.run} and not at run {run}")
     is_resumed = state != "completed" if resume is None else resume
     following = msgspec.structs.replace(last, run=last.run + 1, kept={}, bare=True)
     following.mode = ""

@@ -7,7 +7,6 @@ them if it can. Otherwise they end because their pipes from this process close.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -25,7 +24,6 @@ from eventbus.cli.commands.demo_events import (
     payment_taken,
 )
 from eventbus.cli.failures import CommandError, one_line
-from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.signals import Interrupts
 from eventbus.errors import HandlerError
@@ -33,17 +31,18 @@ from eventbus.model import clock
 from eventbus.provider import EventProvider
 from eventbus.store.embedded.server import EmbeddedServer
 
-__all__ = ["demo"]
+__all__ = ["SHOP", "WorkerProcess", "demo", "run_server", "run_worker"]
 
 _BURST = 3000
 """Events of the last scene, which shows a rate."""
-_WORKER = (sys.executable, "-m", "eventbus", "worker", "eventbus.cli.commands.demo_app:provider")
+_WORKER = (sys.executable, "-m", "eventbus", "worker")
+SHOP = "eventbus.cli.commands.demo_app:provider"
+"""The program of the demo's worker."""
 _WORKER_ENDS_WITHIN = 3.0
 
 
 def demo() -> int:
     """Show the main job: an embedded server, a worker in a second process, and orders to it."""
-    configure_logs(None, level=logging.CRITICAL)  # the table shows the failures
     return run(_demo())
 
 
@@ -52,8 +51,8 @@ async def _demo() -> int:
         try:
             scenes = _Scenes()
             async with (
-                _server() as url,
-                _worker(url) as worker,
+                run_server() as url,
+                run_worker(url, SHOP) as worker,
                 EventProvider(url, reply_timeout=30) as provider,
             ):
                 await _before_end_of(worker, scenes.play(provider))
@@ -64,7 +63,7 @@ async def _demo() -> int:
     return 1 if scenes.board.has_failed else 0
 
 
-class _Worker:
+class WorkerProcess:
     """The worker process, and its output."""
 
     def __init__(self, process: asyncio.subprocess.Process, errors: IO[bytes]) -> None:
@@ -91,7 +90,7 @@ class _Worker:
 
 
 @asynccontextmanager
-async def _server() -> AsyncGenerator[str]:
+async def run_server() -> AsyncGenerator[str]:
     """Run a temporary server for the block, and yield its URL."""
     server = EmbeddedServer(None)
     try:
@@ -101,10 +100,12 @@ async def _server() -> AsyncGenerator[str]:
 
 
 @asynccontextmanager
-async def _worker(url: str) -> AsyncGenerator[_Worker]:
+async def run_worker(url: str, place: str) -> AsyncGenerator[WorkerProcess]:
+    """Run a worker of the program at `place` in a process of its own for the block."""
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
             *_WORKER,
+            place,
             "--url",
             url,
             "--grace",
@@ -115,14 +116,14 @@ async def _worker(url: str) -> AsyncGenerator[_Worker]:
             stderr=errors,
             start_new_session=True,  # Ctrl-C reaches only this process, which then ends the worker in order
         )
-        worker = _Worker(process, errors)
+        worker = WorkerProcess(process, errors)
         try:
             yield worker
         finally:
             await asyncio.shield(worker.aclose())
 
 
-async def _before_end_of(worker: _Worker, play: Awaitable[None]) -> None:
+async def _before_end_of(worker: WorkerProcess, play: Awaitable[None]) -> None:
     """Await `play`. Raises CommandError if the worker ends before it."""
     playing = asyncio.ensure_future(play)
     failing = asyncio.create_task(worker.wait_failed())

@@ -1,0 +1,1 @@
+"""`eventbus dashboard`: the dashboard on a port of its own, and the demo that it shows."""

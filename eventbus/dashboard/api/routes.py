@@ -1,0 +1,91 @@
+"""The routes of the API: JSON in, JSON out, problems for errors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from eventbus._version import __version__
+from eventbus.dashboard.api.openapi import describe
+from eventbus.dashboard.api.table import ACTS, READS, Act, Read
+from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.jobs import JobPage
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import ACTIONS, Target
+from eventbus.dashboard.links import Links
+from eventbus.dashboard.reading import names_in, read_order, read_query
+
+__all__ = ["API", "Handler", "api_handlers"]
+
+API = "/api/v1"
+
+Handler: TypeAlias = Callable[[Request, Caller, Links], Awaitable[Response]]
+
+
+def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
+    """Return the method, the path and the handler of each route."""
+    described = msgspec.json.encode(describe())
+
+    async def index(_request: Request, caller: Caller, links: Links) -> Response:
+        api = links("api", "v1")
+        may = {action: desk.may(caller, action, Target("queue")) for action in ACTIONS}  # type: ignore[arg-type]
+        names = ["queues", "failures", "schedules", "workers", *(["flows"] if desk.flows is not None else [])]
+        return _json(
+            {
+                "version": __version__,
+                "actor": caller.actor.name,
+                "is_read_only": desk.rights.is_read_only,
+                "may": may,
+                "links": {name: f"{api}/{name}" for name in [*names, "openapi.json"]},
+            }
+        )
+
+    async def openapi(_request: Request, _caller: Caller, _links: Links) -> Response:
+        return Response(described, media_type="application/json")
+
+    return [
+        ("GET", API, index),
+        ("GET", f"{API}/openapi.json", openapi),
+        *(("GET", API + each.path, _reader(desk, each)) for each in READS),
+        *((each.method, API + each.path, _actor(desk, each)) for each in ACTS),
+    ]
+
+
+def _reader(desk: Desk, row: Read) -> Handler:
+    async def answer(request: Request, caller: Caller, links: Links) -> Response:
+        value = await row.read(desk, caller, names_in(request), read_query(request, row.query))
+        headers: dict[str, str] = {}
+        if isinstance(value, JobPage) and value.cursor is not None:
+            query = {**request.query_params, "cursor": value.cursor}
+            following = links("api", "v1", "queues", value.queue, "jobs", **query)
+            headers["link"] = f'<{following}>; rel="next"'
+        return _json(value, headers)
+
+    return answer
+
+
+def _actor(desk: Desk, row: Act) -> Handler:
+    async def answer(request: Request, caller: Caller, _links: Links) -> Response:
+        names, order = names_in(request), await read_order(request, row.order)
+
+        async def act() -> Any:
+            return await row.act(desk, caller, names, order)
+
+        key = (
+            caller.actor.name,
+            row.method,
+            row.path,
+            *names.values(),
+            request.headers.get("idempotency-key", ""),
+        )
+        return _json(await desk.repeats.once(key, act))
+
+    return answer
+
+
+def _json(value: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value, enc_hook=str), headers=headers, media_type="application/json")

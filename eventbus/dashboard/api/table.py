@@ -1,0 +1,141 @@
+"""The table of what can be read and done. API, pages and `openapi.json` are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, workers
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.queue_views import QueueList, QueueView
+from eventbus.dashboard.entry.gate import Caller
+
+__all__ = ["ACTS", "READS", "Act", "Read"]
+
+
+class Read(NamedTuple):
+    """A GET route: `read` answers with an `answer`, `query` is the struct of its query."""
+
+    path: str
+    summary: str
+    query: type[Any]
+    answer: type[Any]
+    read: Callable[[Desk, Caller, dict[str, str], Any], Awaitable[Any]]
+
+
+class Act(NamedTuple):
+    """A route that changes something: `act` takes an `order`.
+
+    The API has it at `path` with `method`. Pages post a form to `form`, and are sent back to the page of the target. The name of
+    the target must be typed into a form that `is_final`.
+    """
+
+    method: str
+    path: str
+    form: str
+    summary: str
+    order: type[Any]
+    act: Callable[[Desk, Caller, dict[str, str], Any], Awaitable[Change]]
+    is_final: bool = False
+
+
+READS: tuple[Read, ...] = (
+    Read("/queues", "The queues that are known.", queues.NoQuery, QueueList, queues.read_queues),
+    Read("/queues/{queue}", "One queue.", queues.NoQuery, QueueView, queues.read_queue),
+    Read(
+        "/queues/{queue}/jobs",
+        "A page of the jobs of a queue in one state.",
+        jobs.JobsQuery,
+        jobs.JobPage,
+        jobs.read_jobs,
+    ),
+    Read(
+        "/queues/{queue}/history",
+        "What became of the jobs of a queue, by minute or hour.",
+        history.HistoryQuery,
+        history.HistoryView,
+        history.read_history,
+    ),
+    Read("/jobs/{job}", "One job, and why it is in its state.", queues.NoQuery, jobs.JobView, jobs.read_job),
+    Read(
+        "/failures",
+        "The failed jobs by their error.",
+        queues.NoQuery,
+        failures.FailureList,
+        failures.read_failures,
+    ),
+    Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
+    Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
+    Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flows.FlowView, flows.read_flow),
+    Read("/schedules", "The schedules.", queues.NoQuery, schedules.ScheduleList, schedules.read_schedules),
+    Read(
+        "/schedules/{schedule}",
+        "One schedule, and its next slots.",
+        queues.NoQuery,
+        schedules.ScheduleView,
+        schedules.read_schedule,
+    ),
+)
+
+
+def _post(path: str, summary: str, order: type[Any], act: Any) -> Act:
+    return Act("POST", path, path, summary, order, act)
+
+
+ACTS: tuple[Act, ...] = (
+    _post("/queues/{queue}/pause", "Pause a queue.", queues.PauseOrder, queues.pause_queue),
+    _post("/queues/{queue}/resume", "Resume a queue.", queues.ResumeOrder, queues.resume_queue),
+    _post("/queues/{queue}/limits", "Set a queue's limit.", queues.LimitOrder, queues.limit_queue),
+    _post("/jobs/{job}/cancel", "Cancel a job.", jobs.CancelOrder, jobs.cancel_job),
+    _post("/jobs/{job}/retry", "Let a job run again that has ended.", jobs.RetryJobOrder, jobs.retry_job),
+    Act(
+        "DELETE",
+        "/jobs/{job}",
+        "/jobs/{job}/remove",
+        "Remove a job that nobody runs.",
+        jobs.RemoveJobOrder,
+        jobs.remove_job,
+        is_final=True,
+    ),
+    _post(
+        "/failures/{failure}/retry",
+        "Let all jobs of a group run again.",
+        failures.RetryGroupOrder,
+        failures.retry_group,
+    ),
+    _post("/jobs/{job}/promote", "Make a delayed job due now.", jobs.PromoteOrder, jobs.promote_job),
+    _post("/jobs/{job}/delay", "Make a job that waits due later.", jobs.DelayOrder, jobs.delay_job),
+    _post(
+        "/jobs/{job}/priority", "Give a job that waits a priority.", jobs.PriorityOrder, jobs.prioritize_job
+    ),
+    _post("/jobs/{job}/reveal", "Return what is redacted of a job.", jobs.RevealOrder, jobs.reveal_job),
+    _post("/flows/{flow}/cancel", "Cancel a flow, with rollback.", flows.CancelFlowOrder, flows.cancel_flow),
+    _post("/flows/{flow}/retry", "Run a flow again that has ended.", flows.RetryOrder, flows.retry_flow),
+    _post(
+        "/schedules/{schedule}/pause",
+        "Pause a schedule.",
+        schedules.PauseScheduleOrder,
+        schedules.pause_schedule,
+    ),
+    _post(
+        "/schedules/{schedule}/resume",
+        "Resume a schedule.",
+        schedules.ScheduleOrder,
+        schedules.resume_schedule,
+    ),
+    _post(
+        "/schedules/{schedule}/run",
+        "Make a job of a schedule now.",
+        schedules.ScheduleOrder,
+        schedules.run_schedule,
+    ),
+    Act(
+        "DELETE",
+        "/schedules/{schedule}",
+        "/schedules/{schedule}/remove",
+        "Remove a schedule.",
+        schedules.ScheduleOrder,
+        schedules.remove_schedule,
+        is_final=True,
+    ),
+)

@@ -1,0 +1,116 @@
+"""The desk: what all requests share, and the one way to act.
+
+    may the actor? -> do the hooks agree? -> act -> note it in the audit -> tell the hooks
+
+What must always hold: nothing is changed around `act`; a read asks `demand` before it answers, and what one may not see is
+answered as what does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.jobs.failures import FailureGroup
+from eventbus.dashboard.desk.queue_views import QueueList, share_queues
+from eventbus.dashboard.desk.repeats import Repeats
+from eventbus.dashboard.desk.snapshot import Snapshot
+from eventbus.dashboard.entry.audit import note_action
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.hooks import Hooks
+from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
+from eventbus.dashboard.flow_source import FlowSource
+from eventbus.dashboard.problem import Problem
+from eventbus.dashboard.redaction import Redact
+from eventbus.errors import EventBusError
+from eventbus.provider import EventProvider
+
+__all__ = ["Change", "Desk"]
+
+_LONGEST_REASON = 512
+_FAILURES_SECONDS = 5.0
+_KEPT_SECONDS = 10.0
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an action did. `changed` is False if the target was already so, or cannot be changed any more."""
+
+    changed: bool
+    note: str = ""
+    job_id: str = ""
+    run: int = 0
+    value: Any = None
+
+
+class Desk:
+    """What the requests of one dashboard share."""
+
+    def __init__(
+        self,
+        provider: EventProvider,
+        flows: FlowSource | None,
+        *,
+        rights: Rights,
+        hooks: Hooks,
+        redact: Redact,
+    ) -> None:
+        self.provider = provider
+        self.flows = flows
+        self.rights = rights
+        self.redact: Redact = redact
+        self.repeats: Repeats = Repeats()
+        self.queues: Snapshot[QueueList] = share_queues(provider)
+        """The list of queues, which all viewers share."""
+        self.failures: Snapshot[list[FailureGroup]] = Snapshot(
+            partial(provider.inspector.failures, call_timeout=_FAILURES_SECONDS), _KEPT_SECONDS
+        )
+        """The failed jobs by their error, which all viewers share: to read them is work for the server."""
+        self._hooks = hooks
+
+    def may(self, caller: Caller, action: Action, target: Target) -> bool:
+        """Return whether the caller may do it."""
+        return not self.rights.refusal(caller.actor, action, target)
+
+    def abilities(self, caller: Caller, target: Target, *actions: Action) -> list[str]:
+        """Return those of the actions that the caller may use."""
+        return [action for action in actions if self.may(caller, action, target)]
+
+    def demand(self, caller: Caller, action: Action, target: Target, what: str) -> None:
+        """Raise a Problem, 404, unless the caller may read the target, so that nobody learns that it exists."""
+        assert action in READS  # noqa: S101  (a mistake of ours)
+        if not self.may(caller, action, target):
+            raise Problem(404, f"there is no {what}")
+
+    async def act(
+        self,
+        caller: Caller,
+        action: Action,
+        target: Target,
+        change: Callable[[], Awaitable[Change]],
+        *,
+        reason: str = "",
+    ) -> Change:
+        """Do what a caller asks for, if it may. Raises Problem, 403, and what `change` raises."""
+        if len(reason) > _LONGEST_REASON:
+            raise Problem(
+                422, f"expected a reason of at most {_LONGEST_REASON} characters, got {len(reason)}"
+            )
+        refusal = self.rights.refusal(caller.actor, action, target) or await self._hooks.refusal(
+            caller.actor, action, target
+        )
+        if refusal:
+            note_action(caller, action, target, outcome="refused", reason=reason, detail=refusal)
+            raise Problem(403, refusal, action=action)
+        try:
+            done = await change()
+        except (EventBusError, Problem) as error:
+            note_action(caller, action, target, outcome="failed", reason=reason, detail=type(error).__name__)
+            await self._hooks.tell(caller.actor, action, target, "failed")
+            raise
+        outcome = "changed" if done.changed else "unchanged"
+        note_action(caller, action, target, outcome=outcome, reason=reason)
+        await self._hooks.tell(caller.actor, action, target, outcome)
+        return done

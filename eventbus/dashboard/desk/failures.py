@@ -1,0 +1,109 @@
+"""Failures: failed jobs by their error, and the retry of a whole group.
+
+A group is named by a digest, because its text is shown without secrets. What must always hold: a group is retried only if it
+has as many jobs as whoever asks was shown; otherwise nothing happens, and they are asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import msgspec
+
+from eventbus.admin.jobs.error_text import fold
+from eventbus.admin.jobs.failures import FailureGroup
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.jobs import error_without_secrets
+from eventbus.dashboard.desk.queue_views import event_of_queue
+from eventbus.dashboard.desk.queues import NoQuery
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Target
+from eventbus.dashboard.problem import Problem
+
+__all__ = ["FailureLine", "FailureList", "RetryGroupOrder", "read_failures", "retry_group"]
+
+_FLOWS = "workflow."
+_MOST = 200
+
+
+class FailureLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One group. `id` names it; `sample` is the newest of its jobs. `can_retry`: the caller may, and they are no flows."""
+
+    id: str
+    error: str
+    queue: str
+    count: int
+    newest_ms: int
+    oldest_ms: int
+    sample: str
+    can_retry: bool = False
+
+
+class FailureList(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest groups, 200 at most; `left_out` is how many more there are."""
+
+    failures: list[FailureLine]
+    left_out: int = 0
+
+
+class RetryGroupOrder(msgspec.Struct, frozen=True):
+    """`expected` is how many jobs the group had when it was looked at."""
+
+    expected: int
+    reason: str = ""
+
+
+async def read_failures(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> FailureList:
+    """Return the groups that the caller may see."""
+    seen = [group for group in await desk.failures.read() if _is_seen(desk, caller, group)]
+    lines = await asyncio.gather(*(_line(desk, caller, group) for group in seen[:_MOST]))
+    return FailureList(failures=lines, left_out=max(len(seen) - _MOST, 0))
+
+
+async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder) -> Change:
+    """Let all jobs of a group run again."""
+    desk.failures.forget()
+    found = [group for group in await desk.failures.read() if _id_of(group) == path["failure"]]
+    if not found or not _is_seen(desk, caller, found[0]):
+        raise Problem(404, "there is no such group of failures, or no job of it any more")
+    (group,) = found
+
+    async def retry() -> Change:
+        if group.count != order.expected:
+            detail = f"the group has {group.count} jobs by now, and not {order.expected}; look at it again"
+            raise Problem(412, detail, count=group.count)
+        count = await desk.provider.inspector.retry_all(group.queue, "failed", group.error)
+        desk.failures.forget()
+        desk.queues.forget()
+        note = f"{count} job{'' if count == 1 else 's'} wait{'s' if count == 1 else ''} again"
+        return Change(changed=count > 0, note=note, value={"count": count})
+
+    return await desk.act(caller, "job.retry", _target(group), retry, reason=order.reason)
+
+
+async def _line(desk: Desk, caller: Caller, group: FailureGroup) -> FailureLine:
+    event = event_of_queue(group.queue)
+    return FailureLine(
+        id=_id_of(group),
+        error=await error_without_secrets(desk, caller, group.sample, group.error, event, alike=fold),
+        queue=group.queue,
+        count=group.count,
+        newest_ms=group.newest_ms,
+        oldest_ms=group.oldest_ms,
+        sample=group.sample,
+        can_retry=not group.queue.startswith(_FLOWS) and desk.may(caller, "job.retry", _target(group)),
+    )
+
+
+def _is_seen(desk: Desk, caller: Caller, group: FailureGroup) -> bool:
+    reads = ("queue.read", "job.read", "flow.read")[: 3 if group.queue.startswith(_FLOWS) else 2]
+    return all(desk.may(caller, action, _target(group)) for action in reads)
+
+
+def _target(group: FailureGroup) -> Target:
+    return Target("queue", group.queue, event_of_queue(group.queue))
+
+
+def _id_of(group: FailureGroup) -> str:
+    return hashlib.sha256(f"{group.queue}\n{group.error}".encode("utf-8", "surrogatepass")).hexdigest()[:20]

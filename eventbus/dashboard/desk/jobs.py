@@ -1,0 +1,307 @@
+"""Jobs: lists, one job with the reason for its state, and the actions on it.
+
+What must always hold: a job is looked up before anything is asked of it, because its queue decides the rights; texts of errors
+are shown only after the job's payload was looked through, because handlers put values into them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.inspector import JobReport, JobState, JobSummary
+from eventbus.admin.jobs.reasons import StateReason
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
+from eventbus.dashboard.desk.queues import find_queue
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Action, Target
+from eventbus.dashboard.problem import Problem
+from eventbus.dashboard.redaction import Redaction
+from eventbus.errors import UnknownJob
+
+__all__ = [
+    "CancelOrder",
+    "DelayOrder",
+    "JobPage",
+    "JobView",
+    "JobsQuery",
+    "PriorityOrder",
+    "PromoteOrder",
+    "RemoveJobOrder",
+    "RetryJobOrder",
+    "RevealOrder",
+    "cancel_job",
+    "delay_job",
+    "error_without_secrets",
+    "learn_payload",
+    "prioritize_job",
+    "promote_job",
+    "read_job",
+    "read_jobs",
+    "remove_job",
+    "retry_job",
+    "reveal_job",
+]
+
+_AT_ONCE = 16
+_MOST = 1000
+_FLOWS = "workflow."
+_ACTIONS: tuple[Action, ...] = (
+    "job.cancel",
+    "job.promote",
+    "job.edit",
+    "job.retry",
+    "job.remove",
+    "payload.reveal",
+)
+
+
+class JobsQuery(msgspec.Struct, frozen=True):
+    """Which jobs of a queue are listed; `cursor` is that of the page before."""
+
+    state: JobState = "waiting"
+    limit: int = 50
+    cursor: str | None = None
+
+
+class JobPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of jobs. `cursor` asks for the next page, None on the last one."""
+
+    queue: str
+    state: str
+    jobs: list[JobSummary]
+    cursor: str | None
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job without what is not to be seen, why it is in its state, and the actions that the caller may use."""
+
+    job: JobReport
+    why: StateReason
+    has_payload: bool
+    may: list[str] = []
+
+
+class CancelOrder(msgspec.Struct, frozen=True):
+    """Why it is cancelled."""
+
+    reason: str = ""
+
+
+class PromoteOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+class DelayOrder(msgspec.Struct, frozen=True):
+    """The job is due so long from now, such as `90s` or `2 hours`."""
+
+    delay: str
+    reason: str = ""
+
+
+class PriorityOrder(msgspec.Struct, frozen=True):
+    """-4000 to 4000; lower runs first."""
+
+    priority: int
+    reason: str = ""
+
+
+class RetryJobOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+class RemoveJobOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+class RevealOrder(msgspec.Struct, frozen=True):
+    """Why somebody must see it; never empty."""
+
+    reason: str
+
+
+async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
+    """Return a page of the jobs of a queue in one state."""
+    queue = find_queue(desk, caller, path["queue"])
+    target = Target("queue", queue, event_of_queue(queue))
+    for action in _reads_of(target):
+        desk.demand(caller, action, target, f"queue {queue!r}")
+    if not 0 < query.limit <= _MOST:
+        raise Problem(422, f"expected limit to be 1 to {_MOST}, got: {query.limit}")
+    page = await desk.provider.inspector.jobs(
+        queue, state=query.state, limit=query.limit, cursor=query.cursor or None, call_timeout=READ_SECONDS
+    )
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def clean(row: JobSummary) -> JobSummary:
+        if not row.error:
+            return row
+        async with gate:
+            error = await error_without_secrets(desk, caller, row.id, row.error, event_of_queue(queue))
+        return msgspec.structs.replace(row, error=error)
+
+    rows = await asyncio.gather(*map(clean, page.jobs))
+    return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
+
+
+async def error_without_secrets(
+    desk: Desk,
+    caller: Caller,
+    job_id: str,
+    error: str,
+    event: str,
+    *,
+    alike: Callable[[str], str] | None = None,
+) -> str:
+    """Return the text of a job's error without the values of its payload that are hidden.
+
+    `alike` is what was done to the text, and is done to the values too.
+    """
+    may_read = desk.may(caller, "payload.read", Target("job", job_id, event))
+    redaction = Redaction(desk.redact if may_read else "all", event)
+    try:
+        await learn_payload(desk, redaction, job_id)
+    except UnknownJob:
+        return error.partition(":")[
+            0
+        ]  # its payload is gone, so nobody knows what the text holds: its type alone
+    return redaction.text(error, alike=alike)
+
+
+async def learn_payload(desk: Desk, redaction: Redaction, job_id: str) -> None:
+    """Let the redaction know what the payload of a job hides: by names, and by the marks of its type. Raises UnknownJob."""
+    shown, revealed = await asyncio.gather(
+        desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS),
+        desk.provider.inspector.job(job_id, reveal=True, call_timeout=READ_SECONDS),
+    )
+    redaction.value(revealed.payload)
+    redaction.learn(shown.payload, revealed.payload)
+
+
+async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
+    """Return one job."""
+    report, target = await _find(desk, caller, path["job"])
+    why = await desk.provider.inspector.why(report.id, call_timeout=READ_SECONDS)
+    may_read = desk.may(caller, "payload.read", target)
+    redaction = Redaction(desk.redact if may_read else "all", target.event)
+    await learn_payload(desk, redaction, report.id)
+    values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
+    fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
+    shown = {
+        name: value if name in ("id", "queue", "tree", *values) else redaction.texts(value)
+        for name, value in fields.items()
+    }
+    shown |= values if may_read else dict.fromkeys(values)
+    return JobView(
+        job=msgspec.convert(shown, JobReport),
+        why=why,
+        has_payload=may_read,
+        may=desk.abilities(caller, target, *_ACTIONS),
+    )
+
+
+async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: CancelOrder) -> Change:
+    """Cancel a job with those of its groups, or a root with its tree."""
+    report, target = await _find(desk, caller, path["job"])
+
+    async def cancel() -> Change:
+        reason = order.reason or f"cancelled by {caller.actor.name}"
+        done = await desk.provider.inspector.cancel(report.id, reason, call_timeout=READ_SECONDS)
+        return Change(changed=done, note="it is cancelled" if done else "it had ended before")
+
+    # Who may not cancel a flow must not do so by its job.
+    action = "flow.cancel" if target.event.startswith(_FLOWS) else "job.cancel"
+    return await desk.act(caller, action, target, cancel, reason=order.reason)
+
+
+async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: PromoteOrder) -> Change:
+    """Make a delayed job due now."""
+    ask = partial(desk.provider.inspector.promote, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.promote", ask, order.reason)
+
+
+async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> Change:
+    """Make a job that waits due later."""
+    ask = partial(desk.provider.inspector.delay, delay=order.delay, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason)
+
+
+async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder) -> Change:
+    """Give a job that waits another priority."""
+    ask = partial(desk.provider.inspector.prioritize, priority=order.priority, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason)
+
+
+async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
+    """Let a job run again that failed, expired or was cancelled."""
+    ask = partial(desk.provider.inspector.retry, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason)
+
+
+async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> Change:
+    """Remove a job that nobody runs."""
+    ask = partial(desk.provider.inspector.remove, call_timeout=READ_SECONDS)
+    return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason)
+
+
+async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:
+    """Return what the redaction hides of a job. It needs a reason, which stands in the audit."""
+    report, target = await _find(desk, caller, path["job"])
+    if not order.reason.strip():
+        raise Problem(422, "expected a reason, because to reveal a payload stands in the audit")
+
+    async def reveal() -> Change:
+        whole = await desk.provider.inspector.job(report.id, reveal=True, call_timeout=READ_SECONDS)
+        value = {
+            "payload": whole.payload,
+            "result": whole.result,
+            "progress": whole.progress,
+            "errors": whole.errors,
+        }
+        return Change(changed=False, note="revealed", value=value)
+
+    return await desk.act(caller, "payload.reveal", target, reveal, reason=order.reason)
+
+
+async def _find(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
+    """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may not see."""
+    report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
+    target = Target("job", report.id, event_of_queue(report.queue))
+    for action in _reads_of(target):
+        if not desk.may(caller, action, target):
+            raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist
+    return report, target
+
+
+def _reads_of(target: Target) -> tuple[Action, ...]:
+    """Return what one must be allowed to read; for a job of a flow also the flow."""
+    return ("queue.read", "job.read", *(("flow.read",) if target.event.startswith(_FLOWS) else ()))
+
+
+async def _edit(
+    desk: Desk,
+    caller: Caller,
+    job_id: str,
+    action: Action,
+    ask: Callable[[str], Awaitable[bool]],
+    reason: str,
+) -> Change:
+    report, target = await _find(desk, caller, job_id)
+
+    async def edit() -> Change:
+        done = await ask(report.id)
+        note = "it is changed" if done else f"it is {report.state}, and was left as it is"
+        return Change(changed=done, note=note)
+
+    return await desk.act(caller, action, target, edit, reason=reason)

@@ -1,0 +1,158 @@
+"""Queues: what a caller may see of them, and the orders of operators.
+
+Not here: how they are read (`queue_views`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from eventbus.admin.queue_name import queue_of
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.queue_views import (
+    QueueList,
+    QueueView,
+    controls_of,
+    event_of_queue,
+    look_at_queue,
+)
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Action, Target
+from eventbus.dashboard.problem import Problem
+from eventbus.model.limit import Limit
+
+__all__ = [
+    "LimitOrder",
+    "NoQuery",
+    "PauseOrder",
+    "ResumeOrder",
+    "limit_queue",
+    "pause_queue",
+    "queue_target",
+    "read_queue",
+    "read_queues",
+    "resume_queue",
+]
+
+_ACTIONS: tuple[Action, ...] = ("queue.pause", "queue.limit", "job.read")
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """A request that takes no query."""
+
+
+class PauseOrder(msgspec.Struct, frozen=True):
+    """Why a queue is paused."""
+
+    reason: str = ""
+
+
+class ResumeOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+class LimitOrder(msgspec.Struct, frozen=True):
+    """A limit: how many jobs may run at once, and how many may start, such as `100/1m`. `clear` takes back what was set."""
+
+    at_once: int | None = None
+    rate: list[str] | str = ""
+    clear: bool = False
+    reason: str = ""
+
+
+def queue_target(queue: str) -> Target:
+    """Return what rights are asked about."""
+    return Target("queue", queue, event_of_queue(queue))
+
+
+async def read_queues(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> QueueList:
+    """Return all queues that the caller may see."""
+    found: QueueList = await desk.queues.read()
+    seen = [_with_rights(desk, caller, view) for view in found.queues if _is_seen(desk, caller, view.queue)]
+    return QueueList(queues=seen, at_ms=found.at_ms)
+
+
+async def read_queue(desk: Desk, caller: Caller, path: dict[str, str], _query: NoQuery) -> QueueView:
+    """Return one queue."""
+    queue = find_queue(desk, caller, path["queue"])
+    return _with_rights(desk, caller, await look_at_queue(desk.provider, queue))
+
+
+def find_queue(desk: Desk, caller: Caller, name: str) -> str:
+    """Return the queue of that name. Raises Problem, 404, if the caller may not see it."""
+    queue = queue_of(name)
+    desk.demand(caller, "queue.read", queue_target(queue), f"queue {queue!r}")
+    return queue
+
+
+async def pause_queue(desk: Desk, caller: Caller, path: dict[str, str], order: PauseOrder) -> Change:
+    """Let no worker claim jobs of the queue."""
+    queue = find_queue(desk, caller, path["queue"])
+
+    async def pause() -> Change:
+        was_paused = (await controls_of(desk.provider, queue)).is_paused
+        await desk.provider.pause(queue, reason=order.reason, by=caller.actor.name)
+        return Change(changed=not was_paused, note=f"{queue} is paused")
+
+    return await _act(desk, caller, "queue.pause", queue, pause, order.reason)
+
+
+async def resume_queue(desk: Desk, caller: Caller, path: dict[str, str], order: ResumeOrder) -> Change:
+    """Let workers claim jobs of the queue again."""
+    queue = find_queue(desk, caller, path["queue"])
+
+    async def resume() -> Change:
+        was_paused = (await controls_of(desk.provider, queue)).is_paused
+        await desk.provider.resume(queue)
+        return Change(changed=was_paused, note=f"{queue} is not paused")
+
+    return await _act(desk, caller, "queue.pause", queue, resume, order.reason)
+
+
+async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: LimitOrder) -> Change:
+    """Set the limit of the queue, or take it back."""
+    queue = find_queue(desk, caller, path["queue"])
+    if not order.clear and order.at_once is None and not order.rate:
+        raise Problem(422, "expected at_once or rate, or clear to take back what was set")
+
+    async def limit() -> Change:
+        given = None if order.clear else Limit(at_once=order.at_once, rate=order.rate or ())
+        before = (await controls_of(desk.provider, queue)).limit
+        await desk.provider.set_limit(queue, given)
+        after = (await controls_of(desk.provider, queue)).limit
+        return Change(changed=before != after, note=f"the limit of {queue} is {_shown(after)}")
+
+    return await _act(desk, caller, "queue.limit", queue, limit, order.reason)
+
+
+async def _act(
+    desk: Desk,
+    caller: Caller,
+    action: Action,
+    queue: str,
+    change: Callable[[], Awaitable[Change]],
+    reason: str,
+) -> Change:
+    done = await desk.act(caller, action, queue_target(queue), change, reason=reason)
+    desk.queues.forget()  # so that the next page shows it
+    return done
+
+
+def _is_seen(desk: Desk, caller: Caller, queue: str) -> bool:
+    return desk.may(caller, "queue.read", queue_target(queue))
+
+
+def _with_rights(desk: Desk, caller: Caller, view: QueueView) -> QueueView:
+    return msgspec.structs.replace(view, may=desk.abilities(caller, queue_target(view.queue), *_ACTIONS))
+
+
+def _shown(limit: Limit | None) -> str:
+    if limit is None:
+        return "none"
+    words = [f"{limit.at_once} at once"] if limit.at_once else []
+    rates = [limit.rate] if isinstance(limit.rate, str) else limit.rate
+    return ", ".join([*words, *filter(None, rates)])

@@ -1,0 +1,138 @@
+"""Schedules: when each fires, and the actions on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Action, Target
+from eventbus.dashboard.problem import Problem
+from eventbus.errors import DefinitionError, UsageError
+from eventbus.schedules.options import ScheduleReport
+
+__all__ = [
+    "PauseScheduleOrder",
+    "ScheduleList",
+    "ScheduleOrder",
+    "ScheduleView",
+    "pause_schedule",
+    "read_schedule",
+    "read_schedules",
+    "remove_schedule",
+    "resume_schedule",
+    "run_schedule",
+]
+
+_ACTIONS: tuple[Action, ...] = ("schedule.edit", "schedule.run")
+_FOLLOWING = 5
+
+
+class ScheduleList(msgspec.Struct, frozen=True, kw_only=True):
+    """All schedules, the next one first."""
+
+    schedules: list[ScheduleReport]
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedule, its next slots as ISO 8601 in its time zone, and the actions that the caller may use."""
+
+    schedule: ScheduleReport
+    following: list[str] = []
+    may: list[str] = []
+
+
+class PauseScheduleOrder(msgspec.Struct, frozen=True):
+    """Why it is paused."""
+
+    reason: str = ""
+
+
+class ScheduleOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+async def read_schedules(desk: Desk, caller: Caller, _path: dict[str, str], _query: Any) -> ScheduleList:
+    """Return the schedules that the caller may see."""
+    found = await desk.provider.schedules.list()
+    return ScheduleList(
+        schedules=[each for each in found if desk.may(caller, "schedule.read", _target(each))]
+    )
+
+
+async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> ScheduleView:
+    """Return one schedule."""
+    report, target = await _find(desk, caller, path["schedule"])
+    slots = [] if report.unreadable else await desk.provider.schedules.get(report.id).next(_FOLLOWING)
+    return ScheduleView(
+        schedule=report,
+        following=[slot.isoformat() for slot in slots],
+        may=desk.abilities(caller, target, *_ACTIONS),
+    )
+
+
+async def pause_schedule(
+    desk: Desk, caller: Caller, path: dict[str, str], order: PauseScheduleOrder
+) -> Change:
+    """Let a schedule fire no more until it is resumed."""
+    report, target = await _find(desk, caller, path["schedule"])
+
+    async def pause() -> Change:
+        reason = order.reason or f"paused by {caller.actor.name}"
+        await desk.provider.schedules.get(report.id).pause(reason)
+        return Change(changed=not report.paused, note="it is paused")
+
+    return await desk.act(caller, "schedule.edit", target, pause, reason=order.reason)
+
+
+async def resume_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+    """Let a schedule fire again."""
+    report, target = await _find(desk, caller, path["schedule"])
+
+    async def resume() -> Change:
+        await desk.provider.schedules.get(report.id).resume()
+        return Change(changed=bool(report.paused), note="it is not paused")
+
+    return await desk.act(caller, "schedule.edit", target, resume, reason=order.reason)
+
+
+async def run_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+    """Make a job of a schedule now."""
+    report, target = await _find(desk, caller, path["schedule"])
+
+    async def run() -> Change:
+        job_id = await desk.provider.schedules.get(report.id).trigger()
+        return Change(changed=True, note=f"job {job_id} is made", job_id=job_id)
+
+    return await desk.act(caller, "schedule.run", target, run, reason=order.reason)
+
+
+async def remove_schedule(desk: Desk, caller: Caller, path: dict[str, str], order: ScheduleOrder) -> Change:
+    """Remove a schedule. The jobs that it has made stay."""
+    report, target = await _find(desk, caller, path["schedule"])
+
+    async def remove() -> Change:
+        done = await desk.provider.schedules.remove(report.id)
+        return Change(changed=done, note="it is removed")
+
+    return await desk.act(caller, "schedule.edit", target, remove, reason=order.reason)
+
+
+async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleReport, Target]:
+    try:
+        report = await desk.provider.schedules.get(schedule).report()
+    except DefinitionError:
+        raise
+    except UsageError:
+        raise Problem(404, f"there is no schedule {schedule!r}") from None
+    target = _target(report)
+    desk.demand(caller, "schedule.read", target, f"schedule {schedule!r}")
+    return report, target
+
+
+def _target(report: ScheduleReport) -> Target:
+    return Target("schedule", report.id, report.event)

@@ -1,0 +1,32 @@
+"""Workers: which processes run jobs, and how far behind they are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from eventbus.admin.overview import WorkerReport
+from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
+from eventbus.dashboard.desk.queues import NoQuery, queue_target
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Target
+
+__all__ = ["WorkerList", "read_workers"]
+
+
+class WorkerList(msgspec.Struct, frozen=True, kw_only=True):
+    """The workers that were heard within ten minutes."""
+
+    workers: list[WorkerReport]
+
+
+async def read_workers(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> WorkerList:
+    """Return the workers, each without the queues that the caller may not see."""
+    desk.demand(caller, "server.read", Target("server"), "such page")
+    found = await desk.provider.inspector.workers(call_timeout=READ_SECONDS)
+    seen = [msgspec.structs.replace(each, queues=_seen(desk, caller, each.queues)) for each in found]
+    return WorkerList(workers=seen)
+
+
+def _seen(desk: Desk, caller: Caller, queues: list[str]) -> list[str]:
+    return [queue for queue in queues if desk.may(caller, "queue.read", queue_target(queue))]

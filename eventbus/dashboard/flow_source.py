@@ -1,0 +1,58 @@
+"""The flows that a dashboard shows: a protocol, because `eventbus` does not know `workflows`.
+
+A `workflows.WorkflowProvider` has these methods, so it is given as `Dashboard(provider, flows=flows)`. The reports are turned
+into dicts and lists (`msgspec.to_builtins`), so pages need no class of `workflows`. Weighed: pages in `workflows/dashboard/`,
+put in by a plug-in. They would need templates, guards and answers of this package, all of which would become public; the
+protocol needs three methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from eventbus.model.durations import Duration
+from eventbus.provider import EventProvider
+
+__all__ = ["FLOW_SOURCES", "FlowSource", "find_flow_source"]
+
+FLOW_SOURCES = "eventbus.flow_sources"
+"""The entry-point group of packages that have flows: a callable that takes an EventProvider and returns a FlowSource."""
+
+
+class FlowSource(Protocol):
+    """Reads flows and runs them again."""
+
+    async def flows(
+        self,
+        workflow: str | None = None,
+        *,
+        state: str | None = None,
+        limit: int = 50,
+        call_timeout: Duration | None = None,
+    ) -> Sequence[Any]:
+        """Return the newest flows, as structs with `flow_id`, `workflow`, `state`, `run`, `completed`, `error`, times."""
+        ...
+
+    async def tree(self, flow_id: str, *, call_timeout: Duration | None = None) -> Any:
+        """Return a struct with the `report` of a flow, the `errors` of its steps, and the `nested` trees."""
+        ...
+
+    async def retry(
+        self,
+        flow_id: str,
+        resume: bool | None = None,
+        *,
+        run: int | None = None,
+        call_timeout: Duration | None = None,
+    ) -> Any:
+        """Begin the run after `run`. Raises an EventBusError if `run` is not the last one, or has not ended."""
+        ...
+
+
+def find_flow_source(provider: EventProvider) -> FlowSource | None:
+    """Return the flows of the first package that has any; None if none is installed."""
+    for point in sorted(entry_points(group=FLOW_SOURCES), key=lambda point: point.name):
+        return point.load()(provider)
+    return None

@@ -1,0 +1,168 @@
+"""The routes of the pages: each reads at the desk and renders, or posts a form and is sent back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from eventbus.dashboard.api.routes import Handler
+from eventbus.dashboard.api.table import ACTS, Act
+from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, workers
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.links import Links
+from eventbus.dashboard.pages.columns import stack
+from eventbus.dashboard.pages.gantt import draw
+from eventbus.dashboard.pages.rendering import Renderer
+from eventbus.dashboard.problem import Problem
+from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
+from eventbus.errors import UnknownJob
+from eventbus.model.states import FINAL_STATES
+
+__all__ = ["Pages"]
+
+_ROWS = 50
+
+
+class Pages:
+    """The pages of one dashboard."""
+
+    def __init__(self, desk: Desk, renderer: Renderer) -> None:
+        self._desk = desk
+        self._renderer = renderer
+
+    def handlers(self) -> list[tuple[str, str, Handler]]:
+        """Return the method, the path and the handler of each route."""
+        return [
+            ("GET", "/", self._overview),
+            ("GET", "/find", self._find),
+            ("GET", "/queues/{queue}", self._queue),
+            ("GET", "/jobs/{job}", self._job),
+            ("GET", "/failures", self._failures),
+            ("GET", "/workers", self._workers),
+            ("GET", "/flows", self._flows),
+            ("GET", "/flows/{flow}", self._flow),
+            ("GET", "/schedules", self._schedules),
+            ("GET", "/schedules/{schedule}", self._schedule),
+            *(("POST", act.form, self._poster(act)) for act in ACTS),
+        ]
+
+    async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await queues.read_queues(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "overview", queues=found.queues)
+
+    async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
+        names, query = names_in(request), read_query(request, jobs.JobsQuery)
+        view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
+        told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
+        listed = None
+        if "job.read" in view.may:
+            wanted = jobs.JobsQuery(state=query.state, limit=min(query.limit, 200), cursor=query.cursor)
+            listed = await jobs.read_jobs(self._desk, caller, names, wanted)
+        return self._page(
+            request,
+            caller,
+            links,
+            "queue",
+            queue=view,
+            told=told,
+            columns=stack(told),
+            listed=listed,
+            state=query.state,
+            is_first=not query.cursor,
+        )
+
+    async def _job(self, request: Request, caller: Caller, links: Links) -> Response:
+        view = await jobs.read_job(self._desk, caller, names_in(request), None)
+        is_open = view.job.state not in FINAL_STATES
+        return self._page(
+            request,
+            caller,
+            links,
+            "job",
+            view=view,
+            job=view.job,
+            is_open=is_open,
+            is_flow=view.job.queue.startswith("workflow."),
+        )
+
+    async def _failures(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await failures.read_failures(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "failures", found=found)
+
+    async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "workers", workers=found.workers)
+
+    async def _flows(self, request: Request, caller: Caller, links: Links) -> Response:
+        query = read_query(request, flows.FlowsQuery)
+        found = await flows.read_flows(self._desk, caller, {}, query)
+        return self._page(request, caller, links, "flows", flows=found.flows, query=query)
+
+    async def _flow(self, request: Request, caller: Caller, links: Links) -> Response:
+        view = await flows.read_flow(self._desk, caller, names_in(request), None)
+        drawing = draw(view.tree["report"])
+        is_open = view.state not in FINAL_STATES
+        return self._page(request, caller, links, "flow", view=view, drawing=drawing, is_open=is_open)
+
+    async def _schedules(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await schedules.read_schedules(self._desk, caller, {}, None)
+        return self._page(request, caller, links, "schedules", schedules=found.schedules)
+
+    async def _schedule(self, request: Request, caller: Caller, links: Links) -> Response:
+        view = await schedules.read_schedule(self._desk, caller, names_in(request), None)
+        return self._page(request, caller, links, "schedule", view=view, schedule=view.schedule)
+
+    async def _find(self, request: Request, caller: Caller, links: Links) -> Response:
+        """Lead to the flow, the job, or the queue that somebody typed."""
+        wanted = request.query_params.get("q", "").strip()
+        if not wanted or not wanted.isprintable():
+            return _redirect(links())
+        try:
+            view = await jobs.read_job(self._desk, caller, {"job": wanted}, None)
+        except UnknownJob:
+            return _redirect(links("queues", wanted))
+        is_flow = self._desk.flows is not None and view.job.is_root and view.job.queue.startswith("workflow.")
+        return _redirect(links("flows" if is_flow else "jobs", wanted))
+
+    def _poster(self, act: Act) -> Handler:
+        async def post(request: Request, caller: Caller, links: Links) -> Response:
+            return await self._post(act, request, caller, links)
+
+        return post
+
+    async def _post(self, act: Act, request: Request, caller: Caller, links: Links) -> Response:
+        names, form = names_in(request), await read_form(request)
+        once, typed = form.pop("_once", ""), form.pop("_name", "")
+        (name,) = names.values()
+        if act.is_final and typed != name:
+            raise Problem(422, f"type {name} to confirm; nothing was changed")
+        order = to_order(form, act.order, is_text=True)
+
+        async def do() -> Change:
+            return await act.act(self._desk, caller, names, order)
+
+        key = (caller.actor.name, "form", act.form, *names.values(), once)
+        done: Change = await self._desk.repeats.once(key, do)
+        kind = act.form.split("/")[1]
+        if kind == "failures":  # the group is gone
+            return _redirect(links(kind, done="changed" if done.changed else "unchanged"))
+        if done.value is not None:
+            return self._plain(request, caller, links, "revealed", job_id=name, value=done.value)
+        result = "changed" if done.changed else "unchanged"
+        place = links(kind, name, done=result)
+        if act.is_final:  # what it was about is gone
+            place = links(*([] if kind == "jobs" else [kind]), done=result)
+        return _redirect(place)
+
+    def _page(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
+        return self._renderer.page(request, caller.actor, links, name, **values)
+
+    def _plain(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
+        return self._renderer.plain(request, caller.actor, links, name, **values)
+
+
+def _redirect(url: str) -> Response:
+    return Response(status_code=303, headers={"location": url})

@@ -1,0 +1,134 @@
+"""A dashboard on a port, and a real browser that looks at it: Debian's Chromium, without a window.
+
+Where there is no Chromium or no playwright the tests of this folder are not collected, and the header of the run says so;
+`.ci/run` installs Chromium. Each page is watched: an error in its console, a violation of its policy, or a request to another
+host fails the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvicorn
+from harness.shop import TOKEN, Shop
+from harness.watch import Watch
+
+from eventbus.dashboard import Dashboard
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HAS_BROWSER = CHROMIUM is not None and importlib.util.find_spec("playwright") is not None
+
+if not HAS_BROWSER:
+    collect_ignore_glob = ["test_*.py"]
+
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
+"""
+
+
+def pytest_report_header() -> list[str]:
+    return (
+        []
+        if HAS_BROWSER
+        else ["no chromium or no playwright: the tests of the dashboard in a browser are not collected"]
+    )
+
+
+Open = Callable[..., Awaitable["Page"]]
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    """A shop whose dashboard is served with a token and with links."""
+    shop = Shop()
+    shop.dashboard = Dashboard(
+        shop.provider,
+        flows=shop.flows,
+        token=TOKEN,
+        one_time_codes=True,
+        poll=0.5,
+        allowed_hosts=["localhost"],
+    )
+    config = uvicorn.Config(
+        shop.dashboard,
+        host="127.0.0.1",
+        port=0,
+        log_config=None,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+    )
+    server: Any = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None
+    async with shop.provider, shop.provider.worker():
+        serving = asyncio.create_task(server._serve())
+        while not server.started:  # noqa: ASYNC110  (uvicorn tells nobody)
+            await asyncio.sleep(0.01)
+        shop.url = f"http://localhost:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield shop
+        shop.gate.set()
+        server.should_exit = True
+        await serving
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    """A browser for this test."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=list(_OPTIONS))
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def watch(shop: Shop) -> AsyncIterator[Watch]:
+    """Fails the test for what a page did wrong."""
+    watch = Watch(shop.url)
+    yield watch
+    assert watch.wrong == []
+
+
+@pytest.fixture
+async def open_page(shop: Shop, browser: Browser, watch: Watch) -> AsyncIterator[Open]:
+    """Open a page of the dashboard in a context of its own, signed in by a link."""
+    contexts: list[BrowserContext] = []
+
+    async def open_page(path: str = "/", *, is_signed_in: bool = True, **options: Any) -> Page:
+        context = await browser.new_context(base_url=shop.url, **options)
+        contexts.append(context)
+        if options.get("java_script_enabled", True):
+            await context.add_init_script(_VIOLATIONS)
+        page = await context.new_page()
+        watch.follow(page)
+        if is_signed_in:
+            await page.goto(f"/sign-in?code={shop.dashboard.make_code()}")
+        await page.goto(path)
+        return page
+
+    yield open_page
+    for context in contexts:
+        for page in context.pages:
+            if "about:" not in page.url and await page.evaluate("window.violations ?? []"):
+                watch.wrong.append(f"{page.url} violates its policy")
+        await context.close()

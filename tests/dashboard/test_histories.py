@@ -1,0 +1,64 @@
+"""What happened before: the history of a queue, and the timeline of a job, the check 8 of the dashboard's acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from eventbus import EventProvider, Retry
+
+Open = Callable[..., Any]
+
+
+async def test_check_25_a_queue_tells_how_many_jobs_ended_and_draws_them(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider = make_provider()
+
+    @provider.on("a", retry=Retry(attempts=1))
+    async def work(n: int) -> None:
+        if n < 3:
+            raise ValueError(n)
+
+    async with provider:
+        async with provider.worker():
+            for each in provider.emit_many("a", range(20), reply=False):
+                await each.enqueued()
+            counts = provider.inspector.counts
+            while sum((await counts("a", states=("completed", "failed"))).values()) < 20:
+                pass
+        # A worker that has stopped has told all that it counted.
+        client = open_dashboard(provider)
+        told = (await client.get("/api/v1/queues/event.a/history")).json()
+        page = (await client.get("/queues/event.a")).text
+        assert (await client.get("/api/v1/queues/event.a/history?last=never")).status_code == 422
+    assert sum(each["completed"] for each in told["periods"]) == 17
+    assert sum(each["failed"] for each in told["periods"]) == 3
+    assert told["run_p95"] is not None
+    assert "17 completed, 3 did not" in page
+    assert '<rect class="bar failed"' in page
+
+
+async def test_check_8_a_job_tells_when_each_attempt_was_and_who_ran_it(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider = make_provider()
+
+    @provider.on("a", retry=Retry(attempts=3, delay=0.01))
+    async def work(card: dict[str, str]) -> str:
+        if len(tried) < 2:
+            tried.append(1)
+            raise ValueError(f"no {card['card']}")
+        return "done"
+
+    tried = list[int]()
+    async with provider, provider.worker() as worker:
+        job = provider.emit("a", {"card": "4111111111111111"})
+        assert await job == "done"
+        client = open_dashboard(provider)
+        page = (await client.get(f"/jobs/{job.job_id}")).text
+        timeline = page.partition('class="timeline"')[2].partition("</ol>")[0]
+        assert timeline.count("attempt 1") >= 1
+        assert timeline.count(worker.id) >= 1
+        assert timeline.count("no •••") >= 2
+        assert "4111111111111111" not in page
