@@ -175,7 +175,7 @@ class Tally:
     __slots__ = ("count",)
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count: int = 0
 
 
 class Instruments:

@@ -15,13 +15,13 @@ class Lane:
 
     def __init__(self, name: str, address: str) -> None:
         """`address` is that of the server, for metrics."""
-        self.name = name
+        self.name: str = name
         self._address = address
         self._since = 0.0
-        self.call = 0
-        self.done = 0
+        self.call: int = 0
+        self.done: int = 0
         """The last call whose claims were started, or whose answer nobody waits for any more."""
-        self.is_busy = False
+        self.is_busy: bool = False
 
     def begin(self) -> None:
         """Begin the next call."""

@@ -37,7 +37,7 @@ class HiddenValues:
             for name, type_ in ((_PAYLOAD, event.payload), (_RESULT, event.result)):
                 known = find_marks(type_)
                 self._marks.setdefault(name, []).extend([] if known is None else [known])
-        self.texts = sorted(
+        self.texts: list[str] = sorted(
             {
                 text
                 for name, found in self._marks.items()
