@@ -149,6 +149,7 @@ class _Process:
         self._is_burst = burst
         self._until_eof = until_eof
         self._runner: EventWorker | None = None
+        self._input_closed: asyncio.Event | None = None
 
     def health(self) -> Health | None:
         """Return the health of the worker; None while it starts."""
@@ -156,6 +157,8 @@ class _Process:
 
     async def run(self) -> int:
         """Serve until the end, and return the exit code."""
+        if self._until_eof:  # already now: the parent may die while the worker waits for its server
+            self._input_closed = _watch_input(self._provider.settings.grace + 1)
         # Until the worker serves, a signal cancels this task, because there is no handler to wait for.
         with Interrupts(
             limits=(2 * self._provider.settings.grace + _LAST_RESORT, _AT_ONCE + 1)
@@ -194,8 +197,8 @@ class _Process:
         """Yield a coroutine for each reason to end besides a signal. It returns when the reason has come."""
         if self._is_burst:
             yield runner.wait_drained(self._provider.flush)
-        if self._until_eof:
-            yield _wait_input_closed(self._provider.settings.grace + 1)
+        if self._input_closed is not None:
+            yield _wait_set(self._input_closed)
 
     def _on_signal(self, runner: EventWorker, interrupts: Interrupts) -> None:
         is_second = interrupts.count > 1
@@ -205,8 +208,12 @@ class _Process:
         runner.request_stop(at_once=is_second)
 
 
-async def _wait_input_closed(rest: float) -> None:
-    """Wait until the parent process closes standard input, which its death does too.
+async def _wait_set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _watch_input(rest: float) -> asyncio.Event:
+    """Return an event that is set when the parent process closes standard input, which its death does too.
 
     After that this process has `rest` seconds, because nobody waits for it and its server may be gone too.
     """
@@ -224,4 +231,4 @@ async def _wait_input_closed(rest: float) -> None:
         os._exit(1)
 
     threading.Thread(target=read, name="eventbus-stdin", daemon=True).start()
-    await closed.wait()
+    return closed

@@ -145,6 +145,15 @@ async def test_concurrency_bounds_the_process(start: Start, make_provider: Make,
         assert program.wait() == 0
 
 
+def test_a_worker_whose_parent_ends_before_its_server_is_there_ends_too(start: Start, tmp_path: Path) -> None:
+    program = start(
+        "worker", "shop:provider", "--until-eof", "--grace", "10ms", "--url", f"unix://{tmp_path}/none"
+    )
+    program.wait_for("server not there, waiting for it")
+    program.close_input()
+    assert program.wait() == 1
+
+
 async def test_logs_are_json_lines_where_nobody_looks_and_for_people_on_request(start: Start) -> None:
     program = start("worker", "shop:provider", "--burst")
     assert program.wait() == 0
