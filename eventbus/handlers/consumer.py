@@ -237,6 +237,7 @@ class HandlerConsumer:
             traceparent=message.traceparent,
             tracestate=message.tracestate,
             links=creation_links(message.traceparent, message.tracestate),
+            hides=partial(self._rules.sensitive_texts, job) if self._rules.hides(job) else None,
         ) as span:
             message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
             return await self._call(job, message, payload)

@@ -80,11 +80,17 @@ class FailureRules:
             return fail(describe(own, attempts=attempts, event=name))
         return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
 
+    def hides(self, job: Job) -> bool:
+        """Return whether anything in the job's payload may be sensitive."""
+        return self._marks is not None or f'"{HIDDEN_FIELD}":' in job.body
+
+    def sensitive_texts(self, job: Job) -> list[str]:
+        """Return the sensitive values of the job's payload, in the forms in which errors quote them."""
+        return HiddenValues(job.body, self._event).texts
+
     def _without_sensitive(self, job: Job, text: str) -> str:
         """Return the record of an error without what is sensitive in the job's payload."""
-        if self._marks is None and f'"{HIDDEN_FIELD}":' not in job.body:
-            return text
-        return without(text, HiddenValues(job.body, self._event).texts)
+        return without(text, self.sensitive_texts(job)) if self.hides(job) else text
 
     def _is_final(self, error: BaseException) -> bool:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)

@@ -12,7 +12,8 @@ emission nor a job.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -26,6 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from eventbus.errors import HandlerError
 from eventbus.model.later import Later
+from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.telemetry.failure import type_name
 from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
 from eventbus.telemetry.logging import get_logger
@@ -136,10 +138,12 @@ def receive_span(
     traceparent: str,
     tracestate: str,
     links: Sequence[trace.Link] = (),
+    hides: Callable[[], Sequence[str]] | None = None,
 ) -> Generator[trace.Span]:
     """Make the consumer span around one attempt, a child of the producer's span. It records errors inside.
 
-    The caller must have called `begin_apart`, so that its context has nothing of another job.
+    The caller must have called `begin_apart`, so that its context has nothing of another job. `hides` returns the values
+    that a recorded error must not show.
     """
     later: Later | None = None
     with active.start_as_current_span(
@@ -148,6 +152,8 @@ def receive_span(
         kind=trace.SpanKind.CONSUMER,
         attributes=dict(attributes),
         links=links,
+        record_exception=hides is None,
+        set_status_on_exception=hides is None,
     ) as span:
         around = span.get_span_context()
         TRACE_ID.set(trace.format_trace_id(around.trace_id))
@@ -158,8 +164,21 @@ def receive_span(
             except Later as given:  # no error
                 later = given
                 span.set_attribute("eventbus.later", given.delay)
+            except Exception as error:
+                if hides is not None:
+                    _record_without(span, error, hides())
+                raise
     if later is not None:
         raise later
+
+
+def _record_without(span: trace.Span, error: Exception, values: Sequence[str]) -> None:
+    """Record an error as the SDK does, without these values."""
+    text = hide_in_text(str(error), values)
+    stack = hide_in_text("".join(traceback.format_exception(error)), values)
+    facts = {"type": type_name(type(error)), "message": text, "stacktrace": stack, "escaped": "False"}
+    span.add_event("exception", {f"exception.{name}": value for name, value in facts.items()})
+    span.set_status(trace.Status(trace.StatusCode.ERROR, f"{type(error).__name__}: {text}"))
 
 
 @contextmanager

@@ -8,9 +8,14 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 import structlog
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 from structlog.testing import LogCapture
 
 from eventbus import Batch, Event, EventProvider, HandlerError, Retry, Sensitive
+from eventbus.telemetry import spans
 from workflows import StepContext, Workflow, WorkflowProvider
 
 MakeProvider = Callable[..., EventProvider]
@@ -26,6 +31,11 @@ class Refused(Exception):
 class Order(msgspec.Struct):
     id: str
     card: Annotated[str, Sensitive()]
+
+
+class PlainOrder(msgspec.Struct):
+    id: str
+    card: str
 
 
 class Receipt(msgspec.Struct):
@@ -149,11 +159,38 @@ async def test_an_error_that_quotes_a_value_shows_it_nowhere(
     assert CARD not in str(logged)
 
 
-def refuse_payment(order: Order) -> Receipt:
+def refuse_payment(order: Any) -> Receipt:
     try:
         raise KeyError(order.card)
     except KeyError as error:
         raise ValueError(f"the card {order.card} was declined") from error
+
+
+@pytest.mark.parametrize("is_marked", [True, False], ids=["marked", "plain"])
+async def test_a_span_records_the_error_without_the_value(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, is_marked: bool
+) -> None:
+    exporter, sdk = InMemorySpanExporter(), TracerProvider()
+    sdk.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(spans.trace, "_TRACER_PROVIDER", sdk)
+    event: Any = paid if is_marked else Event("plain", payload=PlainOrder, result=Receipt)
+    provider = make_provider()
+    provider.on(event, retry=Retry(attempts=1))(refuse_payment)
+    async with provider.worker():
+        with pytest.raises(HandlerError):
+            await provider.emit(event, Order("o-1", CARD) if is_marked else PlainOrder("o-1", CARD))
+    (span,) = [each for each in exporter.get_finished_spans() if each.name.startswith("process")]
+    (recorded,) = span.events
+    facts = dict(recorded.attributes or {})
+    assert (recorded.name, facts["exception.type"]) == ("exception", "ValueError")
+    assert "Traceback" in str(facts["exception.stacktrace"])
+    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (
+        StatusCode.ERROR,
+        "ValueError",
+    )
+    told = f"{facts} {span.status.description}"
+    assert "was declined" in told
+    assert (CARD in told) != is_marked
 
 
 async def test_a_declared_error_comes_with_its_own_arguments(make_provider: MakeProvider) -> None:
