@@ -149,7 +149,7 @@ class JobFacts:
         """A structlog logger that adds the facts of this job to each log event.
 
         These are `event_name`, `job_id`, `attempt`, `correlation_id`, `worker`, `provider`, the `group` unless it is the
-        default one, and `trace_id` and `span_id` where there is a trace.
+        default one, the `meta` of the emission if it has any, and `trace_id` and `span_id` where there is a trace.
         """
         if self._log is None:
             facts: dict[str, Any] = {
@@ -162,6 +162,8 @@ class JobFacts:
                 facts |= {"worker": self.worker, "provider": self.provider}
             if self.group != DEFAULT_GROUP:
                 facts["group"] = self.group
+            if self.meta:
+                facts["meta"] = dict(self.meta)
             facts |= trace_facts(trace_id_of(self._trace), job_id=self.job_id)
             self._log = get_logger("eventbus.handler").bind(**facts)
         return self._log

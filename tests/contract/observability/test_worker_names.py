@@ -52,6 +52,29 @@ async def test_handlers_in_the_loop_in_threads_and_in_batches_know_them_and_log_
     assert told == seen
 
 
+async def test_the_logger_of_a_context_adds_the_meta(make_provider: MakeProvider) -> None:
+    workflow: Workflow[Any, Any] = Workflow("walk")
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+
+    @provider.on("a")
+    async def handle(_: Any, ctx: EventContext) -> None:
+        ctx.log.info("seen")
+
+    @workflow.step
+    async def act(ctx: StepContext[Any]) -> None:
+        ctx.log.info("seen")
+
+    flows.register(workflow)
+    with capture_logs() as logs:
+        async with provider, provider.worker():
+            await provider.emit("a", meta={"tenant": "t1"})
+            await provider.emit("a")
+            await (await flows.execute(workflow, None, meta={"tenant": "t2"})).result()
+    told = [each.get("meta") for each in logs if each["event"] == "seen"]
+    assert told == [{"tenant": "t1"}, None, {"tenant": "t2"}]
+
+
 @pytest.mark.slow
 async def test_handlers_in_processes_know_them(make_provider: MakeProvider) -> None:
     provider = make_provider(name="shop-1")

@@ -89,4 +89,6 @@ def log_facts(ctx: StepContext[Any]) -> dict[str, Any]:
     facts |= {"job_id": ctx.job_id, "attempt": ctx.attempt, "correlation_id": ctx.correlation_id}
     if ctx.worker:
         facts |= {"worker": ctx.worker, "provider": ctx.provider}
+    if ctx.meta:
+        facts["meta"] = dict(ctx.meta)
     return facts | trace_facts(trace_id_of(ctx.traceparent))
