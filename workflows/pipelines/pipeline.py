@@ -15,7 +15,7 @@ checked when the pipeline is made, as far as the types tell, otherwise before th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import Codec, shown
@@ -35,17 +35,65 @@ __all__ = ["Pipeline"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 O = TypeVar("O")  # noqa: E741  (output)
+# The overloads of __init__ annotate `self`, which needs type variables other than those of the class.
+IT = TypeVar("IT")
+OT = TypeVar("OT")
 
 
 class Pipeline(Generic[I, O]):
     """A builder of a workflow whose steps share one merged result. `returns` ends it, and returns the workflow."""
 
+    @overload
+    def __init__(
+        self: Pipeline[IT, OT],
+        name: str,
+        *,
+        input: type[IT],
+        output: type[OT],
+        progress: type[Any] | None = ...,
+        data: Callable[..., Any] | None = ...,
+        **options: Unpack[WorkflowKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Pipeline[IT, Any],
+        name: str,
+        *,
+        input: type[IT],
+        output: Any = ...,
+        progress: type[Any] | None = ...,
+        data: Callable[..., Any] | None = ...,
+        **options: Unpack[WorkflowKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Pipeline[Any, OT],
+        name: str,
+        *,
+        input: Any = ...,
+        output: type[OT],
+        progress: type[Any] | None = ...,
+        data: Callable[..., Any] | None = ...,
+        **options: Unpack[WorkflowKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Pipeline[Any, Any],
+        name: str,
+        *,
+        input: Any = ...,
+        output: Any = ...,
+        progress: type[Any] | None = ...,
+        data: Callable[..., Any] | None = ...,
+        **options: Unpack[WorkflowKeywords],
+    ) -> None: ...
+
     def __init__(
         self,
         name: str,
         *,
-        input: type[I] | Any = Any,  # noqa: A002  (the word of the glossary)
-        output: type[O] | Any = Any,
+        input: Any = Any,  # noqa: A002  (the word of the glossary)
+        output: Any = Any,
         progress: type[Any] | None = None,
         data: Callable[..., Any] | None = None,
         **options: Unpack[WorkflowKeywords],
