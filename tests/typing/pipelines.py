@@ -30,7 +30,7 @@ async def add(given: Given, ctx: PipelineContext[Cursor]) -> Total:
 
 
 def show(given: Total) -> None:
-    print(given.total)
+    assert_type(given.total, int)
 
 
 adding = Pipeline("adding", input=Given, output=Total, progress=Cursor).then(add, timeout="10s")
