@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import itertools
 import os
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
@@ -34,6 +35,12 @@ settings.register_profile("long", max_examples=1000, stateful_step_count=80, der
 
 _SLOW = 5.0
 """Seconds from which on a test without the mark `slow` is listed; more than the 2 s that the mark stands for."""
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start be interrupted, also where a shell began the tests in the background, deaf to that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -124,7 +131,11 @@ def admin(server_url: str) -> Iterator[Callable[..., Any]]:
     connection: Any = Connector(server_url).open_blocking(name="admin", timeout=10)
 
     def call(*command: Any) -> Any:
-        connection.send_command(*command)
+        # What was read may be no text: then it is written as the bytes that it was.
+        values = [
+            each.encode("utf-8", "surrogateescape") if isinstance(each, str) else each for each in command[1:]
+        ]
+        connection.send_command(command[0], *values)
         return connection.read_response()
 
     yield call

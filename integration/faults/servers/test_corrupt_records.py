@@ -67,7 +67,9 @@ async def test_one_damaged_record_in_each_hundred_costs_only_its_own_job(
                 errors[each.job_id] = getattr(error, "type_name", type(error).__name__)
     expected = {job: each for job, each in damaged.items() if each[0] not in OTHER}
     assert {job: damaged[job] for job in errors} == expected
-    assert worker.complaints() == []
+    told = worker.complaints()
+    assert {each["event"] for each in told} == {"job failed, its record cannot be read"}
+    assert {each["job_id"] for each in told} <= set(errors)
     audit = Audit(server)
     assert audit.left_open() == {}
     assert {audit.jobs[job].state for job in heard} == {"completed"}

@@ -135,7 +135,7 @@ class Worker:
     def _do_chores(self) -> None:
         """Announce the worker, renew its leases, and look for leases to rescue; there is none."""
         rows = [AnnounceQueue(queue, queue, "") for queue in self._queues]
-        head = ["", _POOL, self._name, "", 0, 0, len(rows), 0]
+        head = ["", _POOL, self._name, "", 0, 0, [], len(rows), 0]
         self.caller.call("announce", [*head, *chain.from_iterable(rows)])
         head = ["", self._name, 0, _LEASE_MS, self._number, 0, len(self.held)]
         renewed = self.caller.call("renew", [*head, *chain.from_iterable(self.held)])

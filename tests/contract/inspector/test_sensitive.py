@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import pytest
 import structlog
+from importable.paying import Order, PlainOrder, Receipt, refuse_payment
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from structlog.testing import LogCapture
 
-from eventbus import Batch, Event, EventProvider, HandlerError, Retry, Sensitive
+from eventbus import Batch, Event, EventProvider, HandlerError, Retry
 from eventbus.telemetry import spans
 from workflows import StepContext, Workflow, WorkflowProvider
 
@@ -26,21 +26,6 @@ CARD = "4111-1111-1111"
 
 class Refused(Exception):
     """A declared answer."""
-
-
-class Order(msgspec.Struct):
-    id: str
-    card: Annotated[str, Sensitive()]
-
-
-class PlainOrder(msgspec.Struct):
-    id: str
-    card: str
-
-
-class Receipt(msgspec.Struct):
-    number: int
-    code: Annotated[str, Sensitive()]
 
 
 paid = Event("order.paid", payload=Order, result=Receipt)
@@ -157,13 +142,6 @@ async def test_an_error_that_quotes_a_value_shows_it_nowhere(
         "job failed",
     ]
     assert CARD not in str(logged)
-
-
-def refuse_payment(order: Any) -> Receipt:
-    try:
-        raise KeyError(order.card)
-    except KeyError as error:
-        raise ValueError(f"the card {order.card} was declined") from error
 
 
 @pytest.mark.parametrize("is_marked", [True, False], ids=["marked", "plain"])

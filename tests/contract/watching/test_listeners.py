@@ -240,6 +240,7 @@ async def test_a_stall_that_the_worker_rescues_is_told(make_provider: MakeProvid
     @second.on("a")
     async def run(n: int) -> None: ...
 
+    @first.listen("stalled")  # it may rescue its job itself
     @second.listen("stalled")
     async def note(change: Change) -> None:
         heard.append(change)

@@ -39,7 +39,9 @@ async def test_a_job_that_ended_waits_again_as_if_it_were_new(shard: Shard, stat
     assert await shard.members("wake", "pool") == [QUEUE]
     look = await shard.store.inspection.job("a")
     assert (look.fields["state"], look.fields.get("attempts", "0"), look.text) == ("waiting", "0", "")
-    assert look.log == [_ERROR], "how it ended stands in its log"
+    (ended,) = look.log
+    times = {"due": 0, "began": START, "ended": START, "worker": "w", "kind": "failed"}
+    assert json.loads(ended) == {**json.loads(_ERROR), **times}, "how it ended stands in its log"
     (claim,) = (await shard.turn()).claims
     assert (claim.body, claim.attempts, claim.stalls) == (before["body"], 0, 0)
     assert (claim.created, claim.due) == (START, shard.now)

@@ -1,0 +1,40 @@
+"""Payments with a number that nobody should read, and a handler that quotes it; for the process pool, too."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from eventbus import Sensitive
+
+__all__ = ["Order", "PlainOrder", "Receipt", "refuse_payment"]
+
+
+class Order(msgspec.Struct):
+    """An order whose card is hidden."""
+
+    id: str
+    card: Annotated[str, Sensitive()]
+
+
+class PlainOrder(msgspec.Struct):
+    """The same without a mark."""
+
+    id: str
+    card: str
+
+
+class Receipt(msgspec.Struct):
+    """A receipt whose code is hidden."""
+
+    number: int
+    code: Annotated[str, Sensitive()]
+
+
+def refuse_payment(order: Any) -> Receipt:
+    """Raise an error that quotes the card, and has a cause that quotes it, too."""
+    try:
+        raise KeyError(order.card)
+    except KeyError as error:
+        raise ValueError(f"the card {order.card} was declined") from error
