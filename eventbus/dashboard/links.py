@@ -33,7 +33,7 @@ class Links:
     def __init__(self, base: str) -> None:
         self.base: str = base.rstrip("/")
 
-    def __call__(self, *parts: str, **query: str | int | None) -> str:
+    def __call__(self, /, *parts: str, **query: str | int | None) -> str:
         """Return the URL of a page: `links("queues", name, state="failed")`. A query of None is left out."""
         path = "/".join(["", *map(part_of, parts)]) if parts else "/"
         given = {name: value for name, value in query.items() if value is not None and value != ""}
@@ -42,4 +42,4 @@ class Links:
     def next_after_sign_in(self, given: str) -> str:
         """Return the page that was asked for before the sign-in, if it is one of ours, else the first one."""
         is_ours = given.startswith(f"{self.base}/") and not given.startswith("//") and "\\" not in given
-        return given if is_ours and given.isprintable() else self()
+        return quote(given, safe="/?&=%~@:!+,;") if is_ours and given.isprintable() else self()

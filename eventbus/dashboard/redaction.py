@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ patterns hide.
 """
 
 _NAMES = re.compile(
-    r"pass|secret|token|card|iban|authori[sz]ation|credential|api_?key|cvv|ssn", re.IGNORECASE
+    r"pass|secret|token|card|iban|authori[sz]ation|credential|api[-_ ]?key|cvv|cvc|ssn", re.IGNORECASE
 )
 _KEY = secrets.token_bytes(32)  # of this process: digits of another run say nothing
 _DEEPEST = 200
@@ -61,10 +62,9 @@ class Redaction:
     def text(self, given: str, *, alike: Callable[[str], str] | None = None) -> str:
         """Return a text without the values that `value` has hidden, also as `alike` changes them."""
         for value in sorted(self._hidden, key=len, reverse=True):
-            given = given.replace(value, _dots(value))
-            changed = value if alike is None else alike(value)
-            if len(changed) >= _LEAST:
-                given = given.replace(changed, _dots(value))
+            for form in _forms(value) if alike is None else map(alike, _forms(value)):
+                if len(form) >= _LEAST:
+                    given = given.replace(form, _dots(value))
         return given
 
     def texts(self, given: Any) -> Any:
@@ -73,7 +73,7 @@ class Redaction:
             return self.text(given)
         if isinstance(given, dict):
             return {name: self.texts(value) for name, value in cast("dict[str, Any]", given).items()}
-        if isinstance(given, list):
+        if isinstance(given, (list, tuple)):
             return [self.texts(value) for value in cast("list[Any]", given)]
         return given
 
@@ -106,6 +106,12 @@ class Redaction:
         if len(text) >= _LEAST:
             self._hidden.add(text)
         return f"{_dots(text)}" if self._redact != "all" else f"{_dots(text)} {type(value).__name__}"
+
+
+def _forms(value: str) -> list[str]:
+    """Return the forms in which errors quote a value: as it is, as `repr` and as JSON write it; the longest first."""
+    written = (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    return sorted(set(written), key=len, reverse=True)
 
 
 def _dots(text: str) -> str:

@@ -48,6 +48,8 @@ class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     event: str
+    queue: str
+    """Where its jobs go: `event.<name>` or `workflow.<name>`."""
     cron: str
     every_ms: int
     tz: str
@@ -67,7 +69,7 @@ class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):
     overlap: str
     catch_up: str
     unreadable: str = ""
-    """Why this program cannot read its plan, `''` if it can. Then event, times and options are absent."""
+    """Why this program cannot read its plan, `''` if it can. Then event, queue, times and options are absent."""
 
 
 def make_plan(
@@ -175,6 +177,7 @@ def make_report(row: ScheduleRow) -> ScheduleReport:
     return ScheduleReport(
         id=row.id,
         event=plan.event,
+        queue=plan.queue,
         cron=plan.table.cron,
         every_ms=plan.table.every,
         tz=plan.table.tz,

@@ -182,7 +182,7 @@ def describe(
 
 def without(text: str, values: Sequence[str]) -> str:
     """Return the record of an error with these values hidden in its texts. The arguments of a declared error stay."""
-    if not any(value in text for value in values):
+    if not values:
         return text
     failure = read_failure(text)
     failure.message = hide_in_text(failure.message, values)

@@ -98,18 +98,21 @@ class Desk:
             raise Problem(
                 422, f"expected a reason of at most {_LONGEST_REASON} characters, got {len(reason)}"
             )
-        refusal = self.rights.refusal(caller.actor, action, target) or await self._hooks.refusal(
-            caller.actor, action, target
-        )
-        if refusal:
+        try:
+            refusal = self.rights.refusal(caller.actor, action, target) or await self._hooks.refusal(
+                caller.actor, action, target
+            )
+            done = None if refusal else await change()
+        except (
+            BaseException
+        ) as error:  # also one that is cut off after 10 s: nobody knows whether it was done
+            note_action(caller, action, target, outcome="failed", reason=reason, detail=type(error).__name__)
+            if isinstance(error, (EventBusError, Problem)):
+                await self._hooks.tell(caller.actor, action, target, "failed")
+            raise
+        if done is None:
             note_action(caller, action, target, outcome="refused", reason=reason, detail=refusal)
             raise Problem(403, refusal, action=action)
-        try:
-            done = await change()
-        except (EventBusError, Problem) as error:
-            note_action(caller, action, target, outcome="failed", reason=reason, detail=type(error).__name__)
-            await self._hooks.tell(caller.actor, action, target, "failed")
-            raise
         outcome = "changed" if done.changed else "unchanged"
         note_action(caller, action, target, outcome=outcome, reason=reason)
         await self._hooks.tell(caller.actor, action, target, outcome)

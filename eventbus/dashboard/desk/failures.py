@@ -14,7 +14,7 @@ import msgspec
 from eventbus.admin.jobs.error_text import fold
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.desk import Change, Desk
-from eventbus.dashboard.desk.jobs import error_without_secrets
+from eventbus.dashboard.desk.hiding import error_without_secrets
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.entry.gate import Caller
@@ -63,13 +63,11 @@ async def read_failures(desk: Desk, caller: Caller, _path: dict[str, str], _quer
 
 async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder) -> Change:
     """Let all jobs of a group run again."""
-    desk.failures.forget()
-    found = [group for group in await desk.failures.read() if _id_of(group) == path["failure"]]
-    if not found or not _is_seen(desk, caller, found[0]):
-        raise Problem(404, "there is no such group of failures, or no job of it any more")
-    (group,) = found
+    shown = await _find(desk, caller, path["failure"])
 
     async def retry() -> Change:
+        desk.failures.forget()  # only now: the read is work for the server
+        group = await _find(desk, caller, path["failure"])
         if group.count != order.expected:
             detail = f"the group has {group.count} jobs by now, and not {order.expected}; look at it again"
             raise Problem(412, detail, count=group.count)
@@ -79,7 +77,14 @@ async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: R
         note = f"{count} job{'' if count == 1 else 's'} wait{'s' if count == 1 else ''} again"
         return Change(changed=count > 0, note=note, value={"count": count})
 
-    return await desk.act(caller, "job.retry", _target(group), retry, reason=order.reason)
+    return await desk.act(caller, "job.retry", _target(shown), retry, reason=order.reason)
+
+
+async def _find(desk: Desk, caller: Caller, failure: str) -> FailureGroup:
+    for group in await desk.failures.read():
+        if _id_of(group) == failure and _is_seen(desk, caller, group):
+            return group
+    raise Problem(404, "there is no such group of failures, or no job of it any more")
 
 
 async def _line(desk: Desk, caller: Caller, group: FailureGroup) -> FailureLine:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from eventbus.dashboard.desk.desk import Change, Desk
-from eventbus.dashboard.desk.jobs import error_without_secrets, learn_payload
+from eventbus.dashboard.desk.hiding import error_without_secrets, learn_payload
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
@@ -124,17 +124,16 @@ async def read_flow(desk: Desk, caller: Caller, path: dict[str, str], _query: An
     tree, target = await _find(desk, caller, path["flow"])
     report = tree["report"]
     keeps, again = _plan_retry(report)
-    may_read = desk.may(caller, "payload.read", target)
-    redaction = Redaction(desk.redact if may_read else "all", target.event)
-    # The input of the flow is in the record of its root. It is not shown, but errors may repeat its values.
-    await learn_payload(desk, redaction, report["flow_id"])
-    cleaned = _without_secrets(desk, caller, tree, redaction, may_read=may_read)
+    redactions: list[Redaction] = []
+    cleaned = await _without_secrets(desk, caller, tree, redactions)
+    for redaction in redactions:
+        cleaned = redaction.texts(cleaned)
     return FlowView(
         flow_id=report["flow_id"],
         workflow=report["workflow"],
         state=report["state"],
         run=report["run"],
-        tree=redaction.texts(cleaned),
+        tree=cleaned,
         keeps=keeps,
         again=again,
         may=desk.abilities(caller, target, *_ACTIONS),
@@ -203,11 +202,20 @@ def _plan_retry(report: dict[str, Any]) -> tuple[list[str], list[str]]:
     return keeps, [step for step in report["steps"] if step not in keeps]
 
 
-def _without_secrets(
-    desk: Desk, caller: Caller, tree: dict[str, Any], redaction: Redaction, *, may_read: bool
+async def _without_secrets(
+    desk: Desk, caller: Caller, tree: dict[str, Any], redactions: list[Redaction]
 ) -> dict[str, Any]:
-    """Return a tree whose results are redacted, without the nested flows that the caller may not see."""
+    """Return a tree whose results are redacted, each flow's as its own rights say, without the nested ones that are hidden.
+
+    `redactions` gets those of all flows, for the texts, because an error goes up from flow to flow.
+    """
     report = tree["report"]
+    target = _target(report["flow_id"], report["workflow"])
+    may_read = desk.may(caller, "payload.read", target)
+    redaction = Redaction(desk.redact if may_read else "all", target.event)
+    redactions.append(redaction)
+    # The input of the flow is in the record of its root. It is not shown, but errors may repeat its values.
+    await learn_payload(desk, redaction, report["flow_id"])
     steps: dict[str, Any] = {}
     for name, step in report["steps"].items():
         values = {each: redaction.value(step[each]) for each in ("result", "progress")}
@@ -215,9 +223,7 @@ def _without_secrets(
     nested: dict[str, list[Any]] = {}
     for name, trees in tree["nested"].items():
         for each in cast("list[dict[str, Any]]", trees):
-            inner = each["report"]
+            inner, cleaned = each["report"], await _without_secrets(desk, caller, each, redactions)
             if desk.may(caller, "flow.read", _target(inner["flow_id"], inner["workflow"])):
-                nested.setdefault(name, []).append(
-                    _without_secrets(desk, caller, each, redaction, may_read=may_read)
-                )
+                nested.setdefault(name, []).append(cleaned)
     return {"report": {**report, "steps": steps}, "errors": tree["errors"], "nested": nested}

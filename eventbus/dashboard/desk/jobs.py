@@ -16,6 +16,7 @@ import msgspec
 from eventbus.admin.inspector import JobReport, JobState, JobSummary
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.hiding import error_without_secrets, learn_job
 from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
 from eventbus.dashboard.desk.queues import find_queue
 from eventbus.dashboard.entry.gate import Caller
@@ -37,8 +38,6 @@ __all__ = [
     "RevealOrder",
     "cancel_job",
     "delay_job",
-    "error_without_secrets",
-    "learn_payload",
     "prioritize_job",
     "promote_job",
     "read_job",
@@ -155,47 +154,13 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
 
 
-async def error_without_secrets(
-    desk: Desk,
-    caller: Caller,
-    job_id: str,
-    error: str,
-    event: str,
-    *,
-    alike: Callable[[str], str] | None = None,
-) -> str:
-    """Return the text of a job's error without the values of its payload that are hidden.
-
-    `alike` is what was done to the text, and is done to the values too.
-    """
-    may_read = desk.may(caller, "payload.read", Target("job", job_id, event))
-    redaction = Redaction(desk.redact if may_read else "all", event)
-    try:
-        await learn_payload(desk, redaction, job_id)
-    except UnknownJob:
-        return error.partition(":")[
-            0
-        ]  # its payload is gone, so nobody knows what the text holds: its type alone
-    return redaction.text(error, alike=alike)
-
-
-async def learn_payload(desk: Desk, redaction: Redaction, job_id: str) -> None:
-    """Let the redaction know what the payload of a job hides: by names, and by the marks of its type. Raises UnknownJob."""
-    shown, revealed = await asyncio.gather(
-        desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS),
-        desk.provider.inspector.job(job_id, reveal=True, call_timeout=READ_SECONDS),
-    )
-    redaction.value(revealed.payload)
-    redaction.learn(shown.payload, revealed.payload)
-
-
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
     """Return one job."""
     report, target = await _find(desk, caller, path["job"])
     why = await desk.provider.inspector.why(report.id, call_timeout=READ_SECONDS)
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
-    await learn_payload(desk, redaction, report.id)
+    await learn_job(desk, redaction, report.id, target.event)
     values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from eventbus.dashboard.problem import Problem
 from eventbus.model import clock
 
 __all__ = ["Repeats"]
@@ -31,8 +32,12 @@ class Repeats:
 
         The last part of `key` is the caller's; without one the action is done each time.
         """
-        if not key[-1] or len(key[-1]) > _LONGEST:
+        if not key[-1]:
             return await do()
+        if len(key[-1]) > _LONGEST:
+            raise Problem(
+                422, f"expected an idempotency key of at most {_LONGEST} characters, got {len(key[-1])}"
+            )
         begun = self._known.get(key)
         if begun is None or begun[0] < clock.monotonic() - _SECONDS:
             while len(self._known) >= _MOST:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -135,4 +136,4 @@ async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleRepo
 
 
 def _target(report: ScheduleReport) -> Target:
-    return Target("schedule", report.id, report.event)
+    return Target("schedule", report.id, event_of_queue(report.queue))

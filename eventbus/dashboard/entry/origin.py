@@ -67,7 +67,8 @@ class Origins:
     def address(self, request: Request) -> str:
         """Return the address that sent the request, behind the proxies that are trusted."""
         address = request.client.host if request.client else ""
-        hops = [hop.strip() for hop in request.headers.get("x-forwarded-for", "").split(",") if hop.strip()]
+        given = ",".join(request.headers.getlist("x-forwarded-for"))  # a proxy may add a line of its own
+        hops = [_without_port(hop) for hop in given.split(",") if hop.strip()]
         while hops and self._is_proxy(address):
             address = hops.pop()
         return address[:64]
@@ -78,6 +79,14 @@ class Origins:
         except ValueError:
             return False
         return any(found in network for network in self._proxies)
+
+
+def _without_port(hop: str) -> str:
+    """Return the address of a hop, to which some proxies add the port."""
+    hop = hop.strip()
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
 def is_loopback(host: str) -> bool:

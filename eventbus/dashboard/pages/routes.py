@@ -124,6 +124,10 @@ class Pages:
             view = await jobs.read_job(self._desk, caller, {"job": wanted}, None)
         except UnknownJob:
             return _redirect(links("queues", wanted))
+        except Problem as problem:
+            if problem.status != 404:
+                raise
+            return _redirect(links("queues", wanted))  # as for a job that does not exist
         is_flow = self._desk.flows is not None and view.job.is_root and view.job.queue.startswith("workflow.")
         return _redirect(links("flows" if is_flow else "jobs", wanted))
 
@@ -144,8 +148,9 @@ class Pages:
         async def do() -> Change:
             return await act.act(self._desk, caller, names, order)
 
-        key = (caller.actor.name, "form", act.form, *names.values(), once)
-        done: Change = await self._desk.repeats.once(key, do)
+        key = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values(), once)
+        is_kept = not act.form.endswith("/reveal")  # what that shows is not kept
+        done: Change = await self._desk.repeats.once(key, do) if is_kept else await do()
         kind = act.form.split("/")[1]
         if kind == "failures":  # the group is gone
             return _redirect(links(kind, done="changed" if done.changed else "unchanged"))
