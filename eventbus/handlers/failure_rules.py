@@ -10,7 +10,7 @@ rule holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -39,7 +39,10 @@ from eventbus.telemetry.log_context import trace_facts
 from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.spans import trace_id_of
 
-__all__ = ["FailureRules", "chain_of", "read_message"]
+__all__ = ["BATCH", "FailureRules", "chain_of", "read_message"]
+
+BATCH = "__eventbus_batch__"
+"""The attribute of an error with the jobs of the call of a batch handler that raised or returned it."""
 
 _log = get_logger("eventbus.handler")
 
@@ -66,6 +69,7 @@ class FailureRules:
         known = recorded(error)
         text = self._without_sensitive(
             job,
+            error,
             known.text
             if known
             else describe(error, attempts=attempts, declared=self._event.errors, event=name),
@@ -77,7 +81,7 @@ class FailureRules:
         try:
             delay = rule.delay_after(attempts, error)
         except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
-            return fail(describe(own, attempts=attempts, event=name))
+            return fail(self._without_sensitive(job, error, describe(own, attempts=attempts, event=name)))
         return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
 
     def hides(self, job: Job) -> bool:
@@ -88,9 +92,12 @@ class FailureRules:
         """Return the sensitive values of the job's payload, in the forms in which errors quote them."""
         return HiddenValues(job.body, self._event).texts
 
-    def _without_sensitive(self, job: Job, text: str) -> str:
-        """Return the record of an error without what is sensitive in the job's payload."""
-        return without(text, self.sensitive_texts(job)) if self.hides(job) else text
+    def _without_sensitive(self, job: Job, error: BaseException, text: str) -> str:
+        """Return the record of an error without what is sensitive in the job's payload, and in those of its batch."""
+        if not self.hides(job):
+            return text
+        jobs: Sequence[Job] = getattr(error, BATCH, (job,))
+        return without(text, [value for each in jobs for value in self.sensitive_texts(each)])
 
     def _is_final(self, error: BaseException) -> bool:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)

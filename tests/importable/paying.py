@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from eventbus import Sensitive
+from eventbus import Event, Sensitive
 
-__all__ = ["Order", "PlainOrder", "Receipt", "refuse_payment"]
+__all__ = ["Order", "PlainOrder", "Receipt", "Refused", "paid", "refuse_payment", "refused"]
 
 
 class Order(msgspec.Struct):
@@ -30,6 +30,14 @@ class Receipt(msgspec.Struct):
 
     number: int
     code: Annotated[str, Sensitive()]
+
+
+class Refused(Exception):
+    """A declared answer."""
+
+
+paid = Event("order.paid", payload=Order, result=Receipt)
+refused = Event("order.refused", payload=Order, result=Receipt, errors=[Refused])
 
 
 def refuse_payment(order: Any) -> Receipt:

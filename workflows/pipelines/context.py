@@ -24,7 +24,7 @@ class PipelineContext(Generic[G]):
     tells how far the step is, and shares what lifespans made. The other attributes are those of the same names there.
     """
 
-    __slots__ = ("_save", "progress", "result", "step_context")
+    __slots__ = ("_save", "progress", "result", "start", "step_context")
 
     def __init__(
         self,
@@ -32,10 +32,13 @@ class PipelineContext(Generic[G]):
         result: dict[str, Any],
         progress: G,
         save: Callable[[], Awaitable[None]],
+        start: Any = None,
     ) -> None:
+        """`start` is the progress that the step began with, as JSON."""
         self.step_context: StepContext[Any] = step_context
         self.result: Mapping[str, Any] = MappingProxyType(result)
         self.progress: G = progress
+        self.start: Any = start
         self._save = save
 
     def save(self) -> Awaitable[None]:

@@ -6,7 +6,7 @@ What must always hold: a pipeline is refused only if a step is certain to miss w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -14,7 +14,7 @@ from eventbus import DefinitionError
 from eventbus.lowlevel import is_untyped
 from workflows.definition.checks.signature import told
 
-__all__ = ["Field", "check_has", "check_object", "fields_of"]
+__all__ = ["Field", "check_has", "check_object", "fields_of", "whole"]
 
 _PLAIN = (str, int, float, bool, bytes)
 _OBJECTS = (
@@ -52,8 +52,28 @@ def fields_of(type_: Any) -> dict[str, Field] | None:
     ):
         if getattr(info, "array_like", False):
             return None
-        return {each.encode_name: Field(_class_of(each.type), each.required) for each in info.fields}
+        is_partial = isinstance(info, msgspec.inspect.TypedDictType)  # others are made whole
+        return {
+            each.encode_name: Field(
+                _class_of(each.type), each.required, is_sure=each.required or not is_partial
+            )
+            for each in info.fields
+        }
     return None
+
+
+def whole(value: Any, made: Any) -> Any:
+    """Return the JSON of a value with the fields that its type leaves out because they have their defaults.
+
+    Otherwise a field that is set back to its default would be one that was never set.
+    """
+    if isinstance(value, msgspec.Struct) and value.__struct_config__.omit_defaults and isinstance(made, dict):
+        fields = cast("dict[str, Any]", made)
+        for field in msgspec.structs.fields(value):
+            if field.encode_name not in fields:
+                default = getattr(value, field.name)
+                fields[field.encode_name] = msgspec.json.decode(msgspec.json.encode(default))
+    return cast("Any", made)
 
 
 def check_object(type_: Any, what: str) -> None:

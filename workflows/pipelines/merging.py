@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from workflows.errors import ConflictError
 
-__all__ = ["Outputs", "merge_outputs", "merge_progress"]
+__all__ = ["Outputs", "changed_fields", "lay_changes", "merge_outputs", "merge_progress"]
 
 Outputs = Sequence[Sequence[tuple[str, Mapping[str, Any] | None]]]
 """The groups of steps, in their order: the name of each step with what it gave; None for one that gave nothing."""
@@ -34,22 +34,37 @@ def merge_outputs(given: Mapping[str, Any], outputs: Outputs, *, owner: str) -> 
 def merge_progress(start: Any, outputs: Outputs, *, owner: str) -> Any:
     """Return the progress, JSON, that the next step begins with: what each step of a group changed, over what it was.
 
-    Raises ConflictError if two steps of a group changed the same field, each to another value.
+    Raises ConflictError if two steps of a group changed the same field.
     """
     for group in outputs:
-        changes: dict[str, tuple[str, Any]] = {}
+        writers: dict[str, str] = {}
+        before = start
         for name, progress in group:
-            for key, value in _changed(start, progress).items():
-                if key in changes and changes[key][1] != value:
-                    raise ConflictError(key=f"progress.{key}", steps=(changes[key][0], name), workflow=owner)
-                changes[key] = (name, value)
-        start = _fields(start) | {key: value for key, (_, value) in changes.items()} if changes else start
+            if progress is None:
+                continue
+            for key in changed_fields(before, progress):
+                if key in writers:
+                    raise ConflictError(key=f"progress.{key}", steps=(writers[key], name), workflow=owner)
+                writers[key] = name
+            start = lay_changes(before, progress, start)
     return start
 
 
-def _changed(before: Any, after: Any) -> dict[str, Any]:
-    known = _fields(before)
-    return {key: value for key, value in _fields(after).items() if key not in known or known[key] != value}
+def changed_fields(before: Any, after: Any) -> set[str]:
+    """Return the fields that are other ones in `after`, or are there in one of both alone."""
+    known, new = _fields(before), _fields(after)
+    return {
+        key
+        for key in known.keys() | new.keys()
+        if (key in known, known.get(key)) != (key in new, new.get(key))
+    }
+
+
+def lay_changes(before: Any, after: Any, onto: Any) -> dict[str, Any]:
+    """Return `onto` with what changed from `before` to `after`."""
+    new, changed = _fields(after), changed_fields(before, after)
+    kept = {key: value for key, value in _fields(onto).items() if key not in changed or key in new}
+    return kept | {key: value for key, value in new.items() if key in changed}
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def _from(fields: dict[str, Field] | None, source: str, *, is_sure: bool) -> dic
     if fields is None:
         return None
     return {
-        name: field._replace(source=source, is_sure=(is_sure and field.is_required) or is_sure)
+        name: field._replace(source=source, is_sure=is_sure and field.is_sure)
         for name, field in fields.items()
     }
 

@@ -18,11 +18,12 @@ from workflows.definition.context import StepContext, codecs_of
 from workflows.definition.workflow import Workflow
 from workflows.pipelines.calls import PipelineCall
 from workflows.pipelines.context import PipelineContext
-from workflows.pipelines.merging import Outputs, merge_outputs, merge_progress
+from workflows.pipelines.fields import fields_of, whole
+from workflows.pipelines.merging import Outputs, lay_changes, merge_outputs, merge_progress
 
 __all__ = ["PipelineRun", "read_output"]
 
-_OUTPUT, _PROGRESS = "o", "p"
+_OUTPUT, _PROGRESS, _START = "o", "p", "s"
 _OBJECT = dict[str, Any]
 
 Function = Callable[..., Any]
@@ -92,8 +93,13 @@ class PipelineRun:
         """Return the function that makes the output, which has the annotation of the workflow's output."""
         output = self._workflow.output
 
+        fields = fields_of(output)
+
         def of_result(context: PipelineContext[Any]) -> Any:
-            return codecs_of(context.step_context).output.decode(msgspec.json.encode(dict(context.result)))
+            result = {
+                name: value for name, value in context.result.items() if fields is None or name in fields
+            }
+            return codecs_of(context.step_context).output.decode(msgspec.json.encode(result))
 
         async def make(ctx: StepContext[Any]) -> Any:
             context = await self._look(ctx)
@@ -117,14 +123,19 @@ class PipelineRun:
         """Return the context of an attempt of a step, with the progress that an earlier attempt saved."""
         context = await self._look(ctx)
         if self._progress is not None and (saved := await ctx.saved(_OBJECT)) is not None:
-            context.progress = self._read_progress(saved)
+            self._go_on(context, saved)
         return context
 
     def _open_in_thread(self, ctx: StepContext[Any]) -> PipelineContext[Any]:
         context = self._look_in_thread(ctx)
         if self._progress is not None and (saved := ctx.saved(_OBJECT).result()) is not None:
-            context.progress = self._read_progress(saved)
+            self._go_on(context, saved)
         return context
+
+    def _go_on(self, context: PipelineContext[Any], saved: dict[str, Any]) -> None:
+        """Lay what an earlier attempt changed over the progress; earlier steps may have run anew since."""
+        changed = lay_changes(saved[_START], saved[_PROGRESS], context.start)
+        context.progress = self._read_progress(changed)
 
     async def _look(self, ctx: StepContext[Any], own: Any = None) -> PipelineContext[Any]:
         """Return the context of a function, with what the steps before it recorded. `own` is the record of an undone step."""
@@ -145,17 +156,20 @@ class PipelineRun:
         return names
 
     def _context(self, ctx: StepContext[Any], found: dict[str, Any], own: Any) -> PipelineContext[Any]:
-        value: Any = msgspec.json.decode(codecs_of(ctx).input.encode(ctx.input))
+        value: Any = whole(ctx.input, msgspec.json.decode(codecs_of(ctx).input.encode(ctx.input)))
         given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}  # of an untyped input
         if own is not None:
             found[ctx.step] = own
         name = self._workflow.name
         result = merge_outputs(given, self._parts(found, _OUTPUT), owner=name)
         progress: Any = None
+        start: Any = None
         if self._progress is not None and self._make is not None:
-            start = msgspec.json.decode(self._progress.encode(self._make()))
-            progress = self._read_progress(merge_progress(start, self._parts(found, _PROGRESS), owner=name))
-        context = PipelineContext[Any](ctx, result, progress, lambda: self._save(context))
+            made = self._make()
+            first = whole(made, msgspec.json.decode(self._progress.encode(made)))
+            start = merge_progress(first, self._parts(found, _PROGRESS), owner=name)
+            progress = self._read_progress(start)
+        context = PipelineContext[Any](ctx, result, progress, lambda: self._save(context), start)
         return context
 
     def _parts(self, found: dict[str, Any], part: str) -> Outputs:
@@ -168,7 +182,7 @@ class PipelineRun:
 
     def _record(self, call: PipelineCall, output: Any, context: PipelineContext[Any]) -> dict[str, Any]:
         """Return the record of a step. Raises PayloadError for an output that is neither an object nor None."""
-        made: Any = msgspec.json.decode(call.gives.encode(output))
+        made = whole(output, msgspec.json.decode(call.gives.encode(output)))
         if made is not None and not isinstance(made, dict):
             raise PayloadError(
                 f"step {context.step!r} of pipeline {self._workflow.name!r} returned {shown(output)}; expected an object, "
@@ -177,7 +191,7 @@ class PipelineRun:
             )
         if self._progress is None:
             return {_OUTPUT: made}
-        return {_OUTPUT: made, _PROGRESS: msgspec.json.decode(self._progress.encode(context.progress))}
+        return {_OUTPUT: made, _PROGRESS: self._progress_of(context)}
 
     def _read_progress(self, value: Any) -> Any:
         assert self._progress is not None  # noqa: S101  (asked by the callers)
@@ -188,7 +202,12 @@ class PipelineRun:
             raise UsageError(
                 f"pipeline {self._workflow.name!r} has no progress: give it a type with `progress=`"
             )
-        return context.step_context.save(msgspec.json.decode(self._progress.encode(context.progress)))
+        saved = {_START: context.start, _PROGRESS: self._progress_of(context)}
+        return context.step_context.save(saved)
+
+    def _progress_of(self, context: PipelineContext[Any]) -> Any:
+        assert self._progress is not None  # noqa: S101  (asked by the callers)
+        return whole(context.progress, msgspec.json.decode(self._progress.encode(context.progress)))
 
 
 def read_output(record: Any) -> Any:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from eventbus.engine.job import Job
+from eventbus.handlers.failure_rules import BATCH
 from eventbus.model.message import EventMessage
 
 __all__ = ["BatchCall", "Item"]
@@ -114,11 +116,14 @@ class BatchCall:
         ended = task.result() if error is None else error
         outcomes: Sequence[Any] = [ended] * len(self._all) if isinstance(ended, BaseException) else ended
         staying = set(map(id, self._items))
+        jobs = [item.job for item in self._all]
         self._items.clear()
         for item, outcome in zip(self._all, outcomes, strict=True):
             if id(item) not in staying or item.outcome.done():
                 continue
             if isinstance(outcome, BaseException):
+                with suppress(AttributeError):  # of an error without a dict
+                    setattr(outcome, BATCH, jobs)  # it may quote the payloads of all
                 item.outcome.set_exception(outcome)
             else:
                 item.outcome.set_result(outcome)

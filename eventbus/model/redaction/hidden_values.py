@@ -35,8 +35,8 @@ class HiddenValues:
             self._marks[name] = [marks]
         if event is not None:
             for name, type_ in ((_PAYLOAD, event.payload), (_RESULT, event.result)):
-                known = find_marks(type_)
-                self._marks.setdefault(name, []).extend([] if known is None else [known])
+                if name not in self._marks and (known := find_marks(type_)) is not None:
+                    self._marks[name] = [known]
         self.texts: list[str] = sorted(
             {
                 text

@@ -27,6 +27,8 @@ HIDDEN, ROOT, EACH = 0, 1, "*"
 
 _UNIONS = (typing.Union, types.UnionType)
 _ATTRS = "__attrs_attrs__"
+_AROUND = ("Required", "NotRequired", "ReadOnly", "Final")
+"""By name, because some of them may be those of `typing_extensions`."""
 
 
 def find_marks(type_: Any) -> Marks | None:
@@ -90,14 +92,43 @@ class _Search:
 def _is_marked(type_: Any) -> bool:
     """Return whether a value of the type is sensitive as a whole, or of one of the types of a union."""
     while True:
-        if hasattr(type_, "__metadata__"):
-            if any(each is Sensitive or isinstance(each, Sensitive) for each in type_.__metadata__):
-                return True
-            type_ = type_.__origin__
-        elif type(type_).__name__ == "TypeAliasType":
-            type_ = type_.__value__
-        else:
-            return _is_union(type_) and any(map(_is_marked, typing.get_args(type_)))
+        if any(
+            each is Sensitive or isinstance(each, Sensitive) for each in getattr(type_, "__metadata__", ())
+        ):
+            return True
+        inner = _inside(type_)
+        if inner is None:
+            break
+        type_ = inner
+    if _is_root(type_):
+        return _is_marked(_type_of(_model_fields(type_)["root"]))
+    return _is_union(type_) and any(map(_is_marked, typing.get_args(type_)))
+
+
+def _inside(type_: Any) -> Any:
+    """Return the type within Annotated, an alias, a NewType, or what says how a field is there; None if that is all."""
+    if hasattr(type_, "__metadata__"):
+        return type_.__origin__
+    origin = typing.get_origin(type_)
+    if getattr(origin, "_name", "") in _AROUND:
+        return typing.get_args(type_)[0]
+    if type(type_).__name__ == "TypeAliasType":
+        return type_.__value__
+    if type(origin).__name__ == "TypeAliasType":  # `type Secret[X] = ...`, used as `Secret[str]`
+        given = dict(zip(origin.__type_params__, typing.get_args(type_), strict=False))
+        return _filled(origin.__value__, given)
+    return getattr(type_, "__supertype__", None)
+
+
+def _is_root(type_: Any) -> bool:
+    """Return whether it is a pydantic RootModel, which is its one field in JSON."""
+    return getattr(type_, "__pydantic_root_model__", False) is True and "root" in _model_fields(type_)
+
+
+def _model_fields(kind: Any) -> Mapping[str, Any]:
+    """Return the fields of a pydantic model, with types that stood behind it in its module, too."""
+    kind.model_rebuild(raise_errors=False)
+    return kind.model_fields
 
 
 def _parts_of(type_: Any) -> Iterator[tuple[str, Any]]:
@@ -123,7 +154,9 @@ def _fields_of(type_: Any, kind: Any) -> Iterator[tuple[str, Any]] | None:
         fields = msgspec.structs.fields(type_)
         is_list = kind.__struct_config__.array_like
         return iter([(EACH if is_list else each.encode_name, each.type) for each in fields])
-    if (fields := getattr(kind, "model_fields", None)) is not None:  # of a pydantic model
+    is_model = hasattr(kind, "model_fields")
+    fields = _model_fields(kind) if is_model else getattr(kind, "__pydantic_fields__", None)
+    if fields is not None:  # of a pydantic model or dataclass
         return iter([(_name_of(name, field), _type_of(field)) for name, field in fields.items()])
     is_tuple = tuple in kind.__mro__ and hasattr(kind, "_fields")
     if not (is_tuple or dataclasses.is_dataclass(kind) or typing.is_typeddict(kind) or hasattr(kind, _ATTRS)):
@@ -132,7 +165,7 @@ def _fields_of(type_: Any, kind: Any) -> Iterator[tuple[str, Any]] | None:
         hints = typing.get_type_hints(kind, include_extras=True)
     except Exception:  # noqa: BLE001  (whatever evaluating a user's annotation raises; the codec tells it)
         return None
-    given = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(type_), strict=False))
+    given = _variables_of(type_)
     return iter([(EACH if is_tuple else name, _filled(hint, given)) for name, hint in hints.items()])
 
 
@@ -142,6 +175,18 @@ def _name_of(name: str, field: Any) -> str:
 
 def _type_of(field: Any) -> Any:
     return typing.Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+
+
+def _variables_of(type_: Any) -> dict[Any, Any]:
+    """Return what stands for the variables of a generic class, and of those that it inherits from."""
+    kind: Any = typing.get_origin(type_) or type_
+    given: dict[Any, Any] = dict(
+        zip(getattr(kind, "__parameters__", ()), typing.get_args(type_), strict=False)
+    )
+    for base in getattr(kind, "__orig_bases__", ()):
+        if typing.get_origin(base) is not typing.Generic:
+            given |= _variables_of(_filled(base, given))
+    return given
 
 
 def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
@@ -154,15 +199,9 @@ def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
 
 def _bare(type_: Any) -> Any:
     """Return the type without Annotated, aliases and NewTypes."""
-    while True:
-        if hasattr(type_, "__metadata__"):
-            type_ = type_.__origin__
-        elif type(type_).__name__ == "TypeAliasType":
-            type_ = type_.__value__
-        elif hasattr(type_, "__supertype__"):
-            type_ = type_.__supertype__
-        else:
-            return type_
+    while (inner := _inside(type_)) is not None:
+        type_ = inner
+    return _bare(_type_of(_model_fields(type_)["root"])) if _is_root(type_) else type_
 
 
 def _is_union(type_: Any) -> bool:

@@ -60,8 +60,13 @@ def make_parts(seed: int) -> list[Workflow[Course, Any]]:
 
 
 def make_shapes(seed: int, count: int, parts: Sequence[Workflow[Course, Any]]) -> list[Workflow[Course, Any]]:
-    """Make `count` workflows; their sub-workflows, some of `parts`, are not in the list."""
-    return [_make_shape(f"shape{n}", random.Random(f"{seed}-shape-{n}"), parts) for n in range(count)]
+    """Make `count` workflows, at least one of them spread; their sub-workflows, some of `parts`, are not in the list."""
+    shapes = [_make_shape(f"shape{n}", random.Random(f"{seed}-shape-{n}"), parts) for n in range(count)]
+    number = count
+    while not any(shape.spreads for shape in shapes):
+        shapes[-1] = _make_shape(shapes[-1].name, random.Random(f"{seed}-shape-{number}"), parts)
+        number += 1
+    return shapes
 
 
 def acts_of(workflow: Workflow[Course, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import structlog
-from importable.paying import Order, PlainOrder, Receipt, refuse_payment
+from importable.paying import Order, PlainOrder, Receipt, Refused, paid, refuse_payment, refused
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,14 +22,6 @@ MakeProvider = Callable[..., EventProvider]
 Until = Callable[..., Awaitable[None]]
 
 CARD = "4111-1111-1111"
-
-
-class Refused(Exception):
-    """A declared answer."""
-
-
-paid = Event("order.paid", payload=Order, result=Receipt)
-refused = Event("order.refused", payload=Order, result=Receipt, errors=[Refused])
 
 
 @pytest.fixture
@@ -226,3 +218,45 @@ async def test_the_input_and_the_output_of_a_flow_are_hidden(
     assert report.result["number"] == 3
     assert CARD not in str(report)
     assert CARD in str(await other.inspector.job(handle.id, reveal=True))
+
+
+async def test_an_error_of_a_whole_batch_shows_no_value_of_any_of_its_jobs(
+    make_provider: MakeProvider, other: EventProvider
+) -> None:
+    provider = make_provider()
+
+    @provider.on(paid, batch=Batch(size=2, wait="5s"), retry=Retry(attempts=1))
+    async def pay(orders: list[Order]) -> list[Receipt]:
+        raise ValueError(", ".join(order.card for order in orders))
+
+    async with provider.worker():
+        emissions = [provider.emit(paid, Order("o", f"{CARD}-{number}")) for number in range(2)]
+        for emission in emissions:
+            with pytest.raises(HandlerError) as raised:
+                await emission
+            assert CARD not in str(raised.value)
+
+
+async def test_a_value_that_repr_writes_in_another_way_is_hidden(make_provider: MakeProvider) -> None:
+    provider, secret = make_provider(), "dom\\user\nline \u00e4"
+
+    @provider.on(paid, retry=Retry(attempts=1))
+    async def pay(order: Order) -> Receipt:
+        raise KeyError(order.card)
+
+    async with provider.worker():
+        with pytest.raises(HandlerError) as raised:
+            await provider.emit(paid, Order("o", secret))
+    assert repr(secret)[1:-1] not in raised.value.remote_message
+    assert "•••" in raised.value.remote_message
+
+
+async def test_equal_values_have_equal_digits_in_payload_and_error(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    provider.on(paid, retry=Retry(attempts=1))(refuse_payment)
+    async with provider.worker():
+        emission = provider.emit(paid, Order("o-1", CARD))
+        with pytest.raises(HandlerError) as raised:
+            await emission
+        report = await provider.inspector.job(emission.job_id)
+    assert report.payload["card"] in raised.value.remote_message

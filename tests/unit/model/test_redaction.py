@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Generic, NamedTuple, NewType, TypedDict, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Required,
+    TypedDict,
+    TypeVar,
+)
 
 import attrs
 import msgspec
 import pydantic
+import pydantic.dataclasses
 import pytest
 
 from eventbus import Sensitive
@@ -53,6 +65,37 @@ class Dict(TypedDict, total=False):
     token: Annotated[str, Sensitive]
 
 
+class Partial(TypedDict):
+    card: NotRequired[Secret]
+    again: Required[Secret]
+
+
+@dataclasses.dataclass
+class Inherited(Data[Secret]):
+    fixed: Final[Secret] = ""  # type: ignore[misc]
+
+
+class Root(pydantic.RootModel[Secret]):
+    """A model that is its one field."""
+
+
+class Roots(pydantic.RootModel[list["Model"]]):
+    """A model that is a list of models."""
+
+
+class HasRoots(pydantic.BaseModel):
+    one: Root
+    many: Roots
+
+
+@pydantic.dataclasses.dataclass
+class Aliased:
+    card: Secret = pydantic.Field(alias="Card")
+
+
+Named = NewType("Named", Secret)  # type: ignore[valid-newtype]
+
+
 class Pair(NamedTuple):
     plain: int
     secret: Secret
@@ -82,6 +125,18 @@ CARD = {"cardNumber": "4111", "holder": "ann", "others": [{"cardNumber": "5111",
         (Pair, [1234, "ssss"], ["1234", "ssss"]),
         (Model, {"Card": "4111", "plain": 1234}, ["4111"]),
         (Secret, "whole", ["whole"]),
+        (Partial, {"card": "cccc", "again": "aaaa"}, ["cccc", "aaaa"]),
+        (list[Partial], [{"card": "cccc", "again": "aaaa"}], ["cccc", "aaaa"]),
+        (
+            Inherited,
+            {"plain": 1, "given": "gggg", "boxes": [{"content": "bbbb"}], "fixed": "ffff"},
+            ["gggg", "bbbb", "ffff"],
+        ),
+        (Root, "root", ["root"]),
+        (Roots, [{"Card": "cccc", "plain": 1}], ["cccc"]),
+        (HasRoots, {"one": "oooo", "many": [{"Card": "cccc", "plain": 1}]}, ["oooo", "cccc"]),
+        (Aliased, {"Card": "cccc"}, ["cccc"]),
+        (Named, "nnnn", ["nnnn"]),
         (Secret | None, "whole", ["whole"]),
         (Annotated[dict[str, list[int]], Sensitive()], {"a": [1234, 5678]}, ["1234", "5678"]),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import pydantic
@@ -173,6 +173,14 @@ def test_what_no_type_tells_is_not_refused(open_type: Any) -> None:
     gives.__annotations__["return"] = open_type
     pipeline = Pipeline("sync", input=dict[str, Any]).then(gives)
     pipeline.then(use).then(count).returns()
+
+
+def test_a_field_that_the_input_may_leave_out_is_not_sure() -> None:
+    class Maybe(TypedDict):
+        total: NotRequired[int]
+
+    with pytest.raises(DefinitionError, match="may leave it out"):
+        Pipeline("sync", input=Maybe).then(use)
 
 
 async def test_a_pipeline_without_returns_is_no_workflow(make_provider: Callable[..., EventProvider]) -> None:

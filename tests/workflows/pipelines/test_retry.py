@@ -117,3 +117,31 @@ async def test_a_completed_pipeline_runs_from_its_start(flows: WorkflowProvider)
     async with flows.provider, flows.provider.worker():
         await _run(flows, workflow, None)
     assert seen == [0, 0]
+
+
+class Both(msgspec.Struct):
+    index: int = 0
+    other: int = 0
+
+
+async def test_what_was_saved_does_not_hide_what_earlier_steps_do_anew(flows: WorkflowProvider) -> None:
+    seen: list[Both] = []
+
+    async def first(ctx: PipelineContext[Both]) -> None:
+        ctx.progress.other = ctx.run
+
+    async def second(ctx: PipelineContext[Both]) -> None:
+        seen.append(msgspec.structs.replace(ctx.progress))
+        ctx.progress.index += 1
+        await ctx.save()
+        if ctx.run == 1:
+            raise ConnectionError("down")
+
+    workflow = (
+        Pipeline("sync", progress=Both, retry=Retry(1)).then(first, rollback=lambda ctx: None).then(second)
+    )
+    flow = workflow.returns()
+    flows.register(flow)
+    async with flows.provider, flows.provider.worker():
+        await _run(flows, flow, None)
+    assert seen == [Both(0, 1), Both(1, 2)]

@@ -297,3 +297,53 @@ async def test_saving_without_a_progress_is_told(runner: Runner) -> None:
 
     with pytest.raises(StepError, match="pipeline 'sync' has no progress"):
         await _run(runner, Pipeline("sync", retry=Retry(1)).then(store).returns(), {})
+
+
+class Left2(msgspec.Struct, omit_defaults=True):
+    left: int = 0
+    note: str = ""
+
+
+class Place(msgspec.Struct, omit_defaults=True):
+    index: int = 0
+    note: str = ""
+
+
+async def test_siblings_that_change_one_field_to_the_same_value_fail_the_flow_too(runner: Runner) -> None:
+    async def one(ctx: PipelineContext[Cursor]) -> None:
+        ctx.progress.count += 1
+
+    async def other(ctx: PipelineContext[Cursor]) -> None:
+        ctx.progress.count += 1
+
+    async def last() -> None: ...
+
+    pipeline = Pipeline("sync", progress=Cursor, retry=Retry(1))
+    with pytest.raises(StepError, match=r"both gave the field 'progress\.count'"):
+        await _run(runner, pipeline.parallel(one, other).then(last).returns(), {})
+
+
+async def test_a_field_that_is_set_back_to_its_default_is_set(runner: Runner) -> None:
+    seen: list[Any] = []
+
+    async def there(ctx: PipelineContext[Place]) -> Left2:
+        ctx.progress.index, ctx.progress.note = 5, "five"
+        return Left2(5, "five")
+
+    def back(ctx: PipelineContext[Place]) -> Left2:
+        ctx.progress.index = 0
+        return Left2(0, "")
+
+    async def last(ctx: PipelineContext[Place]) -> None:
+        seen.append((ctx.progress, ctx.result["left"], ctx.result["note"]))
+
+    await _run(runner, Pipeline("sync", progress=Place).then(there).then(back).then(last).returns(), {})
+    assert seen == [(Place(0, "five"), 0, "")]
+
+
+async def test_an_output_that_forbids_other_fields_gets_its_own(runner: Runner) -> None:
+    class Strict(msgspec.Struct, forbid_unknown_fields=True):
+        sum: int
+
+    pipeline = Pipeline("sync", input=Given, output=Strict).then(add).returns()
+    assert await _run(runner, pipeline, Given([1, 2])) == Strict(3)

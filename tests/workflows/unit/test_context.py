@@ -154,6 +154,7 @@ def test_the_log_knows_the_trace(logs: list[dict[str, Any]]) -> None:
         "job_id": "j",
         "attempt": 2,
         "correlation_id": "c-1",
+        "meta": {"m": 1},
         "trace_id": "0af7651916cd43dd8448eb211c80319c",
     }
     assert len(logs) == 2
