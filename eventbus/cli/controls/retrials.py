@@ -12,7 +12,7 @@ import typer
 from eventbus.admin.jobs.retrials import PurgedState, RetriedState
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
-from eventbus.cli.toolkit import UrlOption, ask_server
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server
 from eventbus.provider import EventProvider
 
 __all__ = ["purge", "remove", "retry", "retry_all"]
@@ -72,7 +72,7 @@ def retry_all(
     found = ask_server(url, count)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be retried")
-    elif yes or typer.confirm(f"retry {_jobs(found, state)} of {queue}?"):
+    elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
         print(f"{_jobs(ask_server(url, act), state)} of {queue} wait again")
 
 
@@ -104,8 +104,22 @@ def purge(
     found = ask_server(url, count)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be removed")
-    elif yes or typer.confirm(f"remove {_jobs(found, state)} of {queue}?"):
+    elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):
         print(f"{_jobs(ask_server(url, act), state)} of {queue} removed")
+
+
+def _is_agreed(question: str) -> bool:
+    """Ask, and say that nothing was changed if the answer is no. Raises CommandError if nobody can answer."""
+    try:
+        is_agreed = typer.confirm(question)
+    except typer.Abort:
+        print()
+        raise CommandError(
+            "nobody answered, so nothing was changed; with --yes it does not ask", exit_code=2
+        ) from None
+    if not is_agreed:
+        print("nothing was changed")
+    return is_agreed
 
 
 def _jobs(count: int, state: str) -> str:

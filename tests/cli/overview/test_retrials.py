@@ -110,3 +110,15 @@ def test_failed_jobs_are_listed_by_their_error(make_provider: MakeProvider, invo
         ("TypeError: no #", 3),
         ("ValueError: no #", 2),
     ]
+
+
+def test_without_an_answer_nothing_is_changed_and_the_command_says_so(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    _fail(make_provider, 1)
+    refused = invoke("jobs", "retry-all", "order", said="n\n")
+    assert (refused.exit_code, refused.stdout.splitlines()[-1]) == (0, "nothing was changed")
+    alone = invoke("jobs", "retry-all", "order", said="")
+    assert alone.exit_code == 2
+    assert "nobody answered, so nothing was changed; with --yes it does not ask" in alone.stderr
+    assert _count(invoke, "failed") == 1
