@@ -56,7 +56,7 @@ _log = get_logger("eventbus.worker")
 
 _MOST = 10_000  # failures that wait for their hooks
 _AT_ONCE = 16  # calls of hooks
-_THREADS = 4  # for hooks that are not async
+_THREADS = _AT_ONCE  # for hooks that are not async: none waits for a thread while its limit runs
 _LOOKED_UP = 64  # failures in one call
 _LOOK_WITHIN = 2.0  # seconds
 _HOOK_WITHIN = 30.0  # seconds

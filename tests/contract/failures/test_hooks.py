@@ -279,3 +279,26 @@ def test_a_hook_may_be_any_callable_of_one_argument_and_is_returned() -> None:
     assert provider.failed(pager) is pager
     assert provider.failed(note) is note
     assert provider.failed(print) is print
+
+
+async def test_a_plain_hook_begins_at_once_while_others_block_their_threads(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider, gate, began = make_provider(), threading.Event(), list[str]()
+
+    @provider.failed
+    def hold(failure: JobFailure) -> None:
+        began.append(failure.job_id)
+        gate.wait(10)
+
+    @provider.on("a", retry=Retry(attempts=1))
+    async def fail(_: Any) -> None:
+        raise ValueError
+
+    async with provider.worker():
+        for emission in [provider.emit("a", n, reply=False) for n in range(16)]:
+            await emission.enqueued()
+        try:
+            await until(lambda: len(began) == 16, "all of them have begun")
+        finally:
+            gate.set()
