@@ -29,7 +29,7 @@ from eventbus.admin.jobs.job_report import (
     worker_of,
 )
 from eventbus.admin.jobs.lookups import Lookups
-from eventbus.admin.jobs.reasons import StateReason, explain
+from eventbus.admin.jobs.reasons import StateReason, explain, explain_orphan
 from eventbus.admin.jobs.retrials import Retrials
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
@@ -147,15 +147,20 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories):
         Raises UnknownJob, also for text that is not a job id.
         """
         deadline = self._settings.deadline(call_timeout)
-        fields = (await self._look(job_id, deadline)).fields
+        look = await self._look(job_id, deadline)
+        fields, worker = look.fields, worker_of(look.fields.get("token", ""))
         controls = hindrance = None
+        if fields.get("state") == "active" and look.lease_end:
+            now = await self._life.running("look at the time").store.inspection.roster.now(deadline=deadline)
+            if look.lease_end < now:
+                return explain_orphan(fields, worker, look.lease_end)
         if fields.get("state") == "waiting":
             queue, lane = fields["queue"], fields.get("limit", "")
             (controls,) = await Controls(self._life, self._settings).look([queue], deadline)
             if controls.limit is not None:
                 store = self._life.running("look at a limit").store
                 hindrance = await store.controls.hindrance(queue, lane, deadline=deadline)
-        return explain(fields, worker_of(fields.get("token", "")), controls, hindrance)
+        return explain(fields, worker, controls, hindrance)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""

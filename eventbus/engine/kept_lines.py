@@ -62,7 +62,7 @@ class LineWriter:
 
         Does nothing for a job that does not run here any more.
         """
-        text = _cut(line)
+        text = _cut(str(line))  # a line fails no handler
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:

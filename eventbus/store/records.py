@@ -115,7 +115,7 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "first": (
         "of a job that was tried, rescued, given back or put off: when it was claimed first, ms; absent in records of older releases",
-        "blame checkpoint settle_rows",
+        "blame checkpoint retry settle_rows",
     ),
     "inbox": ("1: it was sent signals", "retry signal"),
     "listens": ("1: it sleeps or waits, and a signal wakes it", "mixed_waits settle_rows"),

@@ -17,11 +17,12 @@ import msgspec
 from eventbus.admin.controls import QueueControls
 from eventbus.store.control_store import Hindrance
 
-__all__ = ["ReasonKind", "StateReason", "explain"]
+__all__ = ["ReasonKind", "StateReason", "explain", "explain_orphan"]
 
 ReasonKind: TypeAlias = Literal[
     "ended",
     "running",
+    "orphaned",
     "delayed",
     "retry",
     "job-before",
@@ -93,6 +94,16 @@ def explain(
     return StateReason(
         kind="unknown", text=f"Its record has a state that this version does not know: {state!r}."
     )
+
+
+def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> StateReason:
+    """Return the reason of a job whose worker has not renewed its lease, which has ended."""
+    since = _number(fields, "claimed")
+    text = (
+        f"Worker {worker} has run it since {_time(since)}, but has renewed no lease, which ended at {_time(lease_end)}. "
+        "The worker may be dead. Any live worker of the server gives the job back within half a lease."
+    )
+    return StateReason(kind="orphaned", text=text, since_ms=lease_end, by=worker)
 
 
 def _explain_delay(fields: Mapping[str, str]) -> StateReason:

@@ -53,13 +53,16 @@ local function write(id, record)
   for _, field in ipairs({ 'key', 'priority', 'lifo', 'keep', 'inbox' }) do
     if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
   end
+  local has_run = record.worker and record.worker ~= ''
+  local first = record.first or has_run and record.ended - record.lasted
+  if first then more[#more + 1], more[#more + 2] = 'first', first end
   redis.call('HSET', key('more', id), 'retrier', call) -- a full server refuses it
   redis.call('DEL', key('more', id), key('result', id), key('waiters', id), key('outcome', id))
   redis.call('HSET', key('more', id), unpack(more))
   local flags = FLAG.MORE + bit.band(record.flags, FLAG.SIDE + FLAG.JOURNAL)
   local head = { state = 'waiting', created = record.created, queue = queue, flags = flags, limit = record.limit, body = record.body, size = record.size }
   redis.call('SET', job_root .. id, codec.encode(head))
-  if try('LINDEX', key('log', id), -1) ~= text then note_error(id, add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed')) end
+  if (has_run or state == 'failed') and try('LINDEX', key('log', id), -1) ~= text then note_error(id, add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed')) end
   redis.call('ZREM', key(state, queue), id)
   try('ZREM', key('leaving', queue), id)
   local pointer = find_pointer(id, record)

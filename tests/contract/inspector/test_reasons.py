@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from eventbus import Event, EventBusError, EventProvider, Limit, Retry, UnknownJob
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.jobs.reasons import ReasonKind, StateReason, explain
+from eventbus.engine.rescuer import Rescuer
 
 MakeProvider = Callable[..., EventProvider]
 QUEUE = QueueControls(queue="event.a", workers=2, waiting=3)
@@ -58,6 +59,40 @@ async def test_each_reason_gives_way_to_the_next_one(make_provider: MakeProvider
         reason = await why(ids[0])
         assert (reason.kind, reason.text) == ("ended", "It has ended as completed.")
         assert reason.since_ms > 0
+
+
+async def test_a_job_whose_worker_renews_no_lease_is_not_told_as_one_that_runs(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def rescue_nothing(_: Rescuer) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Rescuer, "run", rescue_nothing)
+    provider, began = make_provider(lease=0.5, grace=0), asyncio.Event()
+
+    @provider.on("a")
+    async def handle(_: int) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with provider, provider.worker() as worker:
+        emission = provider.emit("a", 1, reply=False)
+        await asyncio.wait_for(began.wait(), 20)
+        engine: Any = worker._worker  # pyright: ignore[reportPrivateUsage]
+        engine.leases._stop.set()  # as if its process was killed
+        reasons: list[StateReason] = []
+
+        async def is_orphaned() -> bool:
+            reasons.append(await provider.inspector.why(emission.job_id))
+            return reasons[-1].kind == "orphaned"
+
+        async with asyncio.timeout(20):
+            while not await is_orphaned():
+                await asyncio.sleep(0)
+        assert reasons[0].kind == "running"
+        assert reasons[-1].by == worker.id
+        assert reasons[-1].since_ms > 0
+        assert "The worker may be dead." in reasons[-1].text
 
 
 async def test_a_delayed_job_says_when_it_is_due_and_one_that_failed_that_it_did(

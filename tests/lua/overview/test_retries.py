@@ -42,6 +42,7 @@ async def test_a_job_that_ended_waits_again_as_if_it_were_new(shard: Shard, stat
     (ended,) = look.log
     times = {"due": 0, "began": START, "ended": START, "worker": "w", "kind": "failed"}
     assert json.loads(ended) == {**json.loads(_ERROR), **times}, "how it ended stands in its log"
+    assert look.fields["first"] == str(START), "it was claimed first in the run before"
     (claim,) = (await shard.turn()).claims
     assert (claim.body, claim.attempts, claim.stalls) == (before["body"], 0, 0)
     assert (claim.created, claim.due) == (START, shard.now)
@@ -216,3 +217,11 @@ async def test_a_retried_job_waits_since_its_retry_and_a_delayed_one_since_it_wa
     await shard.turn(want=0)
     (look,) = await shard.survey()
     assert look.oldest == shard.now
+
+
+async def test_a_job_that_nobody_ever_had_has_no_attempt_after_its_retry(shard: Shard) -> None:
+    await shard.add(row("a"))
+    await shard.cancel("a")
+    assert await retry(shard, "a") == ["retried"]
+    look = await shard.store.inspection.job("a")
+    assert (look.log, look.fields.get("first", "")) == ([], "")
