@@ -80,15 +80,10 @@ async def test_a_job_whose_worker_renews_no_lease_is_not_told_as_one_that_runs(
         await asyncio.wait_for(began.wait(), 20)
         engine: Any = worker._worker  # pyright: ignore[reportPrivateUsage]
         engine.leases._stop.set()  # as if its process was killed
-        reasons: list[StateReason] = []
-
-        async def is_orphaned() -> bool:
-            reasons.append(await provider.inspector.why(emission.job_id))
-            return reasons[-1].kind == "orphaned"
-
+        reasons = [await provider.inspector.why(emission.job_id)]
         async with asyncio.timeout(20):
-            while not await is_orphaned():
-                await asyncio.sleep(0)
+            while reasons[-1].kind != "orphaned":
+                reasons.append(await provider.inspector.why(emission.job_id))
         assert reasons[0].kind == "running"
         assert reasons[-1].by == worker.id
         assert reasons[-1].since_ms > 0
