@@ -13,7 +13,7 @@
 -- jobs: id
 -- answer: for each job: retried | key (its key stands for another job) | ungrouped (its group is no more) | damaged |
 --   member (of a tree) | root (of one) | unknown | or else its state
---include base changes guard codec fields format ready record putting_off
+--include base changes guard codec fields format ready record pointer putting_off
 
 local now = read_now(take())
 local call, states, count = take(), take(), take()
@@ -69,6 +69,8 @@ local function write(id, record)
   if pointer ~= '' then
     redis.call('HDEL', pointer, 'state', 'text')
     redis.call('PERSIST', pointer)
+  elseif record.key then -- its time was over; whoever emits with the key joins the job again
+    pointers.point(key('key', queue .. ':' .. record.key), id, '')
   end
   if changes.is_on() then changes.note('added', queue, id, 'waiting') end
   line_up(ready, queue, { id = id, priority = record.priority, lifo = record.lifo, entry = entry, limit = record.limit })

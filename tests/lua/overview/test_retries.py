@@ -160,12 +160,13 @@ async def test_a_job_whose_key_stands_for_another_one_by_now_is_refused(shard: S
     assert await retry(shard, "a", "b") == ["key", "retried"]
 
 
-async def test_a_key_that_is_forgotten_keeps_nobody_back(shard: Shard) -> None:
+async def test_a_key_whose_time_is_over_is_kept_anew_and_for_its_time(shard: Shard) -> None:
     await _fail(shard, "a", key="k", print="p")
     await shard.command("DEL", shard.key("key", f"{QUEUE}:k"))
     assert await retry(shard, "a") == ["retried"]
+    assert await shard.command("PTTL", shard.key("key", f"{QUEUE}:k")) == -1
     await shard.run("completed")
-    assert await shard.command("EXISTS", shard.key("key", f"{QUEUE}:k")) == 0
+    assert await shard.command("PTTL", shard.key("key", f"{QUEUE}:k")) > 0
 
 
 async def test_a_job_of_a_group_that_was_removed_is_refused(shard: Shard) -> None:
@@ -225,3 +226,12 @@ async def test_a_job_that_nobody_ever_had_has_no_attempt_after_its_retry(shard: 
     assert await retry(shard, "a") == ["retried"]
     look = await shard.store.inspection.job("a")
     assert (look.log, look.fields.get("first", "")) == ([], "")
+
+
+async def test_the_key_of_a_retried_job_stands_for_it_again_when_its_time_was_over(shard: Shard) -> None:
+    await _fail(shard, key="k", print="p")
+    await shard.command("DEL", shard.key("key", f"{QUEUE}:k"))
+    assert await retry(shard, "a") == ["retried"]
+    (verdict,) = await shard.add(row("b", key="k", print="p"))
+    assert (verdict.word, verdict.job) == ("joined", "a")
+    assert await _claimed(shard) == ["a"]

@@ -45,7 +45,7 @@ local function decide(row, target)
   if not job then return { id = id, target = target, row = row, pointer = pointer, seen = seen } end
   local is_pending = row.queues.are_roots and not state and not planned[pointer] and (fetch(job) or {}).pending
   if is_pending then return { join = job, target = target, word = 'pending', state = 'pending' } end
-  return { join = job, target = target, word = print == row.print and 'joined' or 'other', state = state, text = text }
+  return { join = job, target = target, word = (print == row.print or print == '') and 'joined' or 'other', state = state, text = text }
 end
 
 -- Decides about all targets of a row; returns also the queue that is full, or the key that is somebody else's.
