@@ -14,6 +14,7 @@ from eventbus.cli.failures import CommandError, is_debugging
 from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.screen import Screen
 from eventbus.cli.session import started
 from eventbus.cli.texts import printable
 from eventbus.cli.times import moment, span
@@ -57,4 +58,4 @@ async def _ask(provider: EventProvider, ask: Callable[[EventProvider], Awaitable
 def open_console() -> Console:
     """Return standard output: on a screen with colours and its width, otherwise with plain and wide lines."""
     is_screen = sys.stdout.isatty()
-    return Console(width=None if is_screen else _WIDE, highlight=False, markup=False, emoji=False)
+    return Screen(width=None if is_screen else _WIDE, highlight=False, markup=False, emoji=False)
