@@ -50,12 +50,11 @@ local function write(id, record)
   local state, queue, text = record.state, record.queue, text_of(id, record)
   local entry = (tonumber(record.entry) or 0) + 1 -- it may have left a tombstone
   local more = { 'retrier', call, 'due', whole(now), 'entry', entry }
-  for _, field in ipairs({ 'key', 'priority', 'lifo', 'keep', 'inbox' }) do
+  local has_run = record.worker and record.worker ~= ''
+  record.first = record.first or has_run and record.ended - record.lasted
+  for _, field in ipairs({ 'key', 'priority', 'lifo', 'keep', 'inbox', 'first' }) do
     if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
   end
-  local has_run = record.worker and record.worker ~= ''
-  local first = record.first or has_run and record.ended - record.lasted
-  if first then more[#more + 1], more[#more + 2] = 'first', first end
   redis.call('HSET', key('more', id), 'retrier', call) -- a full server refuses it
   redis.call('DEL', key('more', id), key('result', id), key('waiters', id), key('outcome', id))
   redis.call('HSET', key('more', id), unpack(more))

@@ -109,7 +109,7 @@ def _pipeline(**options: Any) -> Any:
         (lambda: _pipeline().then(count), "there are: rowCount, note"),
         (
             lambda: _pipeline().then(rows).then(count, when=lambda ctx: True).then(use),
-            "step 'count' gives, and that may be skipped; give the field a default",
+            "step 'count' gives, and that may be skipped or leave it out; give the field a default",
         ),
         (
             lambda: _pipeline().then(rows).then(count).then(use_text),
@@ -179,7 +179,7 @@ def test_a_field_that_the_input_may_leave_out_is_not_sure() -> None:
     class Maybe(TypedDict):
         total: NotRequired[int]
 
-    with pytest.raises(DefinitionError, match="may leave it out"):
+    with pytest.raises(DefinitionError, match="may be skipped or leave it out"):
         Pipeline("sync", input=Maybe).then(use)
 
 
