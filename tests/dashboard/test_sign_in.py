@@ -144,7 +144,8 @@ async def test_a_changed_cookie_is_nobodys(provider: EventProvider, open_dashboa
     client = open_dashboard(provider, token=TOKEN)
     await client.post("/sign-in", data={"token": TOKEN})
     ((name, value),) = dict(client.cookies).items()
-    for changed in (f"x{value}", f"{value[:-1]}0", value.partition(".")[0], "", "é", "." * 5000):
+    last = "1" if value.endswith("0") else "0"
+    for changed in (f"x{value}", f"{value[:-1]}{last}", value.partition(".")[0], "", "é", "." * 5000):
         client.cookies.clear()
         answer = await client.get("/", headers={"cookie": f"{name}={changed}".encode()})
         assert answer.status_code == 303, changed
