@@ -109,6 +109,12 @@ async def test_every_one_of_100_000_lines_is_answered_in_order(
         "control",
         "held",
         "worker",
+        "served",
+        "fleet",
+        "history",
+        "tally",
+        "minutes",
+        "hours",
         "groups",  # of the other events that the worker serves
         "grouped",
     }

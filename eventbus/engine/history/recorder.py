@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.history.tallies import Tallies
-from eventbus.errors import StoreError
+from eventbus.errors import StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.model.history.windows import Windows
 from eventbus.store.history.history_store import QueueTally
@@ -128,6 +128,8 @@ class Recorder:
     async def _try(self, *, looks: bool) -> bool:
         try:
             await self.run_once(looks=looks)
+        except StoreUnavailable:
+            return False  # it is told once for the whole worker (`store.connection.availability`)
         except StoreError as error:
             if not self._is_refused:
                 self._is_refused = True
