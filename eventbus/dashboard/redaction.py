@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
+
+from eventbus.model.redaction.redacting import forms_of
 
 __all__ = ["Redact", "Redaction"]
 
@@ -62,7 +63,8 @@ class Redaction:
     def text(self, given: str, *, alike: Callable[[str], str] | None = None) -> str:
         """Return a text without the values that `value` has hidden, also as `alike` changes them."""
         for value in sorted(self._hidden, key=len, reverse=True):
-            for form in _forms(value) if alike is None else map(alike, _forms(value)):
+            forms = sorted(forms_of(value), key=len, reverse=True)
+            for form in forms if alike is None else map(alike, forms):
                 if len(form) >= _LEAST:
                     given = given.replace(form, _dots(value))
         return given
@@ -106,12 +108,6 @@ class Redaction:
         if len(text) >= _LEAST:
             self._hidden.add(text)
         return f"{_dots(text)}" if self._redact != "all" else f"{_dots(text)} {type(value).__name__}"
-
-
-def _forms(value: str) -> list[str]:
-    """Return the forms in which errors quote a value: as it is, as `repr` and as JSON write it; the longest first."""
-    written = (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
-    return sorted(set(written), key=len, reverse=True)
 
 
 def _dots(text: str) -> str:

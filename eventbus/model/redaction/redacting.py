@@ -6,6 +6,7 @@ What must hold: marks of any form, also damaged ones, raise nothing and show not
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
@@ -14,7 +15,7 @@ import msgspec
 
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 
-__all__ = ["hide", "hide_in_text", "sensitive_texts"]
+__all__ = ["forms_of", "hide", "hide_in_text", "sensitive_texts"]
 
 _KEY = secrets.token_bytes(16)
 """So that nobody finds a short value by trying all of them."""
@@ -32,8 +33,12 @@ def sensitive_texts(value: Any, marks: Marks | None) -> list[str]:
     if marks is None:
         return []
     plain = {text for text in _found(value, marks, _start(marks)) if len(text) >= _LEAST}
-    found = {form for text in plain for form in (text, repr(text)[1:-1], _json(text)[1:-1])}
-    return sorted(found, key=len, reverse=True)
+    return sorted({form for text in plain for form in forms_of(text)}, key=len, reverse=True)
+
+
+def forms_of(text: str) -> set[str]:
+    """Return the forms in which errors quote a text: as it is, and as `repr` and JSON write it."""
+    return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def hide_in_text(text: str, secrets_: Iterable[str]) -> str:

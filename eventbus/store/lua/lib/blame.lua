@@ -93,8 +93,7 @@ function blame.is_spent(job, mine, max_stalls)
 end
 
 -- Counts the stall, and keeps what is known of it in the job's log; returns it as text.
--- job: what `read` tells of it, with its id. What its holder still sends is refused.
--- mine: as `blame.of` returns it.
+-- job: what `read` tells of it, with its id. What its holder still sends is refused. mine: as `blame.of` returns it.
 function blame.note_stall(job, hold, worker, message, mine, now)
   job.stalls = (tonumber(job.stalls) or 0) + 1
   if not mine then job.spared = (tonumber(job.spared) or 0) + 1 end

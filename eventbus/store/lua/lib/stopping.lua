@@ -6,8 +6,7 @@
 -- The first mark stays: its cause (failed | cancelled | timeout) and who made it (a member, a call).
 -- From then on the root waits for those alone that still run: the sweep puts them into its `needs`,
 -- where '' stands for the sweep itself; so none is missed and none is waited for twice. What nobody
--- runs ends as cancelled, untold: those who need it end the same way. Where the root's policy is not
--- `wake` there is nobody to undo anything, and it ends itself when none runs.
+-- runs ends as cancelled, untold: those who need it end the same way. A root whose policy is not `wake` ends itself when none runs.
 local to_sweep = 100 -- members that one call still looks at
 
 -- Takes a job that nobody runs out of the place where it waits. Returns whether a tombstone is left there.
