@@ -31,6 +31,8 @@ from eventbus.admin.jobs.job_report import (
 from eventbus.admin.jobs.lookups import Lookups
 from eventbus.admin.jobs.reasons import StateReason, explain, explain_orphan
 from eventbus.admin.jobs.retrials import Retrials
+from eventbus.admin.operations.audit import Audit
+from eventbus.admin.operations.operations import Operations
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Routes
@@ -109,7 +111,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories):
+class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Operations, Audit):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

@@ -1,7 +1,7 @@
 """The engine's worker: starts and stops the roles that consume queues.
 
-Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> recorder -> gauges. The worker is ready
-once the announcement was answered and the claimer asks every queue.
+Start: announce -> leases -> claimer -> wake_listener -> rescuer -> presence -> sweeper -> operations -> recorder -> gauges. The
+worker is ready once the announcement was answered and the claimer asks every queue.
 Stop: stop claiming -> leave the pool in the server and end the wake listener's read -> drain the handlers
 -> give the rest back -> settle -> wake other workers for the queues with work -> end the roles -> send the last tallies,
 and deregister.
@@ -32,6 +32,7 @@ from eventbus.engine.history.recorder import Recorder
 from eventbus.engine.history.tallies import Tallies
 from eventbus.engine.lease_keeper import LeaseKeeper
 from eventbus.engine.metering.gauge_reader import GaugeReader
+from eventbus.engine.operations.operation_runner import OperationRunner
 from eventbus.engine.presence import Presence
 from eventbus.engine.rescuer import Rescuer
 from eventbus.engine.sweeper import Sweeper
@@ -150,6 +151,9 @@ class Worker:
             concurrency=options.max_concurrency,
         )
         self._sweeper = Sweeper(store, consumers, teller=self.teller)
+        self._operations = OperationRunner(
+            store, key_ttl_ms=round(options.key_ttl * 1000), teller=self.teller
+        )
         self._recorder = Recorder(store, tallies, consumers, worker=self.id, windows=options.history)
         self._stop_now = asyncio.Event()
         self._stop = asyncio.Event()
@@ -257,6 +261,7 @@ class Worker:
                 roles.start_soon(self._rescuer.run, name="rescuer")
                 roles.start_soon(self._presence.run, name="presence")
                 roles.start_soon(self._sweeper.run, name="sweeper")
+                roles.start_soon(self._operations.run, name="operations")
                 roles.start_soon(self._recorder.run, name="recorder")
                 roles.start_soon(gauges.run, name="gauges")
                 roles.start_soon(self._watch_abandoned, name="abandoned")

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.operations.audit_store import AuditStore
+from eventbus.store.operations.operation_store import OperationStore
 from eventbus.store.overview.retrial import RetrialStore
 
 __all__ = ["ControlStore", "Edit", "Hindrance", "Orders"]
@@ -66,6 +68,8 @@ class ControlStore:
         self._caller = caller
         self._keys = keys
         self.retrials: RetrialStore = RetrialStore(caller)
+        self.operations: OperationStore = OperationStore(caller, keys)
+        self.audit: AuditStore = AuditStore(caller, keys)
 
     async def pause(
         self, queue: str, *, by: str, reason: str, deadline: float | None = None, now: int | str = ""

@@ -155,6 +155,30 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
+    "operations": (
+        "zset",
+        "bulk operation -> when it began, ms; the newest 1,000 (`operation.lua`)",
+        "operation",
+        "never",
+    ),
+    "unfinished": (
+        "zset",
+        "bulk operation that has not ended -> until when a runner holds it, ms",
+        "operation",
+        "when it ends",
+    ),
+    "operation": (
+        "hash",
+        "one bulk operation: what is done to which jobs, by whom, why, how far it is",
+        "operation",
+        "7 days after its end",
+    ),
+    "audit": (
+        "stream",
+        "who did what, or was refused; the newest 10,000 entries of 90 days",
+        "audit",
+        "90 days after the last",
+    ),
     # one per queue
     "ready": (
         "list",

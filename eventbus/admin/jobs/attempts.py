@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.store.overview.error_text import plain
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "plain", "read_failures", "without"]
+__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures", "without"]
 
 _MOST = 50
 """The most failures that are reported of one job."""
@@ -100,11 +101,6 @@ def without(failures: Sequence[FailureReport], hidden: HiddenValues) -> list[Fai
 def error_line(text: str) -> str:
     """Return the record of an error as a text of type and message; empty for an empty record."""
     return str(_read(text, NO_RUN)) if text else ""
-
-
-def plain(text: str) -> str:
-    """Return the text with `?` for characters that UTF-8 cannot hold, so that it can be shown and sent."""
-    return text.encode(errors="replace").decode()
 
 
 def _is_expired(text: str) -> bool:

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from eventbus.admin.jobs.error_text import HEAD_BYTES, error_of, fold
 from eventbus.admin.queue_name import queue_of
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import split_group
 from eventbus.settings.settings import Settings
+from eventbus.store.overview.error_text import HEAD_BYTES, error_of, fold
 from eventbus.store.queries import Cursor
 from eventbus.store.store import Store
 

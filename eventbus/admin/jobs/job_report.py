@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, plain, read_failures, without
+from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures, without
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
 from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.store.overview.error_text import plain
 from eventbus.store.queries import JobLook
 
 __all__ = ["AttemptReport", "JobReport", "LogLine", "TimelineEntry", "report_of", "worker_of"]

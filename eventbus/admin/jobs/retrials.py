@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, TypeAlias
 
-from eventbus.admin.jobs.error_text import HEAD_BYTES, error_of, fold, is_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.errors import DefinitionError, StoreCorrupt, UnknownJob, UsageError
 from eventbus.lifecycle import Lifecycle
@@ -18,6 +17,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import check_job_id, shown
 from eventbus.settings.settings import Settings
+from eventbus.store.overview.error_text import HEAD_BYTES, error_of, fold, is_of
 from eventbus.store.overview.retrial import MOST_AT_ONCE
 from eventbus.store.queries import Cursor
 from eventbus.store.store import Store

@@ -11,7 +11,6 @@ import hashlib
 
 import msgspec
 
-from eventbus.admin.jobs.error_text import fold
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.hiding import error_without_secrets
@@ -20,6 +19,7 @@ from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
+from eventbus.store.overview.error_text import fold
 
 __all__ = ["FailureLine", "FailureList", "RetryGroupOrder", "read_failures", "retry_group"]
 

@@ -10,9 +10,7 @@ import re
 
 import msgspec
 
-from eventbus.admin.jobs.attempts import plain
-
-__all__ = ["HEAD_BYTES", "error_of", "fold", "is_of"]
+__all__ = ["HEAD_BYTES", "error_of", "fold", "is_of", "plain"]
 
 HEAD_BYTES = 512
 """So many bytes of a recorded error are read."""
@@ -54,3 +52,8 @@ def _text(raw: str) -> str:
         except (msgspec.MsgspecError, UnicodeError):
             continue
     return plain(raw)
+
+
+def plain(text: str) -> str:
+    """Return the text with `?` for characters that UTF-8 cannot hold, so that it can be shown and sent."""
+    return text.encode(errors="replace").decode()

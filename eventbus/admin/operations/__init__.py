@@ -1,0 +1,1 @@
+"""Bulk operations and the audit, as people see them."""

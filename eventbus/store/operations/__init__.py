@@ -1,0 +1,1 @@
+"""Bulk operations and the audit, as the server keeps them."""

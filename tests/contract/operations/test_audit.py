@@ -1,0 +1,70 @@
+"""The audit in the server: entries, their outcomes, pages and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventbus import DefinitionError, EventProvider
+
+MakeProvider = Callable[..., EventProvider]
+
+
+async def _note(provider: EventProvider, outcome: str, **fields: str) -> str:
+    replaced = fields.pop("replaced", "")
+    told = {"actor": "ann", "action": "job.retry", "target": "j", "queue": "event.charge", **fields}
+    return await provider.inspector.note_audit({**told, "outcome": outcome}, replaced=replaced)
+
+
+async def test_the_outcome_of_an_action_takes_the_place_of_its_beginning_once(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    async with provider:
+        cut_off = await _note(provider, "begun", target="lost")
+        begun = await _note(provider, "begun")
+        first = await _note(provider, "changed", replaced=begun)
+        again = await _note(provider, "changed", replaced=begun)
+        assert (bool(first), again) == (True, ""), "the call was sent again after a lost answer"
+        found = (await provider.inspector.audit()).entries
+        assert [(each.id, each.outcome) for each in found] == [(first, "changed"), (cut_off, "begun")]
+        assert found[0].at_ms == int(first.partition("-")[0])
+
+
+async def test_pages_and_filters_miss_none_and_repeat_none(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    async with provider:
+        expected = list[str]()
+        for n in range(30):
+            id_ = await _note(provider, "refused" if n % 3 else "changed", actor=f"a{n % 2}")
+            if n % 3 and n % 2:
+                expected.insert(0, id_)
+        found, cursor = list[str](), None
+        while True:
+            page = await provider.inspector.audit(actor="a1", outcome="refused", limit=4, cursor=cursor)
+            found += [each.id for each in page.entries]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert found == expected
+        whole: dict[str, Any] = {"action": "job.retry", "target": "event.charge", "limit": 1000}
+        assert len((await provider.inspector.audit(**whole)).entries) == 30
+        with pytest.raises(DefinitionError, match="expected the cursor of a page of the audit"):
+            await provider.inspector.audit(cursor="x")
+
+
+async def test_it_keeps_the_newest_ten_thousand_of_ninety_days(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    async with provider:
+        store = provider.inspector._life.running("look").store
+        name = store.keys.shard_key("audit")
+        for n in range(300):
+            await store._caller.command("XADD", name, f"{n + 1}-1", "actor", "old")  # in 1970
+        id_ = await _note(provider, "changed")
+        # Servers cut off whole blocks of 100 entries.
+        kept = await store._caller.command("XLEN", name)
+        assert kept < 150
+        assert (await provider.inspector.audit(limit=1)).entries[0].id == id_
+        assert 0 < await store._caller.command("PTTL", name) <= 90 * 24 * 3600 * 1000
