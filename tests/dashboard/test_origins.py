@@ -32,7 +32,14 @@ async def test_check_21_a_foreign_page_changes_nothing(
 ) -> None:
     client = open_dashboard(provider)
     for act in ACTS:
-        names = {"queue": "event.a", "job": "j", "flow": "f", "schedule": "s", "failure": "x"}
+        names = {
+            "queue": "event.a",
+            "job": "j",
+            "flow": "f",
+            "schedule": "s",
+            "failure": "x",
+            "operation": "o",
+        }
         path, form = act.path.format(**names), act.form.format(**names)
         sent = await client.request(act.method, f"/api/v1{path}", json={}, headers=headers)
         posted = await client.post(form, data={"reason": "x"}, headers=headers)

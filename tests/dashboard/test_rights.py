@@ -184,17 +184,24 @@ async def test_check_20_read_only_refuses_each_unsafe_request(
     await job.enqueued()
     await provider.schedules.add("a", id="nightly", cron="0 0 1 1 *")
     client = open_dashboard(provider, read_only=True)
-    given: dict[str, Any] = {"reason": "x", "at_once": 1, "delay": "1s", "priority": 1, "run": 1}
+    given: dict[str, Any] = {
+        "reason": "x",
+        "at_once": 1,
+        "delay": "1s",
+        "priority": 1,
+        "run": 1,
+        "action": "cancel",
+        "state": "delayed",
+        "expected": 1,
+    }
     names = {"queue": "event.a", "job": job.job_id, "flow": "f~1", "schedule": "nightly"}
     for act in ACTS:
-        if "{flow}" in act.path or "{failure}" in act.path:
-            continue  # it has none; `test_flows.py` and `test_failures.py`
+        if any(part in act.path for part in ("{flow}", "{failure}", "{operation}")):
+            continue  # it has none; `test_flows.py`, `test_failures.py` and `test_operations.py`
         path, form = act.path.format(**names), act.form.format(**names)
         answers = [
             await client.request(act.method, f"/api/v1{path}", json=given),
-            await client.post(
-                form, data={**given, "_name": names["job" if "{job}" in act.path else "schedule"]}
-            ),
+            await client.post(form, data={**given, "_name": names[act.form.split("{")[1].partition("}")[0]]}),
         ]
         assert [each.status_code for each in answers] == [403, 403], path
         override = {"x-http-method-override": act.method}

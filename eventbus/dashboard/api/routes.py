@@ -33,7 +33,15 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
     async def index(_request: Request, caller: Caller, links: Links) -> Response:
         api = links("api", "v1")
         may = {action: desk.may(caller, action, Target("queue")) for action in ACTIONS}  # type: ignore[arg-type]
-        names = ["queues", "failures", "schedules", "workers", *(["flows"] if desk.flows is not None else [])]
+        names = [
+            "queues",
+            "failures",
+            "operations",
+            "schedules",
+            "workers",
+            "audit",
+            *(["flows"] if desk.flows is not None else []),
+        ]
         return _json(
             {
                 "version": __version__,

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, workers
+from eventbus.admin.operations.audit import AuditPage
+from eventbus.dashboard.desk import (
+    audit,
+    failures,
+    flows,
+    history,
+    jobs,
+    operations,
+    queues,
+    schedules,
+    workers,
+)
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
@@ -64,6 +75,21 @@ READS: tuple[Read, ...] = (
         failures.FailureList,
         failures.read_failures,
     ),
+    Read(
+        "/operations",
+        "The newest bulk operations.",
+        queues.NoQuery,
+        operations.OperationList,
+        operations.read_operations,
+    ),
+    Read(
+        "/operations/{operation}",
+        "How far one bulk operation is.",
+        queues.NoQuery,
+        operations.OperationView,
+        operations.read_operation,
+    ),
+    Read("/audit", "Who did what, or was refused.", audit.AuditQuery, AuditPage, audit.read_audit),
     Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
     Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
     Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flows.FlowView, flows.read_flow),
@@ -99,9 +125,30 @@ ACTS: tuple[Act, ...] = (
     ),
     _post(
         "/failures/{failure}/retry",
-        "Let all jobs of a group run again.",
-        failures.RetryGroupOrder,
-        failures.retry_group,
+        "Begin to let all jobs of a group run again.",
+        operations.RetryGroupOrder,
+        operations.retry_group,
+    ),
+    _post(
+        "/queues/{queue}/operations",
+        "Begin to retry, cancel or promote many jobs of a queue.",
+        operations.OperationOrder,
+        operations.begin_operation,
+    ),
+    Act(
+        "POST",
+        "/queues/{queue}/clean",
+        "/queues/{queue}/clean",
+        "Begin to remove many jobs of a queue.",
+        operations.CleanOrder,
+        operations.clean_queue,
+        is_final=True,
+    ),
+    _post(
+        "/operations/{operation}/stop",
+        "Let a bulk operation do no more.",
+        operations.StopOrder,
+        operations.stop_operation,
     ),
     _post("/jobs/{job}/promote", "Make a delayed job due now.", jobs.PromoteOrder, jobs.promote_job),
     _post("/jobs/{job}/delay", "Make a job that waits due later.", jobs.DelayOrder, jobs.delay_job),

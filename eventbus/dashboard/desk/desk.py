@@ -1,6 +1,6 @@
 """The desk: what all requests share, and the one way to act.
 
-    may the actor? -> do the hooks agree? -> act -> note it in the audit -> tell the hooks
+    may the actor? -> do the hooks agree? -> note it in the audit -> act -> note the outcome -> tell the hooks
 
 What must always hold: nothing is changed around `act`; a read asks `demand` before it answers, and what one may not see is
 answered as what does not exist.
@@ -8,6 +8,7 @@ answered as what does not exist.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
-from eventbus.dashboard.entry.audit import note_action
+from eventbus.dashboard.entry.audit import AuditTrail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.hooks import Hooks
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
@@ -27,8 +28,11 @@ from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redact
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Change", "Desk"]
+
+_log = get_logger("eventbus.dashboard")
 
 _LONGEST_REASON = 512
 _FAILURES_SECONDS = 5.0
@@ -42,6 +46,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
     job_id: str = ""
     run: int = 0
+    operation: str = ""
     value: Any = None
 
 
@@ -69,6 +74,7 @@ class Desk:
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
         self._hooks = hooks
+        self._working: asyncio.Task[None] | None = None
 
     def may(self, caller: Caller, action: Action, target: Target) -> bool:
         """Return whether the caller may do it."""
@@ -98,22 +104,37 @@ class Desk:
             raise Problem(
                 422, f"expected a reason of at most {_LONGEST_REASON} characters, got {len(reason)}"
             )
+        trail, done = AuditTrail(self.provider, caller, action, target, reason=reason), None
         try:
             refusal = self.rights.refusal(caller.actor, action, target) or await self._hooks.refusal(
                 caller.actor, action, target
             )
-            done = None if refusal else await change()
+            if not refusal:
+                await trail.begin()
+                done = await change()
         except (
             BaseException
         ) as error:  # also one that is cut off after 10 s: nobody knows whether it was done
-            note_action(caller, action, target, outcome="failed", reason=reason, detail=type(error).__name__)
+            await trail.end("failed", type(error).__name__)
             if isinstance(error, (EventBusError, Problem)):
                 await self._hooks.tell(caller.actor, action, target, "failed")
             raise
         if done is None:
-            note_action(caller, action, target, outcome="refused", reason=reason, detail=refusal)
+            await trail.end("refused", refusal)
             raise Problem(403, refusal, action=action)
         outcome = "changed" if done.changed else "unchanged"
-        note_action(caller, action, target, outcome=outcome, reason=reason)
+        await trail.end(outcome)
         await self._hooks.tell(caller.actor, action, target, outcome)
         return done
+
+    def work(self, do: Callable[[], Awaitable[None]]) -> None:
+        """Let something go on behind the answer, which another process goes on with if this one ends. One at a time."""
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(_until_it_breaks(do), name="eventbus-dashboard-work")
+
+
+async def _until_it_breaks(do: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await do()
+    except EventBusError as error:
+        _log.warning("dashboard stopped working at operations, workers go on", error=str(error))

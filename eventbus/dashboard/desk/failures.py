@@ -1,7 +1,6 @@
-"""Failures: failed jobs by their error, and the retry of a whole group.
+"""Failures: failed jobs by their error.
 
-A group is named by a digest, because its text is shown without secrets. What must always hold: a group is retried only if it
-has as many jobs as whoever asks was shown; otherwise nothing happens, and they are asked again.
+A group is named by a digest, because its text is shown without secrets.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import hashlib
 import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.hiding import error_without_secrets
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import NoQuery
@@ -21,7 +20,7 @@ from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
 from eventbus.store.overview.error_text import fold
 
-__all__ = ["FailureLine", "FailureList", "RetryGroupOrder", "read_failures", "retry_group"]
+__all__ = ["FailureLine", "FailureList", "find_group", "read_failures"]
 
 _FLOWS = "workflow."
 _MOST = 200
@@ -47,13 +46,6 @@ class FailureList(msgspec.Struct, frozen=True, kw_only=True):
     left_out: int = 0
 
 
-class RetryGroupOrder(msgspec.Struct, frozen=True):
-    """`expected` is how many jobs the group had when it was looked at."""
-
-    expected: int
-    reason: str = ""
-
-
 async def read_failures(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> FailureList:
     """Return the groups that the caller may see."""
     seen = [group for group in await desk.failures.read() if _is_seen(desk, caller, group)]
@@ -61,26 +53,8 @@ async def read_failures(desk: Desk, caller: Caller, _path: dict[str, str], _quer
     return FailureList(failures=lines, left_out=max(len(seen) - _MOST, 0))
 
 
-async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder) -> Change:
-    """Let all jobs of a group run again."""
-    shown = await _find(desk, caller, path["failure"])
-
-    async def retry() -> Change:
-        desk.failures.forget()  # only now: the read is work for the server
-        group = await _find(desk, caller, path["failure"])
-        if group.count != order.expected:
-            detail = f"the group has {group.count} jobs by now, and not {order.expected}; look at it again"
-            raise Problem(412, detail, count=group.count)
-        count = await desk.provider.inspector.retry_all(group.queue, "failed", group.error)
-        desk.failures.forget()
-        desk.queues.forget()
-        note = f"{count} job{'' if count == 1 else 's'} wait{'s' if count == 1 else ''} again"
-        return Change(changed=count > 0, note=note, value={"count": count})
-
-    return await desk.act(caller, "job.retry", _target(shown), retry, reason=order.reason)
-
-
-async def _find(desk: Desk, caller: Caller, failure: str) -> FailureGroup:
+async def find_group(desk: Desk, caller: Caller, failure: str) -> FailureGroup:
+    """Return the group of that name. Raises Problem, 404, if the caller may not see it."""
     for group in await desk.failures.read():
         if _id_of(group) == failure and _is_seen(desk, caller, group):
             return group

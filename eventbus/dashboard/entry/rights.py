@@ -21,6 +21,7 @@ Action: TypeAlias = Literal[
     "queue.read",
     "queue.pause",
     "queue.limit",
+    "queue.clean",
     "job.read",
     "job.cancel",
     "job.promote",
@@ -36,11 +37,16 @@ Action: TypeAlias = Literal[
     "schedule.edit",
     "schedule.run",
     "server.read",
+    "audit.read",
+    "operation.start",
+    "operation.stop",
 ]
 """What rights are given for."""
 
 ACTIONS: tuple[str, ...] = get_args(Action)
-READS = frozenset({"queue.read", "job.read", "payload.read", "flow.read", "schedule.read", "server.read"})
+READS = frozenset(
+    {"queue.read", "job.read", "payload.read", "flow.read", "schedule.read", "server.read", "audit.read"}
+)
 """The actions that a dashboard with `read_only` allows. To reveal a payload is none of them."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from starlette.requests import Request
@@ -9,7 +10,17 @@ from starlette.responses import Response
 
 from eventbus.dashboard.api.routes import Handler
 from eventbus.dashboard.api.table import ACTS, Act
-from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, workers
+from eventbus.dashboard.desk import (
+    audit,
+    failures,
+    flows,
+    history,
+    jobs,
+    operations,
+    queues,
+    schedules,
+    workers,
+)
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
@@ -41,6 +52,10 @@ class Pages:
             ("GET", "/queues/{queue}", self._queue),
             ("GET", "/jobs/{job}", self._job),
             ("GET", "/failures", self._failures),
+            ("GET", "/queues/{queue}/bulk", self._bulk),
+            ("GET", "/operations", self._operations),
+            ("GET", "/operations/{operation}", self._operation),
+            ("GET", "/audit", self._audit),
             ("GET", "/workers", self._workers),
             ("GET", "/flows", self._flows),
             ("GET", "/flows/{flow}", self._flow),
@@ -70,6 +85,7 @@ class Pages:
             told=told,
             columns=stack(told),
             listed=listed,
+            actions=operations.actions_for(self._desk, caller, view.queue, query.state),
             state=query.state,
             is_first=not query.cursor,
         )
@@ -91,6 +107,38 @@ class Pages:
     async def _failures(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await failures.read_failures(self._desk, caller, {}, queues.NoQuery())
         return self._page(request, caller, links, "failures", found=found)
+
+    async def _bulk(self, request: Request, caller: Caller, links: Links) -> Response:
+        """Show what an operation would be about, and ask."""
+        query = read_query(request, operations.PreviewQuery)
+        named = request.query_params.getlist("job")  # ticked ones count, whatever else is said
+        if named:
+            query = operations.PreviewQuery(action=query.action, jobs=named)
+        path = names_in(request)
+        found = await operations.preview_operation(self._desk, caller, path, query)
+        return self._plain(
+            request,
+            caller,
+            links,
+            "bulk",
+            queue=path["queue"],
+            query=query,
+            found=found,
+            operation_id=secrets.token_hex(8),
+        )
+
+    async def _operations(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await operations.read_operations(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "operations", operations=found.operations)
+
+    async def _operation(self, request: Request, caller: Caller, links: Links) -> Response:
+        view = await operations.read_operation(self._desk, caller, names_in(request), queues.NoQuery())
+        return self._page(request, caller, links, "operation", view=view, operation=view.operation)
+
+    async def _audit(self, request: Request, caller: Caller, links: Links) -> Response:
+        query = read_query(request, audit.AuditQuery)
+        page = await audit.read_audit(self._desk, caller, {}, query)
+        return self._page(request, caller, links, "audit", page=page, query=query)
 
     async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
@@ -151,9 +199,9 @@ class Pages:
         key = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values(), once)
         is_kept = not act.form.endswith("/reveal")  # what that shows is not kept
         done: Change = await self._desk.repeats.once(key, do) if is_kept else await do()
+        if done.operation:
+            return _redirect(links("operations", done.operation))
         kind = act.form.split("/")[1]
-        if kind == "failures":  # the group is gone
-            return _redirect(links(kind, done="changed" if done.changed else "unchanged"))
         if done.value is not None:
             return self._plain(request, caller, links, "revealed", job_id=name, value=done.value)
         result = "changed" if done.changed else "unchanged"

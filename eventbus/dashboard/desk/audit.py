@@ -1,0 +1,41 @@
+"""The audit, as those see it who may."""
+
+from __future__ import annotations
+
+import msgspec
+
+from eventbus.admin.operations.audit import AuditEntry, AuditPage
+from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Target
+from eventbus.dashboard.problem import Problem
+
+__all__ = ["AuditQuery", "read_audit"]
+
+_MOST = 200
+
+
+class AuditQuery(msgspec.Struct, frozen=True):
+    """Of one actor, action, target (an id or an event) or outcome. `cursor` is that of the page before."""
+
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+    outcome: str | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+async def read_audit(desk: Desk, caller: Caller, _path: dict[str, str], query: AuditQuery) -> AuditPage:
+    """Return a page of the audit, newest first, without what is about queues that the caller may not see."""
+    desk.demand(caller, "audit.read", Target("server"), "audit")
+    if not 0 < query.limit <= _MOST:
+        raise Problem(422, f"expected limit to be 1 to {_MOST}, got: {query.limit}")
+    page = await desk.provider.inspector.audit(**msgspec.structs.asdict(query), call_timeout=READ_SECONDS)
+    seen = [entry for entry in page.entries if _is_seen(desk, caller, entry)]
+    return AuditPage(entries=seen, cursor=page.cursor)
+
+
+def _is_seen(desk: Desk, caller: Caller, entry: AuditEntry) -> bool:
+    return not entry.queue or desk.may(caller, "queue.read", Target("queue", entry.queue, entry.queue))

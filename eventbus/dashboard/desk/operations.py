@@ -1,0 +1,285 @@
+"""Bulk operations: preview them, begin them, look how far they are, stop them.
+
+What must always hold: an operation begins only with a count that is near to what whoever asks was shown, otherwise they are
+asked again; who may not do it to one job of the queue may not do it to many; named jobs are of that queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from eventbus.admin.operations.operations import OperationPreview, OperationReport
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.failures import find_group
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
+from eventbus.dashboard.desk.queues import NoQuery, find_queue, queue_target
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Action
+from eventbus.dashboard.problem import Problem
+from eventbus.engine.operations.job_actions import ACTIONS
+from eventbus.errors import UsageError
+
+__all__ = [
+    "CleanOrder",
+    "OperationList",
+    "OperationOrder",
+    "OperationView",
+    "PreviewQuery",
+    "RetryGroupOrder",
+    "StopOrder",
+    "actions_for",
+    "begin_operation",
+    "clean_queue",
+    "preview_operation",
+    "read_operation",
+    "read_operations",
+    "retry_group",
+    "stop_operation",
+]
+
+_RIGHTS: dict[str, Action] = {
+    "retry": "job.retry",
+    "remove": "queue.clean",
+    "cancel": "job.cancel",
+    "promote": "job.promote",
+}
+_NEAR = 0.1
+"""So much another count may be than that which was shown."""
+_SECONDS = 8.0
+_LISTED = 100
+
+
+class OperationOrder(msgspec.Struct, frozen=True):
+    """Retry, cancel or promote: the jobs of the queue in `state`, those of one group of failures, or those that are named.
+
+    `expected` is how many they were when somebody looked; 412 if they are not by now, give or take a tenth, unless `force`.
+    With `dry_run` they are only counted. The same `id` begins one operation. `jobs` are ids, 1,000 at most; in a form with
+    spaces between.
+    """
+
+    action: str
+    expected: int = 0
+    state: str | None = None
+    failure: str | None = None
+    older_than: str | None = None
+    jobs: list[str] | str | None = None
+    reason: str = ""
+    id: str | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
+class CleanOrder(msgspec.Struct, frozen=True):
+    """As an `OperationOrder`, for jobs that are removed."""
+
+    expected: int = 0
+    state: str | None = None
+    failure: str | None = None
+    older_than: str | None = None
+    jobs: list[str] | str | None = None
+    reason: str = ""
+    id: str | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
+class StopOrder(msgspec.Struct, frozen=True):
+    """Nothing more is said."""
+
+    reason: str = ""
+
+
+class RetryGroupOrder(msgspec.Struct, frozen=True):
+    """`expected` is how many jobs the group had when it was looked at."""
+
+    expected: int
+    reason: str = ""
+    id: str | None = None
+
+
+class PreviewQuery(msgspec.Struct, frozen=True):
+    """What an operation would be about; see `OperationOrder`."""
+
+    action: str = "retry"
+    state: str | None = None
+    failure: str | None = None
+    older_than: str | None = None
+    jobs: list[str] | str | None = None
+
+
+class OperationView(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation. Which error its jobs have is told as the group's page tells it, so not here. `may`: what the caller may do."""
+
+    operation: OperationReport
+    may: list[str] = []
+
+
+class OperationList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest operations that the caller may see, 100 at most."""
+
+    operations: list[OperationReport]
+
+
+def actions_for(desk: Desk, caller: Caller, queue: str, state: str) -> list[str]:
+    """Return what the caller may do to many jobs of a queue that are in a state."""
+    target = queue_target(queue)
+    if queue.startswith("workflow.") or not desk.may(caller, "operation.start", target):
+        return []
+    return [
+        name for name, right in _RIGHTS.items() if state in ACTIONS[name] and desk.may(caller, right, target)
+    ]
+
+
+async def preview_operation(
+    desk: Desk, caller: Caller, path: dict[str, str], order: PreviewQuery | OperationOrder
+) -> OperationPreview:
+    """Count the jobs that an operation would be about."""
+    queue = _find_queue(desk, caller, path)
+    return await desk.provider.inspector.preview_operation(
+        order.action,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  (it is checked there)
+        queue,
+        **await _filter_of(desk, caller, queue, order),
+        call_timeout=_SECONDS,
+    )
+
+
+async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], order: OperationOrder) -> Change:
+    """Begin a bulk operation, if as many jobs are meant as whoever asks was shown."""
+    queue = _find_queue(desk, caller, path)
+    if order.action not in _RIGHTS:
+        raise Problem(422, f"expected an action, one of {', '.join(_RIGHTS)}, got: {order.action[:64]}")
+    if order.dry_run:
+        found = await preview_operation(desk, caller, path, order)
+        return Change(changed=False, note=f"{found.count} jobs", value=msgspec.to_builtins(found))
+    if not desk.may(caller, "operation.start", queue_target(queue)):
+        return await desk.act(caller, "operation.start", queue_target(queue), _nothing, reason=order.reason)
+
+    async def begin() -> Change:
+        meant = await _filter_of(desk, caller, queue, order)
+        action: Any = order.action
+        asked = desk.provider.inspector
+        found = await asked.preview_operation(action, queue, **meant, call_timeout=_SECONDS)
+        if abs(found.count - order.expected) > order.expected * _NEAR and not order.force:
+            detail = f"{found.count} jobs are meant by now, and not {order.expected}; look at them again"
+            raise Problem(412, detail, count=found.count)
+        begun = await asked.begin_operation(
+            action,
+            queue,
+            **meant,
+            by=caller.actor.name,
+            reason=order.reason,
+            operation_id=order.id,
+            call_timeout=_SECONDS,
+        )
+        desk.work(asked.run_operations)
+        return Change(changed=True, note=f"{found.count} jobs", operation=begun.id)
+
+    return await _act(desk, caller, _RIGHTS[order.action], queue, begin, order.reason)
+
+
+async def clean_queue(desk: Desk, caller: Caller, path: dict[str, str], order: CleanOrder) -> Change:
+    """Begin to remove jobs of the queue."""
+    fields = msgspec.structs.asdict(order)
+    return await begin_operation(desk, caller, path, OperationOrder(action="remove", **fields))
+
+
+async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder) -> Change:
+    """Begin to let all jobs of a group of failures run again."""
+    group = await find_group(desk, caller, path["failure"])
+    desk.failures.forget()  # only now: the read is work for the server
+    wanted = OperationOrder(
+        action="retry", failure=path["failure"], expected=order.expected, reason=order.reason, id=order.id
+    )
+    return await begin_operation(desk, caller, {"queue": group.queue}, wanted)
+
+
+async def read_operations(
+    desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery
+) -> OperationList:
+    """Return the newest operations that the caller may see."""
+    found = await desk.provider.inspector.operations(limit=_LISTED, call_timeout=READ_SECONDS)
+    return OperationList(operations=[_shown(each) for each in found if _is_seen(desk, caller, each)])
+
+
+async def read_operation(desk: Desk, caller: Caller, path: dict[str, str], _query: NoQuery) -> OperationView:
+    """Return how far one operation is."""
+    found = await _find(desk, caller, path["operation"])
+    may = desk.abilities(caller, queue_target(found.queue), "operation.stop")
+    return OperationView(operation=_shown(found), may=may)
+
+
+async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order: StopOrder) -> Change:
+    """Let an operation do no more."""
+    found = await _find(desk, caller, path["operation"])
+
+    async def stop() -> Change:
+        done = await desk.provider.inspector.stop_operation(
+            found.id, caller.actor.name, call_timeout=READ_SECONDS
+        )
+        note = "it does no more" if done else "it had ended before"
+        return Change(changed=done and found.state == "running", note=note)
+
+    return await _act(desk, caller, "operation.stop", found.queue, stop, order.reason)
+
+
+async def _find(desk: Desk, caller: Caller, operation: str) -> OperationReport:
+    missing = Problem(404, f"there is no operation {operation[:64]!r}")
+    try:
+        found = await desk.provider.inspector.operation(operation, call_timeout=READ_SECONDS)
+    except UsageError:
+        raise missing from None
+    if not _is_seen(desk, caller, found):
+        raise missing
+    return found
+
+
+def _find_queue(desk: Desk, caller: Caller, path: dict[str, str]) -> str:
+    queue = find_queue(desk, caller, path["queue"])
+    desk.demand(caller, "job.read", queue_target(queue), f"queue {queue!r}")
+    return queue
+
+
+def _is_seen(desk: Desk, caller: Caller, found: OperationReport) -> bool:
+    target = queue_target(found.queue)
+    return desk.may(caller, "queue.read", target) and desk.may(caller, "job.read", target)
+
+
+def _shown(found: OperationReport) -> OperationReport:
+    """Return it with the type of its error alone, because the text may repeat what is hidden."""
+    return msgspec.structs.replace(found, error=found.error.partition(":")[0])
+
+
+async def _filter_of(
+    desk: Desk, caller: Caller, queue: str, order: PreviewQuery | OperationOrder
+) -> dict[str, Any]:
+    """Return which jobs are meant, in the words of the inspector."""
+    jobs = order.jobs.split() if isinstance(order.jobs, str) else order.jobs
+    meant: dict[str, Any] = {"state": order.state, "older_than": order.older_than, "jobs": jobs}
+    if order.failure is not None:
+        group = await find_group(desk, caller, order.failure)
+        if group.queue != queue:
+            raise Problem(422, f"this group of failures is none of {queue}")
+        meant |= {"error": group.error, "state": "failed"}
+    return meant
+
+
+async def _act(
+    desk: Desk,
+    caller: Caller,
+    action: Action,
+    queue: str,
+    change: Callable[[], Awaitable[Change]],
+    reason: str,
+) -> Change:
+    done = await desk.act(caller, action, queue_target(queue), change, reason=reason)
+    desk.queues.forget()
+    desk.failures.forget()
+    return done
+
+
+async def _nothing() -> Change:
+    """Stand for a change that is refused before it begins."""
+    return Change(changed=False)
