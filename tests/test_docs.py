@@ -301,6 +301,7 @@ def test_the_stated_rights_are_the_commands_that_the_store_uses() -> None:
     for module in (
         *("connection/retrying", "connection/replication", "connection/invocation", "connection/functions"),
         *("group_store", "journal_store", "presence_store"),
+        *("operations/audit_store", "operations/operation_store"),
         *("queries", "reply_stream", "changes/stream", "store", "tree_store", "connection/wake_reader"),
     ):
         used |= set(_IN_PYTHON.findall((store / f"{module}.py").read_text()))

@@ -11,6 +11,7 @@ from eventbus._version import __version__
 from eventbus.cli.commands import check, emit, groups, schedules, server, worker
 from eventbus.cli.controls import failures, finding, history, jobs, queues, retrials, tail, top, workers
 from eventbus.cli.dashboard import command, demo
+from eventbus.cli.operations import audit, operations
 from eventbus.cli.plugins import PluginGroup
 
 __all__ = ["app"]
@@ -34,6 +35,7 @@ app.command("top")(top.top)
 app.command("workers")(workers.workers)
 app.command("demo")(demo.demo)
 app.command("tail")(tail.tail)
+app.command("audit")(audit.audit)
 app.command("dashboard")(command.dashboard)
 jobs.app.command("failures")(failures.failures)
 jobs.app.command("find")(finding.find)
@@ -44,6 +46,7 @@ jobs.app.command("purge")(retrials.purge)
 queues.app.command("history")(history.history)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(queues.app, name="queues")
+app.add_typer(operations.app, name="operations")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(server.app, name="server")
 

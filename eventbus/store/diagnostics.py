@@ -93,7 +93,9 @@ TRIED: dict[str, tuple[str, ...]] = {
     "zpopmax": ("key",),
     "bzpopmin": ("key", "0.01"),
     "xadd": ("key", "NOMKSTREAM", "*", "a", "b"),
+    "xdel": ("key", "0-1"),
     "xread": ("STREAMS", "key", "0"),
+    "xrevrange": ("key", "+", "-", "COUNT", "1"),
     "xtrim": ("key", "MAXLEN", "0"),
 }
 

@@ -369,4 +369,12 @@ async def test_the_api_says_what_its_caller_may_do(provider: EventProvider, open
     told = (await client.get("/api/v1")).json()
     assert told["may"]["queue.pause"] is False
     assert told["may"]["job.cancel"] is True
-    assert set(told["links"]) == {"queues", "failures", "operations", "schedules", "workers", "audit", "openapi.json"}
+    assert set(told["links"]) == {
+        "queues",
+        "failures",
+        "operations",
+        "schedules",
+        "workers",
+        "audit",
+        "openapi.json",
+    }

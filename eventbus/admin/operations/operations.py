@@ -54,7 +54,7 @@ class OperationReport(msgspec.Struct, frozen=True, kw_only=True):
     """One operation. Times are Unix times in ms of the server's clock, 0 where there is none.
 
     `action` is done to the jobs of `queue` in the state `job_state`, `''` if they were named. `total` is how many there were at
-    its beginning, None if more than could be counted. `done` is to how many it was done, `failed` how many did not allow it
+    its beginning; None if they were too many to be counted then and it has not completed. `done` is to how many it was done, `failed` how many did not allow it
     any more: they had another state by then. `problem` says why a failed one could not go on.
     """
 
@@ -259,7 +259,7 @@ def _report(record: OperationRecord) -> OperationReport:
         state=record.state,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         job_state=record.of,
         error=record.error,
-        total=None if record.total < 0 else record.total,
+        total=_total(record),
         done=record.done,
         failed=record.failed,
         by=record.by,
@@ -269,3 +269,10 @@ def _report(record: OperationRecord) -> OperationReport:
         began_ms=record.begun,
         ended_ms=record.ended,
     )
+
+
+def _total(record: OperationRecord) -> int | None:
+    """Return how many jobs there were; what could not be counted at the beginning is known at the end."""
+    if record.total < 0:
+        return record.done + record.failed if record.state == "completed" else None
+    return record.total

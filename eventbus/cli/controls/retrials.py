@@ -10,6 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from eventbus.admin.jobs.retrials import PurgedState, RetriedState
+from eventbus.admin.operations.operations import OperationReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server
@@ -25,6 +26,9 @@ _Error = Annotated[
     typer.Option("--error", metavar="TEXT", help="With this error alone: as `failures` has it, or its type."),
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count them.")]
+_Background = Annotated[
+    bool, typer.Option("--background", help="Let workers do it; see eventbus operations.")
+]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -57,6 +61,7 @@ def retry_all(
     state: Annotated[str, typer.Option(metavar="STATE", help="failed or cancelled.")] = "failed",
     error: _Error = None,
     dry_run: _DryRun = False,
+    background: _Background = False,
     yes: _Yes = False,
     url: UrlOption = None,
 ) -> None:
@@ -66,14 +71,18 @@ def retry_all(
     async def count(provider: EventProvider) -> int:
         return await provider.inspector.retry_all(queue, chosen, error, dry_run=True)
 
-    async def act(provider: EventProvider) -> int:
-        return await provider.inspector.retry_all(queue, chosen, error)
+    async def act(provider: EventProvider) -> str:
+        if background:
+            return _begun(await provider.inspector.begin_operation("retry", queue, chosen, error=error))
+        return (
+            f"{_jobs(await provider.inspector.retry_all(queue, chosen, error), state)} of {queue} wait again"
+        )
 
     found = ask_server(url, count)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be retried")
     elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
-        print(f"{_jobs(ask_server(url, act), state)} of {queue} wait again")
+        print(ask_server(url, act))
 
 
 def purge(
@@ -89,6 +98,7 @@ def purge(
         typer.Option("--older-than", metavar="TIME", help="That ended so long ago: 7d, '2 hours'."),
     ] = None,
     dry_run: _DryRun = False,
+    background: _Background = False,
     yes: _Yes = False,
     url: UrlOption = None,
 ) -> None:
@@ -98,14 +108,24 @@ def purge(
     async def count(provider: EventProvider) -> int:
         return await provider.inspector.purge(queue, chosen, error, older_than=older_than, dry_run=True)
 
-    async def act(provider: EventProvider) -> int:
-        return await provider.inspector.purge(queue, chosen, error, older_than=older_than)
+    async def act(provider: EventProvider) -> str:
+        asked = provider.inspector
+        if background:
+            return _begun(
+                await asked.begin_operation("remove", queue, chosen, error=error, older_than=older_than)
+            )
+        removed = await asked.purge(queue, chosen, error, older_than=older_than)
+        return f"{_jobs(removed, state)} of {queue} removed"
 
     found = ask_server(url, count)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be removed")
     elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):
-        print(f"{_jobs(ask_server(url, act), state)} of {queue} removed")
+        print(ask_server(url, act))
+
+
+def _begun(report: OperationReport) -> str:
+    return f"workers do it: eventbus operations show {report.id}"
 
 
 def _is_agreed(question: str) -> bool:

@@ -1,0 +1,1 @@
+"""The commands for bulk operations and for the audit."""
