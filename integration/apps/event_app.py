@@ -80,6 +80,16 @@ async def flaky(payload: Any, ctx: EventContext) -> Any:
     return {"attempt": ctx.attempt}
 
 
+@provider.on("worn", retry=Retry(attempts=3, delay="50ms", backoff="fixed"), concurrency=100)
+async def wear(payload: Any, ctx: EventContext) -> str:
+    """Fail twice, then wait for a gate."""
+    _journal.write("began", ctx.job_id, ctx.attempt, payload)
+    if ctx.attempt < 3:
+        raise ConnectionError(f"attempt {ctx.attempt}")
+    await _passed(payload["gate"])
+    return "done"
+
+
 @provider.on("toil", retry=Retry(attempts=3, delay="50ms", backoff="fixed"), concurrency=8)
 async def toil(payload: Any, ctx: EventContext) -> Any:
     """Take a while; succeed at attempt `payload["good"]`."""

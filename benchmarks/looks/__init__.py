@@ -1,0 +1,1 @@
+"""What it costs to look: reads of operators, and open dashboards."""
