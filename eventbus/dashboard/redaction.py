@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from eventbus.model.redaction.redacting import forms_of
+from eventbus.model.redaction.forms import forms_of
+from eventbus.model.redaction.redacting import hide_at_cuts
 
 __all__ = ["Redact", "Redaction"]
 
@@ -60,14 +61,15 @@ class Redaction:
         elif shown != revealed and revealed is not None:
             self._hide(revealed)
 
-    def text(self, given: str, *, alike: Callable[[str], str] | None = None) -> str:
-        """Return a text without the values that `value` has hidden, also as `alike` changes them."""
+    def text(self, given: str) -> str:
+        """Return a text without the values that `value` has hidden, also without the parts of them at a cut."""
+        found: list[str] = []
         for value in sorted(self._hidden, key=len, reverse=True):
-            forms = sorted(forms_of(value), key=len, reverse=True)
-            for form in forms if alike is None else map(alike, forms):
-                if len(form) >= _LEAST:
-                    given = given.replace(form, _dots(value))
-        return given
+            forms = [form for form in forms_of(value) if len(form) >= _LEAST]
+            for form in sorted(forms, key=len, reverse=True):
+                given = given.replace(form, _dots(value))
+            found += forms
+        return hide_at_cuts(given, found)
 
     def texts(self, given: Any) -> Any:
         """Return a report, made of dicts, lists and texts, as `text` does each of its texts."""

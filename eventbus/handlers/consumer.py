@@ -272,11 +272,13 @@ class HandlerConsumer:
 
     async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
         own = JobAttempt(self._tools, job)
-        return await self._remote.call(payload, self._facts(job, message), message.baggage, own)
+        hidden = self._rules.sensitive_texts(job)
+        return await self._remote.call(payload, self._facts(job, message), message.baggage, own, hidden)
 
     async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
         own = JobAttempt(self._tools, job)
-        return await self._remote.run(payload, self._facts(job, message), message.baggage, own)
+        hidden = self._rules.sensitive_texts(job)
+        return await self._remote.run(payload, self._facts(job, message), message.baggage, own, hidden)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
         context = EventContext(self._tools, job, **self._facts(job, message))

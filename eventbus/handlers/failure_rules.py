@@ -67,12 +67,11 @@ class FailureRules:
         if isinstance(error, EmissionExpired) and error.job_id == job.id:
             return fail(describe_expired(error, attempts=job.attempts), counts=False)
         known = recorded(error)
-        text = self._without_sensitive(
-            job,
-            error,
-            known.text
+        hidden = self._hidden(job, error)
+        text = (
+            without(known.text, hidden)
             if known
-            else describe(error, attempts=attempts, declared=self._event.errors, event=name),
+            else describe(error, attempts=attempts, declared=self._event.errors, event=name, hidden=hidden)
         )
         rule = self._rule_for(job)
         is_last = known.is_final if known else self._is_final(error)
@@ -81,7 +80,7 @@ class FailureRules:
         try:
             delay = rule.delay_after(attempts, error)
         except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
-            return fail(self._without_sensitive(job, error, describe(own, attempts=attempts, event=name)))
+            return fail(describe(own, attempts=attempts, event=name, hidden=hidden))
         return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
 
     def hides(self, job: Job) -> bool:
@@ -90,14 +89,14 @@ class FailureRules:
 
     def sensitive_texts(self, job: Job) -> list[str]:
         """Return the sensitive values of the job's payload, in the forms in which errors quote them."""
-        return HiddenValues(job.body, self._event).texts
+        return HiddenValues(job.body, self._event).texts if self.hides(job) else []
 
-    def _without_sensitive(self, job: Job, error: BaseException, text: str) -> str:
-        """Return the record of an error without what is sensitive in the job's payload, and in those of its batch."""
+    def _hidden(self, job: Job, error: BaseException) -> list[str]:
+        """Return what an error must not quote: what is sensitive in the job's payload, and in those of its batch."""
         if not self.hides(job):
-            return text
+            return []
         jobs: Sequence[Job] = getattr(error, BATCH, (job,))
-        return without(text, [value for each in jobs for value in self.sensitive_texts(each)])
+        return sorted({text for each in jobs for text in self.sensitive_texts(each)}, key=len, reverse=True)
 
     def _is_final(self, error: BaseException) -> bool:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)

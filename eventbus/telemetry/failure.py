@@ -37,6 +37,9 @@ _RECORDED = "__eventbus_recorded__"
 MAX_TEXT = 16 * 1024
 """The most characters of an error text that are kept; longer texts are cut in the middle."""
 
+_CAUSE = 1000
+"""The most characters of a cause that are kept."""
+
 _LOGGED_LINE, _LOGGED_TRACEBACK = 500, 8 * 1024
 """The most characters that are logged. Collectors of container logs cut events of more than 16 KiB."""
 
@@ -152,11 +155,17 @@ def describe_cancelled(reason: str) -> str:
 
 
 def describe(
-    error: BaseException, *, attempts: int, declared: Sequence[type[Exception]] = (), event: str = ""
+    error: BaseException,
+    *,
+    attempts: int,
+    declared: Sequence[type[Exception]] = (),
+    event: str = "",
+    hidden: Sequence[str] = (),
 ) -> str:
     """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
 
-    The record of an error that another process reported is the one that was made there.
+    `hidden` are values that its texts must not show. The arguments of a declared error stay. The record of an error that
+    another process reported is the one that was made there.
     """
     known = recorded(error)
     if known is not None:
@@ -164,10 +173,10 @@ def describe(
     kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
     failure = Failure(
         type=type_name(type(error)),
-        message=_cut(message_of(error)),
+        message=_told(message_of(error), hidden),
         attempts=attempts,
-        traceback=_cut(short_traceback(error)),
-        causes=_causes_of(error),
+        traceback=_told(short_traceback(error), hidden),
+        causes=_causes_of(error, hidden),
         declared=type_name(kind) if kind else "",
         args=_args_of(error) if kind else None,
         event=event,
@@ -308,15 +317,20 @@ def _args_of(error: BaseException) -> list[Any] | None:
     return msgspec.json.decode(text) if len(text) <= MAX_TEXT else None
 
 
-def _causes_of(error: BaseException) -> list[tuple[str, str]]:
+def _causes_of(error: BaseException, hidden: Sequence[str]) -> list[tuple[str, str]]:
     causes: list[tuple[str, str]] = []
     seen = {id(error)}
     following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while following is not None and id(following) not in seen and len(causes) < 10:
         seen.add(id(following))
-        causes.append((type_name(type(following)), message_of(following)[:1000]))
+        causes.append((type_name(type(following)), _told(message_of(following), hidden, _CAUSE)))
         following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
     return causes
+
+
+def _told(text: str, hidden: Sequence[str], most: int = MAX_TEXT) -> str:
+    """Return a text as it is recorded. Values are hidden before it is cut, so that no part of one stands at the cut."""
+    return _cut(hide_in_text(text, hidden) if hidden else text, most)
 
 
 def _cut(text: str, most: int = MAX_TEXT) -> str:

@@ -297,3 +297,23 @@ def test_texts_for_people() -> None:
     spans = [(1, 1), (1, 2), (1, 2501), (1, 90_001), (1, 7_260_001), (1, 90_000_001)]
     assert [span(*each) for each in spans] == ["0 ms", "1 ms", "2.5 s", "1 min 30 s", "2 h 1 min", "1 d 1 h"]
     assert span(0, 5) == "-"
+
+
+@pytest.mark.parametrize("before", range(150, 200, 3))
+async def test_no_part_of_a_secret_stands_where_the_error_of_a_group_was_cut(
+    provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack, before: int
+) -> None:
+    @provider.on("paid", retry=Retry(attempts=1))
+    async def pay(given: Any) -> None:
+        raise ValueError(f"{'x' * before} {given['secret']} {'y' * 600}")
+
+    await stack.enter_async_context(provider.worker())
+    job = provider.emit("paid", {"secret": "ZqKxWvJuHyGw"}, reply=False)
+    await job.enqueued()
+    while (await provider.inspector.job(job.job_id)).state != "failed":
+        pass
+    client = open_dashboard(provider)
+    for path in ("/failures", "/api/v1/failures"):
+        text = (await client.get(path)).text
+        assert "xxxx" in text
+        assert not re.search("xx [A-Z]", text)

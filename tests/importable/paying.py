@@ -8,7 +8,16 @@ import msgspec
 
 from eventbus import Event, Sensitive
 
-__all__ = ["Order", "PlainOrder", "Receipt", "Refused", "paid", "refuse_payment", "refused"]
+__all__ = [
+    "Order",
+    "PlainOrder",
+    "Receipt",
+    "Refused",
+    "paid",
+    "refuse_at_length",
+    "refuse_payment",
+    "refused",
+]
 
 
 class Order(msgspec.Struct):
@@ -46,3 +55,12 @@ def refuse_payment(order: Any) -> Receipt:
         raise KeyError(order.card)
     except KeyError as error:
         raise ValueError(f"the card {order.card} was declined") from error
+
+
+def refuse_at_length(order: Any) -> Receipt:
+    """Raise an error whose message and cause quote the card where texts are cut, whatever their length is."""
+    text = " ".join([order.card] * 3000)
+    try:
+        raise KeyError(f"{text}.")
+    except KeyError as error:
+        raise ValueError(text) from error

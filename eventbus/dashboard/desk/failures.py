@@ -12,7 +12,7 @@ import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.hiding import error_without_secrets
+from eventbus.dashboard.desk.hiding import group_without_secrets
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.entry.gate import Caller
@@ -65,7 +65,7 @@ async def _line(desk: Desk, caller: Caller, group: FailureGroup) -> FailureLine:
     event = event_of_queue(group.queue)
     return FailureLine(
         id=_id_of(group),
-        error=await error_without_secrets(desk, caller, group.sample, group.error, event, alike=fold),
+        error=await group_without_secrets(desk, caller, group, event),
         queue=group.queue,
         count=group.count,
         newest_ms=group.newest_ms,

@@ -68,7 +68,13 @@ def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseExceptio
     except Later as error:
         return Report(later=error.delay), error
     except BaseException as error:  # noqa: BLE001  (whatever a handler raises, or its import)
-        text = describe(error, attempts=facts["attempt"], declared=declared, event=given.task.event)
+        text = describe(
+            error,
+            attempts=facts["attempt"],
+            declared=declared,
+            event=given.task.event,
+            hidden=given.hidden,
+        )
         final = is_final(error) or is_answer(error, declared, retry_on)
         return Report(error=text, is_final=final, kinds=kinds_of(error)), error
 

@@ -6,21 +6,25 @@ What must hold: marks of any form, also damaged ones, raise nothing and show not
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
 
+from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 
-__all__ = ["forms_of", "hide", "hide_in_text", "sensitive_texts"]
+__all__ = ["hide", "hide_at_cuts", "hide_in_text", "sensitive_texts"]
 
 _KEY = secrets.token_bytes(16)
 """So that nobody finds a short value by trying all of them."""
 _LEAST = 3
 """Characters of a value that is looked for in texts; a shorter one would be found everywhere."""
+_CUT = re.compile(r"(\n\.\.\. \d+ characters left out \.\.\.\n|\.\.\.\Z)")
+"""What stands in a text where a part was left out: in its middle, or at its end."""
+_DOTS = "•••"
 
 
 def hide(value: Any, marks: Marks | None) -> Any:
@@ -33,19 +37,42 @@ def sensitive_texts(value: Any, marks: Marks | None) -> list[str]:
     if marks is None:
         return []
     plain = {text for text in _found(value, marks, _start(marks)) if len(text) >= _LEAST}
-    return sorted({form for text in plain for form in forms_of(text)}, key=len, reverse=True)
+    forms = {form for text in plain for form in forms_of(text) if len(form) >= _LEAST}
+    return sorted(forms, key=len, reverse=True)
 
 
-def forms_of(text: str) -> set[str]:
-    """Return the forms in which errors quote a text: as it is, and as `repr` and JSON write it."""
-    return {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-
-
-def hide_in_text(text: str, secrets_: Iterable[str]) -> str:
-    """Return the text with what is shown instead of each of these values."""
+def hide_in_text(text: str, secrets_: Sequence[str]) -> str:
+    """Return the text with what is shown instead of each of these values, also of those that it has in part at a cut."""
     for each in secrets_:
         text = text.replace(each, _shown(each))
-    return text
+    return hide_at_cuts(text, secrets_)
+
+
+def hide_at_cuts(text: str, secrets_: Sequence[str]) -> str:
+    """Return the text without the parts of these values that stand where it was cut: in its middle, or at its end.
+
+    Whoever cuts a text marks the place by `...`. A few letters that only look like a part of a value may go, too.
+    """
+    if not secrets_ or "..." not in text:
+        return text
+    parts = _CUT.split(text)  # texts, with the marks of cuts between them
+    for place in range(1, len(parts), 2):
+        before, after = parts[place - 1], parts[place + 1]
+        if kept := max((_overlap(before, each) for each in secrets_), default=0):
+            parts[place - 1] = before[:-kept] + _DOTS
+        if kept := max((_overlap(each, after) for each in secrets_), default=0):
+            parts[place + 1] = _DOTS + after[kept:]
+    return "".join(parts)
+
+
+def _overlap(left: str, right: str) -> int:
+    """Return how many characters at the end of `left` are the beginning of `right`, but not all of either of them."""
+    start = max(0, len(left) - len(right) + 1)
+    while right and (start := left.find(right[0], start)) >= 0:
+        if right.startswith(left[start:]):
+            return len(left) - start
+        start += 1
+    return 0
 
 
 def _start(marks: Marks) -> set[int]:
@@ -92,7 +119,7 @@ def _next(marks: Marks, nodes: set[int], name: str) -> set[int]:
 
 def _shown(value: Any) -> str:
     data = (value if isinstance(value, str) else _json(value)).encode("utf-8", "replace")
-    return f"•••{hashlib.blake2s(data, key=_KEY, digest_size=4).hexdigest()}"
+    return f"{_DOTS}{hashlib.blake2s(data, key=_KEY, digest_size=4).hexdigest()}"
 
 
 def _json(value: Any) -> str:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from datetime import UTC, date, datetime
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 import structlog
-from importable.paying import Order, PlainOrder, Receipt, Refused, paid, refuse_payment, refused
+from importable.paying import (
+    Order,
+    PlainOrder,
+    Receipt,
+    Refused,
+    paid,
+    refuse_at_length,
+    refuse_payment,
+    refused,
+)
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from structlog.testing import LogCapture
 
-from eventbus import Batch, Event, EventProvider, HandlerError, Retry
+from eventbus import Batch, Event, EventProvider, HandlerError, Retry, Sensitive
 from eventbus.telemetry import spans
 from workflows import StepContext, Workflow, WorkflowProvider
 
@@ -260,3 +272,47 @@ async def test_equal_values_have_equal_digits_in_payload_and_error(make_provider
             await emission
         report = await provider.inspector.job(emission.job_id)
     assert report.payload["card"] in raised.value.remote_message
+
+
+@pytest.mark.parametrize("pool", [None, "process"])
+async def test_no_part_of_a_value_stands_where_a_long_error_was_cut(
+    make_provider: MakeProvider, other: EventProvider, pool: Any
+) -> None:
+    provider = make_provider()
+    options: dict[str, Any] = {} if pool is None else {"pool": pool}
+    provider.on(paid, retry=Retry(attempts=1), **options)(refuse_at_length)
+    async with provider.worker():
+        emission = provider.emit(paid, Order("o-1", "ZqKxWvJuHyGw"))
+        with pytest.raises(HandlerError) as raised:
+            await emission
+    report = await other.inspector.job(emission.job_id)
+    (failure,) = report.failures
+    told = [failure.message, failure.causes[0][1], raised.value.remote_message, report.error]
+    assert all("characters left out" in text for text in told)
+    for text in (*told, failure.traceback, raised.value.remote_traceback):
+        assert not re.search("Zq|qK|Kx|xW|Wv|vJ|Ju|uH|Hy|yG|Gw", text)
+
+
+class Signed(msgspec.Struct):
+    """A payload with sensitive values that JSON writes in another way than Python."""
+
+    key: Annotated[bytes, Sensitive()]
+    born: Annotated[date, Sensitive()]
+    seen: Annotated[datetime, Sensitive()]
+
+
+async def test_bytes_and_dates_are_hidden_as_python_writes_them(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    event = Event("signed", payload=Signed)
+
+    @provider.on(event, retry=Retry(attempts=1))
+    async def sign(given: Signed) -> None:
+        raise ValueError(f"{given!r}, key {given.key.decode()}, born {given.born}, seen {given.seen}")
+
+    async with provider.worker():
+        with pytest.raises(HandlerError) as raised:
+            await provider.emit(
+                event, Signed(b"pass-word", date(1971, 12, 24), datetime(2026, 3, 1, 9, tzinfo=UTC))
+            )
+    assert not re.search("pass|1971|2026", raised.value.remote_message)
+    assert raised.value.remote_message.count("•••") == 6

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import (
     Annotated,
     Any,
@@ -15,6 +18,7 @@ from typing import (
     TypedDict,
     TypeVar,
 )
+from uuid import UUID
 
 import attrs
 import msgspec
@@ -23,6 +27,7 @@ import pydantic.dataclasses
 import pytest
 
 from eventbus import Sensitive
+from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.marks import Marks, encode_marks, find_marks
 from eventbus.model.redaction.redacting import hide, hide_in_text, sensitive_texts
@@ -143,7 +148,8 @@ CARD = {"cardNumber": "4111", "holder": "ann", "others": [{"cardNumber": "5111",
 )
 def test_marked_values_are_found_in_values_of_all_kinds(type_: Any, value: Any, secrets: list[str]) -> None:
     marks = find_marks(type_)
-    assert set(sensitive_texts(value, marks)) == set(secrets)
+    texts = set(sensitive_texts(value, marks))
+    assert texts == {form for secret in secrets for form in forms_of(secret) if len(form) > 2}
     shown = msgspec.json.encode(hide(value, marks)).decode()
     assert not any(secret in shown for secret in secrets)
     assert "•••" in shown
@@ -210,3 +216,65 @@ def test_marks_are_short_and_the_same_each_time() -> None:
     marks: dict[str, Marks] = msgspec.json.decode(encoded)
     assert hide(CARD, marks["p"]) == hide(CARD, find_marks(Card))
     assert encode_marks(p=int, result=str) == b""
+
+
+_MOMENT = datetime(2026, 3, 1, 9, 0, 5, 120000, tzinfo=UTC)
+_IN_ANOTHER_ZONE = _MOMENT.astimezone(timezone(timedelta(hours=2)))
+_ID = UUID("12345678-90ab-cdef-1234-567890abcdef")
+_LONG = timedelta(days=3, hours=2, microseconds=5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "part"),
+    [
+        (b"key\x00\xff\xfe1", repr(b"key\x00\xff\xfe1"), "key"),
+        (b"key\x00\xff\xfe1", b"key\x00\xff\xfe1".hex(), "6b6579"),
+        (b"pass word\n", "pass word\n", "pass"),
+        (b"pass word\n", "bytearray(b'pass word\\n')", "pass"),
+        (_MOMENT, str(_MOMENT), "2026"),
+        (_MOMENT, repr(_MOMENT), "2026"),
+        (_MOMENT, _MOMENT.isoformat(), "2026"),
+        (_MOMENT.replace(microsecond=0), f"{_MOMENT:%Y-%m-%d %H:%M:%S}", "2026"),
+        (_IN_ANOTHER_ZONE, str(_IN_ANOTHER_ZONE), "2026"),
+        (_IN_ANOTHER_ZONE, repr(_IN_ANOTHER_ZONE), "2026"),
+        (date(1971, 12, 24), "1971-12-24", "1971"),
+        (date(1971, 12, 24), repr(date(1971, 12, 24)), "1971"),
+        (time(23, 15, 7), repr(time(23, 15, 7)), "23, 15"),
+        (_LONG, str(_LONG), "3 days"),
+        (_LONG, repr(_LONG), "days=3"),
+        (_ID, repr(_ID), "12345678"),
+        (_ID, _ID.hex, "12345678"),
+        (Decimal("1234.50"), repr(Decimal("1234.50")), "1234"),
+        (1e22, str(1e22), "1e+22"),
+    ],
+)
+def test_values_that_are_printed_otherwise_than_in_json_are_hidden(value: Any, text: str, part: str) -> None:
+    given = msgspec.json.decode(msgspec.json.encode(value))
+    assert part in text
+    shown = hide_in_text(f"the value {text} is wrong", sensitive_texts(given, find_marks(Secret)))
+    assert part not in shown
+    assert re.fullmatch(r"the value .*•••.* is wrong", shown)
+
+
+def test_a_date_is_not_looked_for_as_the_midnight_that_it_might_be() -> None:
+    assert not any("00:00" in form for form in sensitive_texts("2026-03-01", find_marks(Secret)))
+
+
+@pytest.mark.parametrize("kept", range(1, 20))
+def test_no_part_of_a_value_is_left_where_a_text_was_cut(kept: int) -> None:
+    secret = "Zq7-Kx9_Wv3+Ju5:Hy1."
+    forms = sensitive_texts(secret, find_marks(Secret))
+    for text in (
+        f"the card {secret[:kept]}...",
+        f"the card {secret[:kept]}\n... 5 characters left out ...\nat the end",
+        f"the card\n... 5 characters left out ...\n{secret[kept:]} at the end",
+        f"the card {secret[:kept]}\n... 1 characters left out ...\n{secret[kept + 1 :]} at the end",
+    ):
+        shown = hide_in_text(text, forms)
+        assert not set("ZqKxWvJHy") & set(shown), shown
+        assert shown.startswith("the card")
+
+
+def test_a_cut_where_no_value_stands_changes_nothing() -> None:
+    text = "the step took too long\n... 5 characters left out ...\nso it ended..."
+    assert hide_in_text(text, ["secret", "pass-word"]) == text
