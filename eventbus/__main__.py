@@ -9,14 +9,16 @@ worker` handles SIGTERM and SIGINT from the first line of `main` until the proce
 
 What must always hold: each signal handler replaces the one before in one step, so that a signal always meets
 one of them. The interpreter's own exit would first give the signals back to the system, so a worker leaves
-without it. Other commands keep Python's default signal handling.
+without it. Other commands keep Python's default signal handling, and leave in the same way, because it is faster.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
@@ -31,9 +33,15 @@ def main() -> None:
     if is_worker:
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGINT, _end)
+    # All that modules make as they are imported stays, and looking for garbage in it takes a tenth of the start.
+    # `cli.loop.run` turns it on again before work begins.
+    gc.disable()
     try:
+        import_module("rich")  # most commands need it, and all of them should say that it is missing
         from eventbus.cli.app import app  # noqa: PLC0415  (an extra)
-        from eventbus.cli.loop import leave  # noqa: PLC0415  (it takes a while)
+
+        if is_worker:
+            import_module("eventbus.cli.loop")  # so that the end imports nothing
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _OURS:
             raise
@@ -44,9 +52,10 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        if is_worker:
-            leave(end.code if isinstance(end.code, int) else 0)
-        raise
+        loop = sys.modules.get("eventbus.cli.loop")
+        if loop is None:  # no event loop ran, so nothing is left to wait for
+            raise
+        loop.leave(end.code if isinstance(end.code, int) else 0)
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -8,17 +8,72 @@ from typing import Annotated
 import typer
 
 from eventbus._version import __version__
-from eventbus.cli.commands import check, emit, groups, schedules, server, worker
-from eventbus.cli.controls import failures, finding, history, jobs, queues, retrials, tail, top, workers
-from eventbus.cli.dashboard import command, demo
-from eventbus.cli.operations import audit, operations
-from eventbus.cli.plugins import PluginGroup
+from eventbus.cli.plugins import OwnCommand, PluginGroup
 
 __all__ = ["app"]
 
+
+_COMMANDS = {
+    "worker": OwnCommand(
+        "eventbus.cli.commands.worker:worker",
+        "Run the handlers of a provider until told to end by SIGTERM or SIGINT.",
+    ),
+    "emit": OwnCommand("eventbus.cli.commands.emit:emit", "Emit an event, or one for each line of a file."),
+    "check": OwnCommand(
+        "eventbus.cli.commands.check:check",
+        "Check the installation, the settings, the server, its rights, and the handlers of a program.",
+    ),
+    "groups": OwnCommand(
+        "eventbus.cli.commands.groups:groups",
+        "List the groups of events beside `default`, with what waits for them and who serves them; or remove one.",
+    ),
+    "top": OwnCommand(
+        "eventbus.cli.controls.top:top",
+        "Show the queues whose jobs wait longest and the workers that run most, again every 2 seconds.",
+    ),
+    "workers": OwnCommand(
+        "eventbus.cli.controls.workers:workers",
+        "List the workers: host, process, version, load, event loop's lag, when they were heard, queues.",
+    ),
+    "demo": OwnCommand(
+        "eventbus.cli.dashboard.demo:demo",
+        "Show the main job: an embedded server, a worker in a second process, and orders to it.",
+    ),
+    "tail": OwnCommand(
+        "eventbus.cli.controls.tail:tail",
+        "Print what happens to jobs and queues, from now on or from a position on, until it is interrupted.",
+    ),
+    "audit": OwnCommand(
+        "eventbus.cli.operations.audit:audit",
+        "List the actions that were asked for on a dashboard, newest first.",
+    ),
+    "dashboard": OwnCommand(
+        "eventbus.cli.dashboard.command:dashboard",
+        "Serve the dashboard, and print the link that opens it: it signs in once, within five minutes.",
+    ),
+    "jobs": OwnCommand(
+        "eventbus.cli.controls.job_commands:app", "Look at jobs, change those that wait, cancel one."
+    ),
+    "queues": OwnCommand("eventbus.cli.controls.queues:app", "Pause queues, resume, limit and list them."),
+    "operations": OwnCommand(
+        "eventbus.cli.operations.operations:app",
+        "Bulk operations: one action for many jobs, done by workers.",
+    ),
+    "schedules": OwnCommand("eventbus.cli.commands.schedules:app", "List schedules and change them."),
+    "server": OwnCommand("eventbus.cli.commands.server:app", "The embedded server."),
+}
+"""The order is that of the help. A test compares the texts with those of the commands."""
+
+
+class _Commands(PluginGroup):
+    """All commands: ours, and those of plug-ins."""
+
+    own = _COMMANDS
+
+
 app: typer.Typer = typer.Typer(
     name="eventbus",
-    cls=PluginGroup,
+    cls=_Commands,
     help="Typed events with awaited results on Redis or Valkey.",
     epilog="--debug, anywhere on the line, shows the traceback of an error.",
     invoke_without_command=True,
@@ -26,29 +81,6 @@ app: typer.Typer = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.command("worker")(worker.worker)
-app.command("emit")(emit.emit)
-app.command("check")(check.check)
-app.command("groups")(groups.groups)
-app.command("top")(top.top)
-app.command("workers")(workers.workers)
-app.command("demo")(demo.demo)
-app.command("tail")(tail.tail)
-app.command("audit")(audit.audit)
-app.command("dashboard")(command.dashboard)
-jobs.app.command("failures")(failures.failures)
-jobs.app.command("find")(finding.find)
-jobs.app.command("retry")(retrials.retry)
-jobs.app.command("remove")(retrials.remove)
-jobs.app.command("retry-all")(retrials.retry_all)
-jobs.app.command("purge")(retrials.purge)
-queues.app.command("history")(history.history)
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(queues.app, name="queues")
-app.add_typer(operations.app, name="operations")
-app.add_typer(schedules.app, name="schedules")
-app.add_typer(server.app, name="server")
 
 
 def _show_version(value: bool) -> None:

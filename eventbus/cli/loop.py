@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import os
 import sys
 import threading
@@ -36,6 +37,9 @@ class _Unwaited(ThreadPoolExecutor):
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` in a new event loop and return its result."""
+    if not gc.isenabled():
+        gc.freeze()  # what was imported stays
+        gc.enable()
     runner = asyncio.Runner(loop_factory=_new_loop)
     try:
         return runner.run(main)

@@ -16,6 +16,7 @@ from rich.table import Table
 from eventbus.admin.controls import QueueControls
 from eventbus.admin.overview import QueueReport
 from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.history import history
 from eventbus.cli.controls.limit_views import show_limit
 from eventbus.cli.controls.overview_views import tabulate_queues
 from eventbus.cli.controls.watching import WatchOption, look, write_lines
@@ -41,6 +42,8 @@ _Group = Annotated[str | None, typer.Option("--group", help="Of this group of th
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object on a line for each.")]
+
+app.command("history")(history)
 
 
 @app.callback()

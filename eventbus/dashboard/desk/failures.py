@@ -18,7 +18,6 @@ from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
-from eventbus.store.overview.error_text import fold
 
 __all__ = ["FailureLine", "FailureList", "find_group", "read_failures"]
 
