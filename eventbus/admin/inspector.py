@@ -139,7 +139,7 @@ class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Oper
     async def _look(self, job_id: str, deadline: float) -> JobLook:
         store = self._life.running("look at a job").store
         look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
-        if not look.fields:
+        if not look.fields or "removed" in look.fields:  # a removed one stays for its emitter alone
             raise UnknownJob(job_id)
         return look
 

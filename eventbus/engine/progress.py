@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from eventbus.engine.executor import Executor
 from eventbus.store.scripting.script_rows import NoteRow
 from eventbus.store.store import Store
-from eventbus.telemetry.change import shorten
+from eventbus.telemetry.change import clip
 
 __all__ = ["ProgressWriter"]
 
@@ -55,5 +55,5 @@ class ProgressWriter:
         for note in notes:
             run = self._executor.running.get(note.id)
             if run is not None:
-                given = {"state": "active", "note": shorten(note.progress)}
+                given = {"state": "active", "note": clip(note.progress)}
                 self._executor.teller.tell("progress", run.job.queue, note.id, **given)

@@ -8,7 +8,7 @@ import msgspec
 
 from eventbus.model.states import JobState
 
-__all__ = ["CHANGE_KINDS", "Change", "ChangeKind", "shorten"]
+__all__ = ["CHANGE_KINDS", "Change", "ChangeKind", "clip", "shorten"]
 
 _SHOWN = 200  # bytes of a text
 
@@ -78,4 +78,9 @@ def shorten(text: str) -> str:
         pass
     else:
         text = f"{error.type}: {error.message}"
+    return clip(text)
+
+
+def clip(text: str) -> str:
+    """Return a text that is no error, such as progress; at most 200 bytes."""
     return text.encode()[:_SHOWN].decode(errors="ignore")

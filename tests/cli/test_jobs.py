@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -145,6 +146,23 @@ def test_it_is_said_why_a_job_does_not_run(make_provider: MakeProvider, invoke: 
     reason = json.loads(invoke("jobs", "why", job, "--json").stdout)
     assert (reason["kind"], reason["until_ms"]) == ("paused", 0)
     assert reason["since_ms"] > 0
+    assert " UTC: " in reason["text"]
+
+
+def test_a_reason_and_a_report_tell_times_of_one_zone(
+    make_provider: MakeProvider, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        (job,) = _emit(make_provider, 1, delay="1 hour")
+        why, shown = invoke("jobs", "why", job).stdout, invoke("jobs", "show", job).stdout
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    (due,) = re.findall(r"due +(\S+ \S+\+05:30)$", shown, re.MULTILINE)
+    assert why == f"It is due at {due}.\n"
+    assert "UTC" not in shown
 
 
 def test_a_job_is_cancelled_with_a_reason(make_provider: MakeProvider, invoke: Invoke) -> None:

@@ -104,7 +104,7 @@ async def _find_by_key(store: Store, queues: list[str], digest: str, deadline: f
         for job in await store.inspection.keyed(queue, digest, deadline=deadline):
             look = await store.inspection.job(job, deadline=deadline)
             seen += 1
-            if look.fields:  # else the key outlives its job
+            if _is_there(look):  # else the key outlives its job
                 found.append(_report(job, look))
     return FoundJobs(jobs=found, seen=seen, is_whole=True)
 
@@ -147,7 +147,7 @@ class _Search:
             self._seen += seen
             for row in page.jobs[: _MOST_FOUND - len(self._found)]:
                 look = await self._store.inspection.job(row.id, deadline=self._deadline)
-                if look.fields and self._is_meant(row.id, look):
+                if _is_there(look) and self._is_meant(row.id, look):
                     self._found.append(_report(row.id, look))
             place = page.cursor
         return True
@@ -160,6 +160,11 @@ class _Search:
             return decode_message(look.body).correlation_id == self._id
         except (msgspec.MsgspecError, UnicodeError):
             return False
+
+
+def _is_there(look: JobLook) -> bool:
+    """Return whether there is such a job, which nobody has removed."""
+    return bool(look.fields) and "removed" not in look.fields
 
 
 def _report(job: str, look: JobLook) -> FoundJob:

@@ -63,8 +63,8 @@ class Retrials:
         """Remove a job that nobody runs. One that waits, is delayed or parked is cancelled first, and who awaits it is told.
 
         Return False, and change nothing, while it runs: cancel it first. A removed job is listed no more and cannot be
-        retried. The record of one that ended within the last minutes is gone a few minutes after its end: until then
-        its emitter finds the outcome, and so does `job`. If the answer of the server was lost on the way, the job may be
+        retried. For `job`, `why` and `find` it is unknown at once, and who watches is told. The record of one that ended
+        within the last minutes is gone a few minutes after its end: until then its emitter finds the outcome. If the answer of the server was lost on the way, the job may be
         unknown already.
 
         `<id>@<group>` is the job of a group; others of the emission are not touched.

@@ -10,6 +10,7 @@ from rich.text import Text
 from eventbus.admin.inspector import FailureReport, JobReport, JobSummary, TimelineEntry
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.cli.texts import json_text, printable, visible
+from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import moment, open_console, span
 
 __all__ = ["print_counts", "print_jobs", "print_report"]
@@ -81,7 +82,7 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
     yield "job", job.id
     yield "state", job.state
     if reason.kind not in ("ended", "running"):  # the lines below say these
-        yield "why", printable(reason.text)
+        yield "why", printable(in_local_time(reason.text))
     yield "queue", job.queue
     yield "emitted", moment(job.created_ms)
     if job.due_ms and job.state in ("waiting", "delayed"):

@@ -16,6 +16,7 @@ from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
 from eventbus.cli.controls.watching import WatchOption, look, write_json
+from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
 from eventbus.model.states import JobState
 from eventbus.provider import EventProvider
@@ -113,7 +114,7 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
     if as_json:
         write_json(reason)
     else:
-        print(printable(reason.text))
+        print(printable(in_local_time(reason.text)))
 
 
 @app.command("cancel")

@@ -14,7 +14,7 @@ import typer
 from eventbus.admin.watching.watch import Change
 from eventbus.cli.failures import CommandError
 from eventbus.cli.signals import Interrupts
-from eventbus.cli.toolkit import UrlOption, ask_server, printable
+from eventbus.cli.toolkit import UrlOption, ask_server, moment, printable
 from eventbus.provider import EventProvider
 from eventbus.telemetry.change import CHANGE_KINDS
 
@@ -84,12 +84,11 @@ def _print(change: Change, *, as_json: bool) -> None:
 
 
 def _line(change: Change) -> str:
-    moment = datetime.fromtimestamp(change.at_ms / 1000, UTC).astimezone() if change.at_ms else None
-    clock = "-" * 12 if moment is None else moment.strftime("%H:%M:%S.%f")[:-3]
+    at = datetime.fromtimestamp(change.at_ms / 1000, UTC).astimezone() if change.at_ms else None
+    clock = "-" * 12 if at is None else at.strftime("%H:%M:%S.%f")[:-3]
     facts = [f"attempt {change.attempt}"] if change.attempt > 1 or change.what == "retried" else []
     if change.due_ms:
-        due = datetime.fromtimestamp(change.due_ms / 1000, UTC).astimezone()
-        facts.append(f"due {due:%Y-%m-%d %H:%M:%S}")
+        facts.append(f"due {moment(change.due_ms)}")
     facts += [f"by {change.worker}"] if change.worker else []
     facts += [printable(change.note)] if change.note else []
     return "  ".join(

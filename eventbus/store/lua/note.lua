@@ -57,7 +57,7 @@ for _, each in ipairs(notes) do
   add_flag(each[1], FLAG.SIDE)
   if changes.is_on() and not is_same then
     --include fields
-    changes.note('progress', (peek(each[1]) or {}).queue or '', each[1], 'active', { text = each[2], worker = Hold.worker_of(each[3]) })
+    changes.note('progress', (peek(each[1]) or {}).queue or '', each[1], 'active', { progress = each[2], worker = Hold.worker_of(each[3]) })
   end
 end
 for id, list in pairs(said) do add_lines(id, list) end

@@ -51,6 +51,7 @@ begin_writing()
 for _, job in ipairs(plan) do
   change(job.id, 'removed', call, 'keep', '0,0')
   if OPEN_ONES[job.record.state] then cancel(job.id, call, text, now, key_ttl) else unlist(job.id, job.record) end
+  changes.note('removed', job.record.queue, job.id) -- now, because nobody may look at it any more
 end
 end_call({}, now)
 for queue in pairs(queues) do leaving.sweep(queue, now) end

@@ -131,6 +131,35 @@ async def test_a_job_that_waits_is_removed_and_who_awaits_it_is_told(make_provid
             assert (await provider.inspector.jobs("charge", state=state)).jobs == []
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["completed", "failed"])
+async def test_a_job_that_ended_is_unknown_and_told_as_removed_at_once(
+    make_provider: MakeProvider, fails: bool
+) -> None:
+    provider = make_provider()
+
+    @provider.on("charge", retry=Retry(attempts=1))
+    async def charge(n: int) -> int:
+        if fails:
+            raise ValueError("no money")
+        return n
+
+    async with provider, provider.worker(), provider.watch("charge") as changes:
+        emission = provider.emit("charge", 1, idempotency_key="k", correlation_id="chain")
+        await asyncio.gather(emission, return_exceptions=True)
+        assert await provider.inspector.remove(emission.job_id) is True
+        async with asyncio.timeout(20):
+            told = [(await anext(changes)).what]
+            while told[-1] != "removed":
+                told.append((await anext(changes)).what)
+        for look in (provider.inspector.job, provider.inspector.why):
+            with pytest.raises(UnknownJob):
+                await look(emission.job_id)
+        assert (await provider.inspector.find("charge", idempotency_key="k")).jobs == []
+        assert (await provider.inspector.find("charge", correlation_id="chain")).jobs == []
+        state: Any = "failed" if fails else "completed"
+        assert (await provider.inspector.jobs("charge", state=state)).jobs == []
+
+
 async def test_a_job_that_runs_is_not_removed(make_provider: MakeProvider) -> None:
     provider = make_provider()
     began, go_on = asyncio.Event(), asyncio.Event()

@@ -79,6 +79,28 @@ async def test_a_failure_is_seen_with_its_error(worker: EventProvider) -> None:
         assert found[-1].state == "failed"
 
 
+async def test_progress_that_looks_like_an_error_is_told_as_it_is(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    heard: list[str] = []
+    progress = {"type": "upload", "message": "half", "rest": "x" * 300}
+
+    @provider.on("told")
+    async def tell(_: None, ctx: EventContext) -> None:
+        await ctx.progress(progress)
+
+    @provider.listen("progress")
+    def hear(change: Change) -> None:
+        heard.append(change.note)
+
+    async with provider.worker(), provider.watch("told") as watch:
+        await provider.emit("told")
+        found = await _take(watch, 3)
+        while found[-1].what != "progress":
+            found += await _take(watch, 1)
+    text = '{"type":"upload","message":"half","rest":"' + "x" * 300
+    assert [found[-1].note, *heard] == [text[:200]] * 2
+
+
 async def test_a_plain_loop_is_enough_and_leaving_it_ends_the_watch(
     worker: EventProvider, until: Until
 ) -> None:

@@ -293,9 +293,27 @@ async def test_a_job_that_is_retried_by_hand_is_added_again_and_one_that_is_remo
     assert await watcher.see() == ["added a waiting"]
     for _ in range(2):
         await shard.script("remove", [shard.now, 1000, "c2", "{}", ["waiting", "delayed"], 2, "a", "b"])
-    assert sorted(await watcher.see()) == ["cancelled a cancelled", "cancelled b cancelled"]
+    told = ["cancelled a cancelled", "cancelled b cancelled", "removed a", "removed b"]
+    assert sorted(await watcher.see()) == told
     shard.now += 300_000
     for _ in range(3):
         shard.now += 1000
         await shard.turn(want=0)
-    assert sorted(await watcher.see()) == ["removed a", "removed b"]
+    assert await shard.state("a") is None
+    assert await watcher.see() == []
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+async def test_a_job_that_ended_and_is_removed_by_hand_is_told_at_once_and_once(
+    shard: Shard, watcher: Watcher, state: str
+) -> None:
+    await shard.add(row("a"))
+    await shard.run(state)
+    await watcher.begin()
+    await shard.script("remove", [shard.now, 1000, "c", "{}", [state], 1, "a"])
+    assert await watcher.see() == ["removed a"]
+    shard.now += 300_000
+    for _ in range(3):
+        shard.now += 1000
+        await shard.turn(want=0)
+    assert await watcher.see() == []

@@ -73,11 +73,16 @@ function changes.note_all(what, queue, ids, state, worker, attempts, dues, texts
   if is_watched(queue) then append(false, what, queue, ids, state, worker, attempts, dues, texts) end
 end
 
--- Of one job; of the queue itself where `id` is nil. more: worker, attempt, due, text.
+local function cut(text)
+  if #text <= SHOWN then return text end
+  return (string.gsub(string.sub(text, 1, SHOWN), '[\192-\255]?[\128-\191]*$', ''))
+end
+
+-- Of one job; of the queue itself where `id` is nil. more: worker, attempt, due; text, of an error; or progress, told as it is.
 function changes.note(what, queue, id, state, more)
   if not is_watched(queue) then return end
   more = more or {}
-  local text = more.text and more.text ~= '' and { changes.describe(more.text) }
+  local text = more.progress and { cut(more.progress) } or more.text and more.text ~= '' and { changes.describe(more.text) }
   append(false, what, queue, { id }, state, more.worker, more.attempt and { more.attempt }, more.due and { tonumber(more.due) }, text)
 end
 
@@ -85,8 +90,7 @@ end
 function changes.describe(text)
   local is_json, found = pcall(cjson.decode, text)
   if is_json and type(found) == 'table' and found.type then text = tostring(found.type) .. ': ' .. tostring(found.message or '') end
-  if #text <= SHOWN then return text end
-  return (string.gsub(string.sub(text, 1, SHOWN), '[\192-\255]?[\128-\191]*$', ''))
+  return cut(text)
 end
 
 -- What `settle.lua` writes of jobs that simply completed: flat, `step` values for each job.

@@ -42,11 +42,12 @@ local function read_records(ids)
   return get_all(names)
 end
 
--- Tells who watches (`changes.lua`). Of a record that cannot be read nobody knows the queue.
+-- Tells who watches (`changes.lua`), but of what somebody removed: `remove.lua` has told it. Of a record that cannot be
+-- read nobody knows the queue.
 local function note_removed(ids, records)
   for i, id in ipairs(ids) do
     local is_read, queue = pcall(plain.find_queue, records[i] or '')
-    if is_read then changes.note('removed', queue, id) end
+    if is_read and not try('HGET', key('more', id), 'removed') then changes.note('removed', queue, id) end
   end
 end
 
