@@ -74,8 +74,7 @@ function changes.note_all(what, queue, ids, state, worker, attempts, dues, texts
 end
 
 local function cut(text)
-  if #text <= SHOWN then return text end
-  return (string.gsub(string.sub(text, 1, SHOWN), '[\192-\255]?[\128-\191]*$', ''))
+  return #text <= SHOWN and text or (string.gsub(string.sub(text, 1, SHOWN), '[\192-\255]?[\128-\191]*$', ''))
 end
 
 -- Of one job; of the queue itself where `id` is nil. more: worker, attempt, due; text, of an error; or progress, told as it is.
@@ -117,6 +116,5 @@ end
 
 function changes.note_drained(queue)
   if not is_watched(queue) then return end
-  local count = redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue), key('turns', queue), key('resting', queue))
-  if count == 0 then changes.note('drained', queue) end
+  if redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue), key('turns', queue), key('resting', queue)) == 0 then changes.note('drained', queue) end
 end
