@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus.admin.groups import GroupReport
+from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span
 from eventbus.provider import EventProvider
 
@@ -75,7 +77,10 @@ def _print(found: list[GroupReport]) -> None:
 
 
 async def _list(provider: EventProvider, event: str | None) -> list[GroupReport]:
-    return await provider.inspector.groups(event)
+    found = await provider.inspector.groups(event)
+    if event is not None and not found:
+        await check_known(provider, queue_of(event))
+    return found
 
 
 async def _remove(provider: EventProvider, event: str, group: str, *, force: bool) -> int:

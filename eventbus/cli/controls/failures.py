@@ -10,6 +10,7 @@ from rich.text import Text
 
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import WatchOption, look, write_lines
 from eventbus.cli.toolkit import UrlOption, moment, open_console, printable
 from eventbus.provider import EventProvider
@@ -32,7 +33,10 @@ def failures(
     queue = None if name is None else queue_of(name)
 
     async def ask(provider: EventProvider) -> list[FailureGroup]:
-        return await provider.inspector.failures(queue)
+        found = await provider.inspector.failures(queue)
+        if queue is not None and not found:
+            await check_known(provider, queue, with_groups=True)
+        return found
 
     look(url, ask, write_lines if as_json else _print, watch=watch)
 

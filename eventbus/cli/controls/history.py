@@ -11,8 +11,11 @@ import typer
 from rich.table import Table
 
 from eventbus.admin.history import Minute, Step
+from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
 from eventbus.model.history.histogram import Histogram
+from eventbus.provider import EventProvider
 
 __all__ = ["history", "sparkline"]
 
@@ -43,10 +46,14 @@ def history(
     url: UrlOption = None,
 ) -> None:
     """Show how many of its jobs ended how, how long they waited and ran, and how many wait."""
-    found = ask_server(
-        url,
-        lambda provider: provider.inspector.history(name, group, last=last, step=cast("Step | None", step)),
-    )
+
+    async def ask(provider: EventProvider) -> list[Minute]:
+        found = await provider.inspector.history(name, group, last=last, step=cast("Step | None", step))
+        if not any(each.waiting or each.runs.count or any(read(each) for _, read in _ROWS) for each in found):
+            await check_known(provider, queue_of(name, group))
+        return found
+
+    found = ask_server(url, ask)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(_as_row(each)) + b"\n" for each in found))
     else:

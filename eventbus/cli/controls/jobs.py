@@ -15,6 +15,7 @@ from eventbus.admin.inspector import JobList, JobReport
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import WatchOption, look, write_json
 from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
@@ -45,7 +46,14 @@ def count(
     """Count the jobs of a queue in each state."""
     queue = queue_of(name, group)
     show = write_json if as_json else print_counts
-    look(url, lambda provider: provider.inspector.counts(queue), show, watch=watch)
+
+    async def ask(provider: EventProvider) -> dict[str, int]:
+        counts = await provider.inspector.counts(queue)
+        if not any(counts.values()):
+            await check_known(provider, queue)
+        return counts
+
+    look(url, ask, show, watch=watch)
 
 
 @app.command("list")
@@ -72,7 +80,10 @@ def list_jobs(
     queue, chosen = queue_of(name, group), cast("JobState", state)
 
     async def ask(provider: EventProvider) -> JobList:
-        return await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
+        found = await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
+        if not found.jobs:
+            await check_known(provider, queue)
+        return found
 
     def show(found: JobList) -> None:
         print_jobs(found.jobs, state)

@@ -17,6 +17,7 @@ from eventbus.admin.controls import QueueControls
 from eventbus.admin.overview import QueueReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.history import history
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.limit_views import show_limit
 from eventbus.cli.controls.overview_views import tabulate_queues
 from eventbus.cli.controls.watching import WatchOption, look, write_lines
@@ -64,9 +65,17 @@ def list_all(
     """List all queues: how many jobs are in each state, since when the oldest waits, workers, pause and limit."""
 
     async def ask(provider: EventProvider) -> list[QueueReport]:
-        return await provider.inspector.queues(name)
+        found = await provider.inspector.queues(name)
+        if name is not None and not any(_has_anything(each) for each in found):
+            await check_known(provider, queue_of(name))
+        return found
 
     look(url, ask, write_lines if as_json else _print_queues, watch=watch)
+
+
+def _has_anything(queue: QueueReport) -> bool:
+    counts = (queue.waiting, queue.delayed, queue.active, queue.completed, queue.failed, queue.cancelled)
+    return any((*counts, queue.parked, queue.workers)) or queue.paused is not None or queue.limited
 
 
 @app.command("orders")

@@ -11,7 +11,6 @@ from typing import Any, cast
 import msgspec
 
 from eventbus.admin.inspector import JobReport
-from eventbus.admin.jobs.error_text import fold
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
@@ -19,6 +18,7 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.redaction import Redaction
 from eventbus.errors import UnknownJob
+from eventbus.store.overview.error_text import fold
 
 __all__ = ["error_without_secrets", "group_without_secrets", "learn_job", "learn_payload"]
 
