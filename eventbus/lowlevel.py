@@ -63,7 +63,7 @@ from eventbus.schedules.plan import RootForm, ScheduledRoot
 from eventbus.settings.keywords import check_priority, emit_options
 from eventbus.store.journal_store import Signal
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
-from eventbus.store.tree_store import PAGE_BYTES, TreePage
+from eventbus.store.tree_store import PAGE_BYTES, RootPlace, RootRow, TreePage
 from eventbus.telemetry.failure import (
     Failure,
     describe,
@@ -135,6 +135,8 @@ __all__ = [
     "ProcessTools",
     "Retention",
     "RootForm",
+    "RootPlace",
+    "RootRow",
     "ScheduledRoot",
     "Settle",
     "Signal",

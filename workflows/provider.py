@@ -23,9 +23,11 @@ from eventbus.lowlevel import (
     seconds,
     shown,
 )
+from workflows.client.flow_list import FlowList
 from workflows.client.flow_retry import retry_flow
 from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
 from workflows.client.inspection import FlowInspector
+from workflows.client.looks import FlowLooks
 from workflows.client.pauses import FlowPauses
 from workflows.client.scheduling import FlowSchedules
 from workflows.client.starting import check_flag, meeting_of, message_of, not_started
@@ -35,8 +37,9 @@ from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.workflow import Workflow
 from workflows.distributed.extension import FlowExtension
 from workflows.functions.definition import Durable, DurableCodecs
+from workflows.graphs.graph import Graph
 from workflows.records.ids import check_flow_id, new_flow_id, workflow_of
-from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree
+from workflows.records.report import FlowReport, FlowStatus, FlowTree
 from workflows.registry import StepRegistry
 from workflows.testing import run_inline
 
@@ -50,7 +53,7 @@ H = TypeVar("H", bound=FailureFunction)
 _NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
 
-class WorkflowProvider(FlowPauses):
+class WorkflowProvider(FlowPauses, FlowLooks):
     """Workflows on the server of an event provider."""
 
     def __init__(self, provider: EventProvider) -> None:
@@ -59,6 +62,8 @@ class WorkflowProvider(FlowPauses):
         self._jobs = provider.jobs
         self._registry = StepRegistry()
         self._inspection = FlowInspector(provider.jobs, provider.inspector)
+        self._lists = FlowList(provider.jobs, provider.inspector)
+        self._graphs: dict[tuple[str, str], Graph] = {}
         self._codecs: dict[int, Codecs | DurableCodecs] = {}
         self._middleware: list[FlowMiddleware] = []
         self.schedules: FlowSchedules = FlowSchedules(provider, self._input_of)
@@ -301,20 +306,6 @@ class WorkflowProvider(FlowPauses):
         return await self._inspection.tree(
             check_flow_id(flow_id), self._find_codecs, call_timeout=call_timeout
         )
-
-    async def flows(
-        self,
-        workflow: str | None = None,
-        *,
-        state: str | None = None,
-        limit: int = 50,
-        call_timeout: Duration | None = None,
-    ) -> list[FlowSummary]:
-        """Return the newest flows, at most `limit`, of one workflow or of all; filter by a flow's `state`.
-
-        Raises StoreError.
-        """
-        return await self._inspection.flows(workflow, state=state, limit=limit, call_timeout=call_timeout)
 
     def _check_registered(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
         _check_workflow(workflow, "a workflow to execute")

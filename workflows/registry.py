@@ -20,6 +20,8 @@ from workflows.definition.workflow import Workflow
 from workflows.errors import StepNotFound
 from workflows.functions.definition import Durable
 from workflows.functions.task import check_tasks
+from workflows.graphs.definitions import graph_of
+from workflows.graphs.graph import Graph
 
 __all__ = ["StepRegistry"]
 
@@ -132,6 +134,15 @@ class StepRegistry:
         """Return the steps of a workflow whose jobs have a queue of their own; the version that was registered last counts."""
         every = self._versions.get(name, {}).values()
         return {step.name: step for workflow in every for step in workflow.steps.values() if step.has_queue}
+
+    def graph(self, name: str, version: str | None = None) -> Graph | None:
+        """Return the graph of a workflow or durable function; None if it is not registered in this version, or has no steps here."""
+        durable = self.durable(name, version)
+        if durable is not None:
+            return graph_of(durable)
+        if not self.has(name, version=version) or not self.steps(name, version):
+            return None
+        return graph_of(self.workflow(name, version))
 
     def versions(self, name: str) -> list[str]:
         """Return the registered versions of a workflow in the order of registration."""

@@ -65,7 +65,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     """One worker. Times are Unix times in ms by the server's clock, 0 where there is none.
 
     `name` is the name of its provider, `host`, `pid` and `version` are those of its process, as it said itself. `queues`
-    are those that it serves, sorted. `running` is how many jobs it holds, `concurrency` how many it may run at a time.
+    are those that it serves, sorted, and `versions` the versions of jobs that it can run, by queue, where jobs have any. `running` is how many jobs it holds, `concurrency` how many it may run at a time.
     `lag_ms` is how far its event loop was behind when it was last heard. `started_ms` is when it first announced itself,
     `heard_ms` when the server last heard of it. A worker that lives is heard each 3 s; one that was killed stays listed for
     10 minutes. Of a worker of an earlier release only `id`, `running`, `heard_ms` and `lag_ms` are known.
@@ -79,6 +79,7 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int = 0
     heard_ms: int = 0
     queues: list[str] = []
+    versions: dict[str, list[str]] = {}
     running: int = 0
     concurrency: int = 0
     lag_ms: int = 0
@@ -165,10 +166,18 @@ def _report_worker(look: WorkerLook) -> WorkerReport:
         started_ms=_number(fields, "started"),
         heard_ms=max(look.announced, _number(fields, "heard")),
         queues=sorted(fields.get("queues", "").split()),
+        versions=_read_versions(fields.get("versions", "")),
         running=look.held,
         concurrency=_number(fields, "concurrency"),
         lag_ms=_number(fields, "lag"),
     )
+
+
+def _read_versions(text: str) -> dict[str, list[str]]:
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, list[str]])
+    except (msgspec.MsgspecError, UnicodeError):
+        return {}
 
 
 def _number(fields: dict[str, str], name: str) -> int:

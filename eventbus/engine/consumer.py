@@ -13,7 +13,14 @@ import msgspec
 from eventbus.engine.job import Job, Settle
 from eventbus.telemetry.job_failure import JobFailure
 
-__all__ = ["Consumer", "LimitedConsumer", "Retention", "SharingConsumer", "TellingConsumer"]
+__all__ = [
+    "Consumer",
+    "DefinedConsumer",
+    "LimitedConsumer",
+    "Retention",
+    "SharingConsumer",
+    "TellingConsumer",
+]
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -114,6 +121,16 @@ class LimitedConsumer(Protocol):
     @property
     def limit(self) -> str:
         """The limit as JSON (`model.limit`), or `''`."""
+        ...
+
+
+@runtime_checkable
+class DefinedConsumer(Protocol):
+    """A consumer whose jobs have versions: it says which ones it can run; others have no such attribute."""
+
+    @property
+    def definitions(self) -> Mapping[str, str]:
+        """What each version is, as JSON for people who look without the program; `''` if it is too large to be told."""
         ...
 
 

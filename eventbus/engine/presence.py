@@ -1,6 +1,7 @@
 """The presence of a worker: announces the worker and the queues of its pool in the server, so that emits wake it.
 
-An announcement also re-queues parked jobs that this worker may be able to run.
+An announcement also re-queues parked jobs that this worker may be able to run. It says which versions of jobs the worker
+can run; what these versions are is told once a day, at its start first, so that it costs nothing for each job.
 
 What must always hold: once a worker claims no more, neither emits nor other workers count it as serving its queues.
 So it leaves when its stop begins, not when the stop ends: workers that stop together must not wait for each other.
@@ -8,6 +9,8 @@ So it leaves when its stop begins, not when the stop ends: workers that stop tog
 What may go wrong:
 - a worker dies without leaving, or its leave call is lost: the server forgets it 20 s after its last announcement, and
   its pool is woken in vain for up to 60 s;
+- the server is full or away when the worker tells what its versions are: it runs all the same, and tells it again with the
+  next announcement;
 - an announcement is under way when the worker leaves: on the same connection it arrives before the leave call. If it is
   repeated on a later connection, the worker counts as live for 20 s more.
 """
@@ -20,8 +23,10 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping
 
+import msgspec
+
 from eventbus._version import __version__
-from eventbus.engine.consumer import Consumer, LimitedConsumer
+from eventbus.engine.consumer import Consumer, DefinedConsumer, LimitedConsumer
 from eventbus.errors import StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import AnnounceQueue
@@ -36,6 +41,9 @@ _log = get_logger("eventbus.worker")
 _INTERVAL = 5.0
 """Seconds; a worker counts as dead after 20, a pool as silent after 60. Parked jobs are re-queued at the same
 interval: during a rolling deploy, one release parks jobs that only the other can run."""
+
+_DEFINED_FOR = 86_400.0
+"""Seconds after which a worker tells again what its versions are; the server keeps it 90 days."""
 
 _LEAVE_WITHIN = 1.0
 """Seconds that the server has to answer the leave call."""
@@ -75,6 +83,8 @@ class Presence:
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
+        self._defined: dict[str, float] = {}
+        """Until when, by the monotonic clock, the definitions of a queue need not be told again."""
         self._since: int | str = ""
         """When the server first heard of this worker, by the server's clock."""
 
@@ -96,7 +106,7 @@ class Presence:
             queues=rows,
             unpark=unpark,
             since=self._since,
-            facts=self._facts,
+            facts=[*self._facts, "versions", _list_versions(consumers.values())],
         )
         self._pools.pop(former, None)
         if taken:
@@ -106,6 +116,7 @@ class Presence:
     async def run(self) -> None:
         """Announce each 5 s until the worker leaves or this is cancelled."""
         while True:
+            await self._define()
             await asyncio.sleep(_INTERVAL)
             if self._has_left:
                 return
@@ -114,6 +125,21 @@ class Presence:
             except StoreError as error:
                 _log.error("announcement refused", error=str(error))
                 self._teller.error("presence", error)
+
+    async def _define(self) -> None:
+        """Tell what the versions of the queues are. Does not raise: without it people see less, and nothing else is worse."""
+        now = clock.monotonic()
+        for queue, served in list(self._consumers.items()):
+            if not isinstance(served, DefinedConsumer) or self._defined.get(queue, now) > now:
+                continue
+            try:
+                for version, text in served.definitions.items():
+                    if text:
+                        await self._store.presence.define(queue, version, text)
+            except StoreError as error:
+                _log.info("definitions not told", queue=queue, error=str(error))
+                return
+            self._defined[queue] = now + _DEFINED_FOR
 
     async def deregister(self) -> None:
         """Tell the server that the worker is over, within one second. Call it when nothing renews its leases any more.
@@ -151,6 +177,12 @@ def _list_facts(name: str, concurrency: int) -> list[str | int]:
     """Return what a worker of this process says of itself, field and value in turn."""
     about = {"name": name, "host": socket.gethostname(), "pid": os.getpid(), "version": __version__}
     return [each for pair in (about | {"concurrency": concurrency}).items() for each in pair]
+
+
+def _list_versions(consumers: Collection[Consumer]) -> str:
+    """Return the versions that a worker can run, by queue, as JSON; queues whose jobs have none are left out."""
+    found = {each.queue: list(each.definitions) for each in consumers if isinstance(each, DefinedConsumer)}
+    return msgspec.json.encode(found).decode()
 
 
 def _row(served: Consumer) -> AnnounceQueue:

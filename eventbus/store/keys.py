@@ -125,7 +125,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "worker": (
         "hash",
-        "when one worker was last heard, and its event loop's lag, ms; what it says of itself: name, host, pid, version, started, announced, queues, concurrency",
+        "when one worker was last heard, and its event loop's lag, ms; what it says of itself: name, host, pid, version, started, announced, queues, versions, concurrency",
         "renew, announce",
         "10 min after it",
     ),
@@ -152,6 +152,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "the worker that reads the lengths of all queues for metrics",
         "PresenceStore.take_reading",
         "40 s after its last reading",
+    ),
+    # one per queue and version of its jobs
+    "definition": (
+        "string",
+        "what that version is, JSON, for people who look without the program",
+        "PresenceStore.define",
+        "90 days after a worker of it told it last",
     ),
     "touch": ("string", "nothing: a write to wait for a replica with", "Store.add", "10 min after the last"),
     "scratch": ("any", "what `eventbus check` tries commands on", "Checkup", "1 ms"),
@@ -373,6 +380,10 @@ class Keys:
     def of(self, kind: str, name: str) -> str:
         """Return the key of one queue, job, worker, pool or emitter; `kind` is one of `KINDS`."""
         return f"{self.root}:{kind}:{name}"
+
+    def definition(self, queue: str, version: str) -> str:
+        """Return the key of what one version of a queue's jobs is, as the workers of the queue say."""
+        return self.of("definition", f"{queue}/{version}")
 
     def replies(self, emitter: str) -> str:
         """Return the key of one emitter's stream of outcomes. Workers add to it, the emitter trims it."""

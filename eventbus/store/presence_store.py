@@ -16,6 +16,7 @@ from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["PresenceStore"]
 
+_DEFINED_MS = 90 * 86_400_000
 _BATCH = 200  # queues in one call, so that no call holds others up
 _WIDTH = len(QueueLook._fields)
 
@@ -62,6 +63,17 @@ class PresenceStore:
                     QueueLook(workers, int(announced or 0), waiting, parked, delayed, int(oldest or 0))
                 )
         return looks
+
+    async def define(self, queue: str, version: str, text: str, *, deadline: float | None = None) -> None:
+        """Keep for 90 days what a version of the jobs of a queue is. Without a script: every worker of it says the same."""
+        key = self._keys.definition(queue, version)
+        await self._caller.command("SET", key, text, "PX", str(_DEFINED_MS), deadline=deadline)
+
+    async def definition(self, queue: str, version: str, *, deadline: float | None = None) -> str:
+        """Return what a version of the jobs of a queue is; `''` if no worker has told it within 90 days."""
+        return (
+            await self._caller.command("GET", self._keys.definition(queue, version), deadline=deadline) or ""
+        )
 
     async def take_reading(self, worker: str, *, hold_ms: int, deadline: float | None = None) -> bool:
         """Ask for the right to read the lengths of all queues, for the metrics of the fleet. Return whether `worker` has it.

@@ -14,7 +14,17 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import TIME_DIGITS, Keys
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember, Wait
 
-__all__ = ["CALL_ROWS", "PAGE", "PAGE_BYTES", "Chunk", "TreePage", "TreeStore", "TreeVerdict"]
+__all__ = [
+    "CALL_ROWS",
+    "PAGE",
+    "PAGE_BYTES",
+    "Chunk",
+    "RootPlace",
+    "RootRow",
+    "TreePage",
+    "TreeStore",
+    "TreeVerdict",
+]
 
 
 CALL_ROWS = 100
@@ -59,6 +69,22 @@ class TreePage(NamedTuple):
     saved: dict[str, str]
     total: int
     members: list[TreeMember]
+
+
+class RootPlace(NamedTuple):
+    """The place of a root in the row of all: when it was added or ended, or when it goes (ms), and its id."""
+
+    at_ms: int
+    id: str
+
+
+class RootRow(NamedTuple):
+    """A root in a page of them. `is_there` is 0 where its record does not confirm the place."""
+
+    id: str
+    at_ms: int
+    kind: str
+    is_there: int
 
 
 class TreeStore:
@@ -176,6 +202,25 @@ class TreeStore:
         return sorted(
             await self._caller.command("SMEMBERS", self._keys.shard_key("rooted"), deadline=deadline)
         )
+
+    async def root_page(
+        self,
+        queues: Sequence[str],
+        kinds: Sequence[str],
+        *,
+        after: RootPlace | None,
+        limit: int,
+        deadline: float | None = None,
+    ) -> list[RootRow]:
+        """Return the roots of queues behind a place, those of all queues in one row: the highest time first, then the highest id."""
+        time, root = ("", "") if after is None else after
+        found: list[RootRow] = []
+        for first in range(0, len(queues), CALL_ROWS):
+            batch = queues[first : first + CALL_ROWS]
+            arguments = [time, root, limit, " ".join(kinds), len(batch), *batch]
+            flat: list[Any] = await self._caller.script("roots", arguments, deadline=deadline)
+            found += [RootRow(*flat[i : i + 4]) for i in range(0, len(flat), 4)]
+        return sorted(found, key=lambda row: (row.at_ms, row.id.encode()), reverse=True)[:limit]
 
     async def roots(
         self, queue: str, state: str, *, first: int, limit: int, deadline: float | None = None

@@ -13,6 +13,7 @@ OVERVIEW_SECTIONS: dict[tuple[str, str], Any] = {
     ("survey", "queues"): QueueRow,
     ("limits", "queues"): QueueRow,
     ("ended", "queues"): QueueRow,
+    ("roots", "queues"): QueueRow,
     ("watch", "queues"): QueueRow,
     ("retry", "jobs"): JobRow,
     ("remove", "jobs"): JobRow,

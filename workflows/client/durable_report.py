@@ -47,6 +47,7 @@ def report_durable(
         workflow=workflow_of(flow_id),
         state=status.state,
         run=message.run,
+        version=message.version,
         rollback=status.rollback,
         steps=steps,
         order=_completed(kept, steps),

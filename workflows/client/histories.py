@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import msgspec
 
-from eventbus import StoreCorrupt
+from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient
 from workflows.client.durable_report import children_of, open_children_of
 from workflows.distributed.activation import read_journal
@@ -25,7 +25,7 @@ from workflows.records.ids import flow_queue, is_nested, workflow_of
 from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.status import number_in
 
-__all__ = ["NEWEST", "FlowRecord", "histories_of", "read_history", "recorded_flows"]
+__all__ = ["NEWEST", "FlowRecord", "histories_of", "read_history", "read_record", "recorded_flows"]
 
 NEWEST = 100
 """How many ended flows of a workflow are read: the newest ones of each state, and as many nested ones."""
@@ -147,6 +147,16 @@ async def _nested_in(jobs: JobClient, flow: FlowRecord, *, ended: bool) -> list[
             if is_nested(each.id, flow.flow_id) and (ended or each.state not in FINAL_STATES)
         ]
     return found
+
+
+async def read_record(jobs: JobClient, flow_id: str) -> FlowRecord:
+    """Return what the server has of a flow of any kind. Raises UnknownJob, StoreCorrupt, StoreError."""
+    flow = await _read(jobs, flow_id, root_id=flow_id)
+    if flow is None:
+        raise UnknownJob(flow_id)
+    if flow.damage:
+        raise StoreCorrupt(flow.damage)
+    return flow
 
 
 async def _read(

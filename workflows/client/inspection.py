@@ -7,11 +7,10 @@ read fails the whole report, with StoreCorrupt. No errors except those of this p
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from eventbus import StoreCorrupt, StoreRefused, UnknownJob
+from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import (
     FINAL_STATES,
     PAGE_BYTES,
@@ -23,21 +22,21 @@ from eventbus.lowlevel import (
     TreePage,
     clock,
 )
-from workflows.client.durable_report import children_of, count_completed, report_durable, tree_durable
+from workflows.client.durable_report import children_of, report_durable, tree_durable
+from workflows.client.flow_list import error_in, step_of, version_of
 from workflows.client.local_report import report_local
 from workflows.client.member_report import report_apart, report_item, report_member
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal
-from workflows.records.checkpoints import GRAPH, read_undone
+from workflows.records.checkpoints import read_undone
 from workflows.records.graph_history import GraphHistory, read_graph
-from workflows.records.ids import find_member, flow_queue, is_nested, split_item, starter_of, workflow_of
+from workflows.records.ids import is_nested, split_item, workflow_of
 from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import (
     FlowReport,
     FlowState,
     FlowStatus,
-    FlowSummary,
     FlowTree,
     RollbackReport,
     StepReport,
@@ -89,22 +88,6 @@ class FlowInspector:
         """
         return await self._tree(flow_id, codecs_of, self._jobs.settings.deadline(call_timeout))
 
-    async def flows(
-        self, workflow: str | None, *, state: str | None, limit: int, call_timeout: Duration | None = None
-    ) -> list[FlowSummary]:
-        """Return the newest flows of a workflow, or of all; `state` filters by the state of a flow."""
-        deadline = self._jobs.settings.deadline(call_timeout)
-        known = [flow_queue(workflow)] if workflow else await self._jobs.root_queues(deadline=deadline)
-        queues = [each for each in known if each.startswith(flow_queue(""))]
-        names = ("open", *FINAL_STATES) if state is None else (state,) if state in FINAL_STATES else ("open",)
-        found = [
-            each
-            for queue in queues
-            for name in names
-            for each in await self._summaries(queue, name, deadline, state=state, limit=limit)
-        ]
-        return sorted(found, key=lambda each: each.created_ms, reverse=True)[:limit]
-
     async def _report(
         self,
         flow_id: str,
@@ -121,25 +104,26 @@ class FlowInspector:
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
             return report_durable(flow_id, message, page.root, status, entries)
         history = await self._history(flow_id, message, page, deadline)
-        version = message.version or page.saved.get(GRAPH, "") or history.version
+        version = version_of(message, page, history)
         codecs = codecs_of and codecs_of(workflow_of(flow_id), version)
         if _is_local(history, message, codecs):
             apart = {each.id: each for each in members}
-            report = _local_report(flow_id, message, page, history, codecs, apart)
+            report = _local_report(flow_id, message, page, history, codecs, apart, version)
             return await self._with_progress(report, message, members, codecs_of, deadline)
         steps: dict[str, StepReport] = {}
         for member in members:
-            step = _step_of(flow_id, message, member)
+            step = step_of(flow_id, message, member.id)
             if step is not None:
                 steps[step] = report_member(step, member, codecs, history.steps.get(step))
         _, done = await self._read(flow_id, "done", deadline)
         status = status_of(page.root, is_seen=is_seen_in(page, members))
-        order = [_step_of(flow_id, message, name) for name in done]
+        order = [step_of(flow_id, message, each.id) for each in done]
         report = FlowReport(
             flow_id=flow_id,
             workflow=workflow_of(flow_id),
             state=status.state,
             run=message.run,
+            version=version,
             rollback=status.rollback,
             steps=steps,
             order=[
@@ -152,7 +136,7 @@ class FlowInspector:
                 for path, text in read_undone(page.saved).items()
             ],
             is_parked=page.root.get("state") == "parked",
-            error=_error_in(page, status.state),
+            error=error_in(page, status.state),
             created_ms=number_in(page.root, "created"),
             ended_ms=number_in(page.root, "ended"),
         )
@@ -171,7 +155,7 @@ class FlowInspector:
         flows: dict[str, str] = {}
         for member in members:
             found = flows if is_nested(member.id, report.flow_id) else jobs
-            step = _step_of(report.flow_id, message, member, of_flow=found is flows)
+            step = step_of(report.flow_id, message, member.id, of_flow=found is flows)
             if step is not None and member.state not in FINAL_STATES:
                 found[step] = member.id
         read_flow = partial(self._read_report, codecs_of, deadline)
@@ -204,7 +188,7 @@ class FlowInspector:
             errors[""] = log
         for member in members:
             is_flow = is_nested(member.id, flow_id)
-            step = _step_of(flow_id, message, member, of_flow=is_flow)
+            step = step_of(flow_id, message, member.id, of_flow=is_flow)
             if step is None:
                 continue
             if is_flow:
@@ -235,69 +219,6 @@ class FlowInspector:
             return _earlier(await self._inspector.job(job_id, call_timeout=left))
         except UnknownJob:
             return []
-
-    async def _summaries(
-        self, queue: str, name: str, deadline: float, *, state: str | None, limit: int
-    ) -> list[FlowSummary]:
-        """Return the newest flows in `state` of one set of roots; none if its key has another type."""
-        found: list[FlowSummary] = []
-        first = 0
-        while len(found) < limit:
-            try:
-                ids = await self._jobs.roots(queue, name, first=first, limit=limit, deadline=deadline)
-            except StoreRefused as error:
-                if error.code != "WRONGTYPE":
-                    raise
-                break
-            # Side by side: one after the other, a list of 50 flows would wait for 50 round trips.
-            every = await asyncio.gather(*(self._summary(entry, deadline) for entry in ids))
-            found += [entry for entry in every if entry is not None and state in (None, entry.state)]
-            first += len(ids)
-            if len(ids) < limit:
-                break
-        return found[:limit]
-
-    async def _summary(self, flow_id: str, deadline: float) -> FlowSummary | None:
-        page = await self._jobs.look(flow_id, listed="done", limit=0, deadline=deadline)
-        try:
-            workflow = workflow_of(flow_id)
-        except UnknownJob:
-            return None
-        if not page.root:
-            return None
-        status, run = status_of(page.root), max(number_in(page.root, "run"), 1)
-        # If no step of this run has completed yet, only the first member shows whether a worker has begun.
-        if status.state == "running" and (run > 1 or not page.total):
-            first = await self._jobs.look(flow_id, limit=1, deadline=deadline)
-            status = status_of(first.root or page.root, is_seen=is_seen_in(first, first.members))
-        return FlowSummary(
-            flow_id=flow_id,
-            workflow=workflow,
-            state=status.state,
-            run=run,
-            rollback=status.rollback,
-            completed=await self._count_completed(flow_id, page, deadline),
-            created_ms=number_in(page.root, "created"),
-            ended_ms=number_in(page.root, "ended"),
-            is_parked=page.root.get("state") == "parked",
-            error=_error_in(page, status.state),
-        )
-
-    async def _count_completed(self, flow_id: str, page: TreePage, deadline: float) -> int:
-        """Return how many completed steps count in this run; 0 if that cannot be read."""
-        try:
-            message = read_message_of(flow_id, page.root.get("body", ""))
-            if message.durable:
-                return count_completed(await read_journal(self._jobs, flow_id, page.root, deadline=deadline))
-            history = await self._history(flow_id, message, page, deadline)
-        except StoreCorrupt:
-            return 0
-        if history.is_local:
-            return len([name for name in history.step_order if history.steps[name].state in _DONE])
-        if message.run == 1:
-            return page.total
-        _, done = await self._read(flow_id, "done", deadline)
-        return sum(_step_of(flow_id, message, member) is not None for member in done)
 
     async def _history(
         self, flow_id: str, message: FlowMessage, page: TreePage, deadline: float
@@ -334,6 +255,7 @@ def _local_report(
     history: GraphHistory,
     codecs: Codecs | None,
     members: Mapping[str, TreeMember],
+    version: str,
 ) -> FlowReport:
     steps = report_local(history, codecs, page.root, status_of(page.root).state)
     for name, entry in history.children.items():
@@ -347,6 +269,7 @@ def _local_report(
         workflow=workflow_of(flow_id),
         state=status.state,
         run=message.run,
+        version=version,
         rollback=status.rollback,
         steps=steps,
         order=history.completed(),
@@ -354,7 +277,7 @@ def _local_report(
             RollbackReport(step=path, error=error_text(text)) for path, text in history.undone.items()
         ],
         is_parked=page.root.get("state") == "parked",
-        error=_error_in(page, status.state),
+        error=error_in(page, status.state),
         created_ms=number_in(page.root, "created"),
         ended_ms=number_in(page.root, "ended"),
     )
@@ -363,22 +286,3 @@ def _local_report(
 def _earlier(job: JobReport) -> list[str]:
     """Return the errors that another attempt or run followed; the final error is reported separately."""
     return job.errors[:-1] if job.state == "failed" else job.errors
-
-
-def _step_of(flow_id: str, message: FlowMessage, member: TreeMember, *, of_flow: bool = False) -> str | None:
-    """Return the step of a member; None if the member does not count in this run or is of the other kind.
-
-    The kinds are the jobs of steps, and with `of_flow` the flows of sub-workflows.
-    """
-    if is_nested(member.id, flow_id) != of_flow:
-        return None
-    job = find_member(starter_of(member.id) if of_flow else member.id)
-    if job is None or message.run_of(job.name) != job.run:
-        return None
-    return job.name
-
-
-def _error_in(page: TreePage, state: str) -> str:
-    if page.root.get("state") == "parked":
-        return page.root.get("why", "")
-    return error_text(page.root.get("text", "")) if state in ("failed", "cancelled") else ""

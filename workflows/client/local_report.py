@@ -66,9 +66,17 @@ def _report(
         attempts=entry.attempts,
         error=error,
         progress=f"{done}/{total}" if name in history.lists else None,
+        items=_items(history.item_states(name), state),
         started_ms=entry.started_ms,
         ended_ms=ended,
     )
+
+
+def _items(states: dict[str, int], state: FlowState) -> dict[str, int]:
+    """Return the states of a step's items; in a flow that is over, those that had not begun are cancelled."""
+    if state in _OVER and (waiting := states.pop("waiting", 0)):
+        states["cancelled"] = states.get("cancelled", 0) + waiting
+    return states
 
 
 def _shown_items(name: str, history: GraphHistory, root: Mapping[str, str], state: FlowState) -> StepState:

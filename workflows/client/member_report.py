@@ -53,8 +53,16 @@ def report_item(
     codecs: Codecs | None,  # noqa: ARG001
 ) -> StepReport:
     """Return the report of an each step with what the job of one of its items says: the step is active if an item is."""
-    is_active = member.state == "active" and step.state == "waiting"
-    return msgspec.structs.replace(step, state="active") if is_active else step
+    if member.state != "active":
+        return step
+    items = dict(step.items)
+    if items.get("waiting"):  # nothing is recorded of it yet
+        items["active"] = items.get("active", 0) + 1
+        items["waiting"] -= 1
+    state = "active" if step.state == "waiting" else step.state
+    return msgspec.structs.replace(
+        step, state=state, items={name: count for name, count in items.items() if count}
+    )
 
 
 def report_member(

@@ -53,6 +53,7 @@ from workflows.distributed.undo.unwinding import CheckpointKeeper, JournalKeeper
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime
 from workflows.execution.hook_runner import run_completed
 from workflows.execution.step_runner import WORKFLOW, judge
+from workflows.graphs.graph import encode_graph
 from workflows.records.checkpoints import GRAPH
 from workflows.records.failures import describe_failed_flow
 from workflows.records.graph_history import GraphHistory, read_graph
@@ -91,6 +92,11 @@ class FlowConsumer:
         self.limit: str = "" if newest.limit is None else newest.limit.to_wire()
         kept = services.retention_for(newest.keep_completed, newest.keep_failed)
         self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))
+        self.definitions: Mapping[str, str] = {
+            version: encode_graph(graph)
+            for version in runtime.registry.versions(workflow)
+            if (graph := runtime.registry.graph(workflow, version)) is not None
+        }
         self._workflow = workflow
         self._runtime = runtime
         self._told: set[str] = set()

@@ -6,6 +6,7 @@ names, whole or with some of its items; the last entry of a step is the one that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -94,6 +95,12 @@ class GraphHistory(msgspec.Struct):
         total = len(msgspec.json.decode(begun.result, type=list[msgspec.Raw]))
         known = [self.steps.get(item_name(step, index)) for index in range(total)]
         return sum(each is not None and each.state in _ENDED for each in known), total
+
+    def item_states(self, step: str) -> dict[str, int]:
+        """Return how many items of a step are in each state, as far as it is recorded; those of which nothing is, wait."""
+        total = self.count_items(step)[1]
+        known = [self.steps.get(item_name(step, index)) for index in range(total)]
+        return dict(Counter("waiting" if each is None else each.state for each in known))
 
     def completed(self) -> list[str]:
         """Return the steps that completed, in the order of their ends; without skipped ones."""

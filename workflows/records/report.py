@@ -12,11 +12,14 @@ import msgspec
 from workflows.errors import Rollback
 
 __all__ = [
+    "FlowPage",
     "FlowReport",
     "FlowState",
     "FlowStatus",
     "FlowSummary",
     "FlowTree",
+    "FlowVersion",
+    "FlowWait",
     "RollbackReport",
     "StepReport",
     "StepState",
@@ -53,7 +56,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     The state is `damaged` if the record of the step cannot be read; `error` then says why. If a result does
     not fit the type that is registered here, it is None, and `error` says so. `progress` is what the attempt that
     runs has told last with `ctx.progress`, None if none runs or it has told nothing. That of a sub-workflow is a dict with
-    the progress of its steps, by name. `started_ms` and `ended_ms` are
+    the progress of its steps, by name. `items` counts the items of a step that runs for each item of a list, by their state, as
+    far as it is recorded. `started_ms` and `ended_ms` are
     Unix times in milliseconds of the last attempt, 0 if there is none.
     """
 
@@ -63,6 +67,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     error: str = ""
     progress: Any = None
+    items: dict[str, int] = {}
     started_ms: int = 0
     ended_ms: int = 0
 
@@ -78,7 +83,8 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     """One flow. `order` names the completed steps in order of completion; `rollbacks` are in running order.
 
     `run` counts from 1 and rises with each retry by hand; the report is about the last run. If the flow of a
-    sub-workflow cannot be read, it has no steps, and its `error` says why. A flow that `is_parked` waits for a
+    sub-workflow cannot be read, it has no steps, and its `error` says why. `version` is that of its workflow, empty until a
+    worker has chosen it. A flow that `is_parked` waits for a
     worker that can run it, and `error` says why none of those that tried can. `created_ms` and `ended_ms` are
     Unix times in milliseconds, or 0.
     """
@@ -87,6 +93,7 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str
     state: FlowState
     run: int = 1
+    version: str = ""
     rollback: Rollback = "none"
     steps: dict[str, StepReport] = {}
     order: list[str] = []
@@ -111,7 +118,8 @@ class FlowTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a list of flows. `completed` counts completed steps; times are Unix times in ms, or 0.
+    """One line of a list of flows. `completed` counts completed steps; times are Unix times in ms, or 0. `version` is that of
+    the workflow, empty until a worker has chosen it.
 
     A flow that `is_parked` waits for a worker that can run it; `error` says why none of those that tried can.
     """
@@ -120,12 +128,48 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
     workflow: str
     state: FlowState
     run: int = 1
+    version: str = ""
     rollback: Rollback = "none"
     completed: int = 0
     is_parked: bool = False
     created_ms: int = 0
     ended_ms: int = 0
     error: str = ""
+
+
+class FlowPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a list of flows: open ones first, then ended ones, the newest first in both. `cursor` leads to the next page, empty
+    at the end. `seen` is how many flows were looked at; with a filter a page may have few flows, or none, and a cursor.
+    """
+
+    flows: list[FlowSummary]
+    cursor: str = ""
+    seen: int = 0
+
+
+class FlowWait(msgspec.Struct, frozen=True, kw_only=True):
+    """What an open flow waits for: the `signal`, or a time if that is empty. Times are Unix times in ms, `until_ms` 0 for none.
+
+    `place` is the name of the step, or the position of the call in a durable function.
+    """
+
+    place: str
+    signal: str = ""
+    since_ms: int = 0
+    until_ms: int = 0
+
+
+class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a workflow: how many of its flows are open, and how many live workers can run them.
+
+    `is_exact` is False if there are more open flows than were looked at. A version is empty if no worker has chosen it yet.
+    """
+
+    workflow: str
+    version: str
+    open: int = 0
+    workers: int = 0
+    is_exact: bool = True
 
 
 def nested_progress(report: FlowReport) -> dict[str, Any] | None:

@@ -35,6 +35,8 @@ from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
 from workflows.functions.rollbacks import UnknownTask
+from workflows.graphs.definitions import graph_of
+from workflows.graphs.graph import encode_graph
 from workflows.records.failures import describe_failed_flow
 from workflows.records.ids import flow_queue
 from workflows.records.records import is_declared, read_flow_failure
@@ -63,6 +65,11 @@ class DurableConsumer:
         keeps = (None, None) if newest is None else (newest.keep_completed, newest.keep_failed)
         kept = services.retention_for(*keeps)
         self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))
+        self.definitions: Mapping[str, str] = {
+            each.version: encode_graph(graph_of(each))
+            for each in runtime.registry.durables
+            if each.name == name
+        }
         self._name = name
         self._runtime = runtime
         self._parked = ParkedFlows()

@@ -1,0 +1,46 @@
+"""The graphs of definitions: of step graphs, pipelines among them, and of durable functions.
+
+A step graph is known whole. Of a durable function its code is known, so its graph has the calls in the order of the code: a
+loop is drawn as one pass, the branches of a condition side by side, as the calls of a group are. What another function calls
+is not seen.
+
+What must always hold: the same definition has the same graph in every process. No definition makes this raise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflows.definition.step import Step
+from workflows.definition.workflow import Workflow
+from workflows.functions.definition import Durable
+from workflows.graphs.calls import calls_of
+from workflows.graphs.graph import Graph, GraphEdge, GraphNode
+from workflows.graphs.lanes import connect
+
+__all__ = ["graph_of"]
+
+
+def graph_of(definition: Workflow[Any, Any] | Durable[Any, Any]) -> Graph:
+    """Return the graph of a definition."""
+    if isinstance(definition, Durable):
+        nodes, lanes = calls_of(definition.function)
+        edges = connect(lanes)
+        return Graph(workflow=definition.name, version=definition.version, nodes=nodes, edges=edges)
+    steps = [definition.steps[name] for name, _ in definition.plan.nodes]
+    return Graph(
+        workflow=definition.name,
+        version=definition.version,
+        nodes=[_node_of(step) for step in steps],
+        edges=[GraphEdge(need, step.name) for step in steps for need in step.after],
+    )
+
+
+def _node_of(step: Step[Any, Any]) -> GraphNode:
+    if step.workflow is not None:
+        return GraphNode(name=step.name, kind="flow", about=step.workflow.name)
+    if step.pause is not None:
+        return GraphNode(
+            name=step.name, kind="sleep" if step.pause.signal is None else "wait", about=step.pause.name
+        )
+    return GraphNode(name=step.name, kind="each" if step.is_each else "step")
