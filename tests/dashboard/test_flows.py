@@ -13,6 +13,7 @@ from eventbus import EventProvider, Retry, UsageError
 from eventbus.dashboard.flow_source import FlowSource, find_flow_source
 from eventbus.dashboard.pages.gantt import draw
 from workflows import FlowNotEnded, StepContext, Workflow, WorkflowProvider, step
+from workflows.records.report import FlowPage
 
 Open = Callable[..., Any]
 Make = Callable[..., EventProvider]
@@ -231,8 +232,18 @@ def test_a_drawing_has_two_hundred_rows_and_says_how_many_are_left_out() -> None
 
 async def test_a_flow_that_cannot_be_retried_says_why(make_provider: Make, open_dashboard: Open) -> None:
     class Refusing:
-        async def flows(self, *_: Any, **__: Any) -> list[Any]:
+        async def flow_page(self, *_: Any, **__: Any) -> FlowPage:
+            return FlowPage(flows=[])
+
+        async def versions(self, **_: Any) -> list[Any]:
             return []
+
+        async def graph(self, *_: Any, **__: Any) -> Any: ...
+
+        async def waits(self, *_: Any, **__: Any) -> list[Any]:
+            return []
+
+        async def signal(self, *_: Any, **__: Any) -> None: ...
 
         async def tree(self, *_: Any, **__: Any) -> Any:
             raise UsageError("flow f is a part of another one")
@@ -241,6 +252,6 @@ async def test_a_flow_that_cannot_be_retried_says_why(make_provider: Make, open_
 
     async with make_provider() as provider:
         client = open_dashboard(provider, flows=Refusing())
-        assert (await client.get("/api/v1/flows")).json() == {"flows": []}
+        assert (await client.get("/api/v1/flows")).json() == {"flows": [], "cursor": None, "seen": 0}
         answer = await client.act("/flows/f/retry", run=1)
         assert (answer.status_code, answer.json()["detail"]) == (409, "flow f is a part of another one")

@@ -39,6 +39,7 @@ async def test_check_21_a_foreign_page_changes_nothing(
             "schedule": "s",
             "failure": "x",
             "operation": "o",
+            "signal": "go",
         }
         path, form = act.path.format(**names), act.form.format(**names)
         sent = await client.request(act.method, f"/api/v1{path}", json={}, headers=headers)

@@ -1,6 +1,6 @@
 """`eventbus flows`: lists, shows, cancels and retries the flows of workflows.
 
-Only `check` imports the program: the others read everything from the server, and a worker that has the workflow runs a
+Only `check` and `graph` import the program: the others read everything from the server, and a worker that has the workflow runs a
 retry.
 """
 
@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from eventbus.cli.toolkit import CommandError, UrlOption, shown
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
+from workflows.cli.flow_graph import draw_graph
 from workflows.cli.flow_history import check_flows, export_flows
 from workflows.cli.flow_signals import list_waiting, send_signal
 from workflows.cli.flow_views import print_list, print_tree
@@ -43,7 +44,7 @@ app: typer.Typer = typer.Typer(cls=_Group, help="The flows of workflows.", rich_
 
 @app.callback()
 def flows() -> None:
-    """List flows, look at one, cancel or retry it, tell it what it waits for, and check code against them."""
+    """List flows, look at one, draw it, cancel or retry it, tell it what it waits for, and check code against them."""
 
 
 @app.command("list")
@@ -127,6 +128,7 @@ def retry_flow(
 
 app.command("signal")(send_signal)
 app.command("waiting")(list_waiting)
+app.command("graph")(draw_graph)
 app.command("check")(check_flows)
 app.command("export")(export_flows)
 

@@ -171,10 +171,13 @@ class FlowLooks:
         """
         deadline = self._jobs.settings.deadline(call_timeout)
         workers: Counter[tuple[str, str]] = Counter()
+        newest: set[tuple[str, str]] = set()
         left = deadline - clock.monotonic()
         for worker in await self.provider.inspector.workers(call_timeout=max(left, 0.001)):
             for queue, versions in worker.versions.items():
-                workers.update((queue.removeprefix(flow_queue("")), version) for version in versions)
+                name = queue.removeprefix(flow_queue(""))
+                workers.update((name, version) for version in versions)
+                newest.update((name, version) for version in versions[-1:])
         opened = await self._lists.open_versions(most=_MOST_OPEN, deadline=deadline)
         return [
             FlowVersion(
@@ -182,6 +185,7 @@ class FlowLooks:
                 version=place[1],
                 open=opened.counts[place],
                 workers=workers[place],
+                is_newest=place in newest,
                 is_exact=place[0] not in opened.cut,
             )
             for place in sorted({*workers, *opened.counts})

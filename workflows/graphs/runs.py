@@ -18,7 +18,7 @@ from workflows.graphs.graph import Graph, GraphNode
 from workflows.graphs.lanes import Fork, Row, connect
 from workflows.records.report import FlowReport, FlowTree, StepReport
 
-__all__ = ["graph_of_run", "has_positions", "state_of_step"]
+__all__ = ["graph_of_run", "has_positions", "states_of"]
 
 _OVER = ("completed", "failed", "cancelled")
 
@@ -29,8 +29,9 @@ def graph_of_run(tree: FlowTree, definition: Graph | None) -> Graph:
     if has_positions(report):
         return _graph_of_calls(tree)
     known = [] if definition is None else definition.nodes
-    unknown = [GraphNode(name=name) for name in report.steps if name not in {node.name for node in known}]
-    nodes = [_with_state(node, tree) for node in (*known, *unknown)]
+    names, states = {node.name for node in known}, states_of(report)
+    unknown = [GraphNode(name=name) for name in report.steps if name not in names]
+    nodes = [_with_state(node, tree, states) for node in (*known, *unknown)]
     return Graph(
         workflow=report.workflow,
         version=report.version,
@@ -48,18 +49,17 @@ def has_positions(report: FlowReport) -> bool:
     return any("@" in name for name in report.steps)
 
 
-def state_of_step(report: FlowReport, step: StepReport) -> str:
-    """Return the state of a step with what became of its rollback."""
-    ends = [bool(each.error) for each in report.rollbacks if _step_in(each.step) == step.step]
-    return "undo_failed" if any(ends) else "undone" if ends else step.state
+def states_of(report: FlowReport) -> dict[str, str]:
+    """Return the state of each step with what became of its rollback, also of one of its items or nested steps."""
+    states: dict[str, str] = {name: step.state for name, step in report.steps.items()}
+    for undone in report.rollbacks:
+        name = undone.step.partition("/")[0].partition("[")[0]
+        if name in states and states[name] != "undo_failed":
+            states[name] = "undo_failed" if undone.error else "undone"
+    return states
 
 
-def _step_in(path: str) -> str:
-    """Return the step that the path of a rollback is in: itself, that of an item, or that of a sub-workflow."""
-    return path.partition("/")[0].partition("[")[0]
-
-
-def _with_state(node: GraphNode, tree: FlowTree) -> GraphNode:
+def _with_state(node: GraphNode, tree: FlowTree, states: Mapping[str, str]) -> GraphNode:
     report, flows = tree.report, tree.nested.get(node.name, ())
     step = report.steps.get(node.name)
     if step is None:
@@ -69,7 +69,7 @@ def _with_state(node: GraphNode, tree: FlowTree) -> GraphNode:
         node,
         kind=kind,
         about=node.about or (flows[-1].report.workflow if flows else ""),
-        state=state_of_step(report, step),
+        state=states[node.name],
         flow_id=flows[-1].report.flow_id if flows else "",
         count=max(sum(step.items.values()), 1),
         states=step.items,
@@ -78,8 +78,9 @@ def _with_state(node: GraphNode, tree: FlowTree) -> GraphNode:
 
 def _graph_of_calls(tree: FlowTree) -> Graph:
     report = tree.report
+    states = states_of(report)
     calls = {_place_of(name): step for name, step in report.steps.items()}
-    nodes = [_with_state(_node_of(step), tree) for step in calls.values()]
+    nodes = [_with_state(_node_of(step), tree, states) for step in calls.values()]
     return Graph(
         workflow=report.workflow,
         version=report.version,

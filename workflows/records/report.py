@@ -162,6 +162,7 @@ class FlowWait(msgspec.Struct, frozen=True, kw_only=True):
 class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version of a workflow: how many of its flows are open, and how many live workers can run them.
 
+    `is_newest` tells that a live worker registered it last, so that new flows use it.
     `is_exact` is False if there are more open flows than were looked at. A version is empty if no worker has chosen it yet.
     """
 
@@ -169,6 +170,7 @@ class FlowVersion(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     open: int = 0
     workers: int = 0
+    is_newest: bool = False
     is_exact: bool = True
 
 

@@ -43,6 +43,7 @@ def describe() -> dict[str, Any]:
     for row in READS:
         parameters = [*_in_path(row.path), *_in_query(row, schemas)]
         paths.setdefault(row.path, {})["get"] = _operation(row.summary, parameters, ref_of[row.answer])
+    paths["/flows/{flow}/timeline.svg"] = {"get": _picture("When each step of a flow ran, as a file.")}
     for act in ACTS:
         paths.setdefault(act.path, {})[act.method.lower()] = _describe_act(act, ref_of)
     return {
@@ -78,6 +79,12 @@ def _operation(summary: str, parameters: list[dict[str, Any]], answer: Any) -> d
             **{str(status): {"description": title, **problem} for status, title in STATUSES.items()},
         },
     }
+
+
+def _picture(summary: str) -> dict[str, Any]:
+    described = _operation(summary, _in_path("/flows/{flow}/timeline.svg"), {})
+    described["responses"]["200"]["content"] = {"image/svg+xml": {"schema": {"type": "string"}}}
+    return described
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from eventbus._version import __version__
 from eventbus.dashboard.api.openapi import describe
 from eventbus.dashboard.api.table import ACTS, READS, Act, Read
 from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target
@@ -40,7 +41,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
             "schedules",
             "workers",
             "audit",
-            *(["flows"] if desk.flows is not None else []),
+            *(["flows", "workflows"] if desk.flows is not None else []),
         ]
         return _json(
             {
@@ -67,10 +68,10 @@ def _reader(desk: Desk, row: Read) -> Handler:
     async def answer(request: Request, caller: Caller, links: Links) -> Response:
         value = await row.read(desk, caller, names_in(request), read_query(request, row.query))
         headers: dict[str, str] = {}
-        if isinstance(value, JobPage) and value.cursor is not None:
+        if isinstance(value, (JobPage, FlowList)) and value.cursor is not None:
             query = {**request.query_params, "cursor": value.cursor}
-            following = links("api", "v1", "queues", value.queue, "jobs", **query)
-            headers["link"] = f'<{following}>; rel="next"'
+            place = ("queues", value.queue, "jobs") if isinstance(value, JobPage) else ("flows",)
+            headers["link"] = f'<{links("api", "v1", *place, **query)}>; rel="next"'
         return _json(value, headers)
 
     return answer

@@ -9,7 +9,6 @@ from eventbus.admin.operations.audit import AuditPage
 from eventbus.dashboard.desk import (
     audit,
     failures,
-    flows,
     history,
     jobs,
     operations,
@@ -18,6 +17,7 @@ from eventbus.dashboard.desk import (
     workers,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.flows import flow, graph, listing, orders
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
 
@@ -91,8 +91,22 @@ READS: tuple[Read, ...] = (
     ),
     Read("/audit", "Who did what, or was refused.", audit.AuditQuery, AuditPage, audit.read_audit),
     Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
-    Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
-    Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flows.FlowView, flows.read_flow),
+    Read("/flows", "A page of flows.", listing.FlowsQuery, listing.FlowList, listing.read_flows),
+    Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flow.FlowView, flow.read_flow),
+    Read(
+        "/flows/{flow}/graph",
+        "What follows what in a flow.",
+        graph.GraphQuery,
+        graph.GraphView,
+        graph.read_graph,
+    ),
+    Read(
+        "/workflows",
+        "The versions of workflows: open flows, and workers that know them.",
+        queues.NoQuery,
+        listing.VersionList,
+        listing.read_versions,
+    ),
     Read("/schedules", "The schedules.", queues.NoQuery, schedules.ScheduleList, schedules.read_schedules),
     Read(
         "/schedules/{schedule}",
@@ -156,8 +170,11 @@ ACTS: tuple[Act, ...] = (
         "/jobs/{job}/priority", "Give a job that waits a priority.", jobs.PriorityOrder, jobs.prioritize_job
     ),
     _post("/jobs/{job}/reveal", "Return what is redacted of a job.", jobs.RevealOrder, jobs.reveal_job),
-    _post("/flows/{flow}/cancel", "Cancel a flow, with rollback.", flows.CancelFlowOrder, flows.cancel_flow),
-    _post("/flows/{flow}/retry", "Run a flow again that has ended.", flows.RetryOrder, flows.retry_flow),
+    _post(
+        "/flows/{flow}/cancel", "Cancel a flow, with rollback.", orders.CancelFlowOrder, orders.cancel_flow
+    ),
+    _post("/flows/{flow}/retry", "Run a flow again that has ended.", orders.RetryOrder, orders.retry_flow),
+    _post("/flows/{flow}/signals/{signal}", "Send a flow a signal.", orders.SignalOrder, orders.signal_flow),
     _post(
         "/schedules/{schedule}/pause",
         "Pause a schedule.",

@@ -9,7 +9,7 @@ answered as what does not exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ _log = get_logger("eventbus.dashboard")
 
 _LONGEST_REASON = 512
 _FAILURES_SECONDS = 5.0
+_VERSIONS_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
 
 
@@ -73,8 +74,13 @@ class Desk:
             partial(provider.inspector.failures, call_timeout=_FAILURES_SECONDS), _KEPT_SECONDS
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
+        self.versions: Snapshot[Sequence[Any]] = Snapshot(self._read_versions, _KEPT_SECONDS)
+        """The versions of workflows, which all viewers share: to count open flows is work for the server."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None
+
+    async def _read_versions(self) -> Sequence[Any]:
+        return [] if self.flows is None else await self.flows.versions(call_timeout=_VERSIONS_SECONDS)
 
     def may(self, caller: Caller, action: Action, target: Target) -> bool:
         """Return whether the caller may do it."""

@@ -33,6 +33,7 @@ Action: TypeAlias = Literal[
     "flow.read",
     "flow.cancel",
     "flow.retry",
+    "flow.signal",
     "schedule.read",
     "schedule.edit",
     "schedule.run",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from eventbus.dashboard.desk.flows.flow import states_of
 from eventbus.model import clock
 
 __all__ = ["Bar", "Drawing", "draw"]
@@ -47,7 +48,7 @@ def draw(report: dict[str, Any]) -> Drawing | None:
     last = max(step["ended_ms"] or step["started_ms"] for _, step in steps)
     if any(not step["ended_ms"] for _, step in steps):
         last = max(last, report["ended_ms"] or now)
-    undone = {each["step"] for each in report["rollbacks"] if not each["error"]}
+    states = states_of(report)
     scale = _WIDTH / max(last - first, 1)
     bars: list[Bar] = []
     for place, (name, step) in enumerate(sorted(steps, key=lambda each: each[1]["started_ms"])[:_MOST]):
@@ -57,7 +58,7 @@ def draw(report: dict[str, Any]) -> Drawing | None:
         bars.append(
             Bar(
                 name,
-                "undone" if name in undone else step["state"],
+                states[name],
                 place * _ROW,
                 round(max(x, 0), 1),
                 round(width, 1),

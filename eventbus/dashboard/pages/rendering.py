@@ -76,6 +76,20 @@ class Renderer:
         text = self._render(f"{name}.html", self._shared(request, links, actor, values))
         return Response(text, status, headers, media_type="text/html")
 
+    def file(
+        self,
+        request: Request,
+        links: Links,
+        template: str,
+        media: str,
+        *,
+        headers: dict[str, str],
+        **values: Any,
+    ) -> Response:
+        """Return what a template makes as a file of another kind than a page."""
+        text = self._environment.get_template(template).render(self._shared(request, links, None, values))
+        return Response(text, headers=headers, media_type=media)
+
     def _render(self, template: str, values: dict[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
 

@@ -13,7 +13,6 @@ from eventbus.dashboard.api.table import ACTS, Act
 from eventbus.dashboard.desk import (
     audit,
     failures,
-    flows,
     history,
     jobs,
     operations,
@@ -25,7 +24,7 @@ from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
-from eventbus.dashboard.pages.gantt import draw
+from eventbus.dashboard.pages.flows import FlowPages
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
@@ -57,10 +56,9 @@ class Pages:
             ("GET", "/operations/{operation}", self._operation),
             ("GET", "/audit", self._audit),
             ("GET", "/workers", self._workers),
-            ("GET", "/flows", self._flows),
-            ("GET", "/flows/{flow}", self._flow),
             ("GET", "/schedules", self._schedules),
             ("GET", "/schedules/{schedule}", self._schedule),
+            *FlowPages(self._desk, self._renderer).handlers(),
             *(("POST", act.form, self._poster(act)) for act in ACTS),
         ]
 
@@ -144,17 +142,6 @@ class Pages:
         found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
         return self._page(request, caller, links, "workers", workers=found.workers)
 
-    async def _flows(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, flows.FlowsQuery)
-        found = await flows.read_flows(self._desk, caller, {}, query)
-        return self._page(request, caller, links, "flows", flows=found.flows, query=query)
-
-    async def _flow(self, request: Request, caller: Caller, links: Links) -> Response:
-        view = await flows.read_flow(self._desk, caller, names_in(request), None)
-        drawing = draw(view.tree["report"])
-        is_open = view.state not in FINAL_STATES
-        return self._page(request, caller, links, "flow", view=view, drawing=drawing, is_open=is_open)
-
     async def _schedules(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await schedules.read_schedules(self._desk, caller, {}, None)
         return self._page(request, caller, links, "schedules", schedules=found.schedules)
@@ -188,7 +175,7 @@ class Pages:
     async def _post(self, act: Act, request: Request, caller: Caller, links: Links) -> Response:
         names, form = names_in(request), await read_form(request)
         once, typed = form.pop("_once", ""), form.pop("_name", "")
-        (name,) = names.values()
+        name = next(iter(names.values()))  # of what is acted on; another one says what of it
         if act.is_final and typed != name:
             raise Problem(422, f"type {name} to confirm; nothing was changed")
         order = to_order(form, act.order, is_text=True)

@@ -1,0 +1,76 @@
+"""The graph of a flow: its parts as nodes with their states, and what follows what."""
+
+from __future__ import annotations
+
+import msgspec
+
+from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.flows.flow import Found, find_flow, flows_of, may_see
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
+from eventbus.dashboard.entry.gate import Caller
+
+__all__ = ["EdgeLine", "GraphQuery", "GraphView", "NodeLine", "read_graph", "view_graph"]
+
+
+class GraphQuery(msgspec.Struct, frozen=True):
+    """`fold`: more than twelve parts between the same neighbours are one node, and there are 300 nodes at most, or none."""
+
+    fold: bool = True
+
+
+class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the flow. `kind` is step, each, flow, wait, sleep, emit or state; `about` is the workflow that it runs, or the signal
+    that it waits for. A node for several parts or items has their `count`, and how many are in each of `states`; its own `state` is
+    the one that needs attention most. `flow_id` is the flow that it started.
+    """
+
+    name: str
+    kind: str = "step"
+    about: str = ""
+    state: str = ""
+    flow_id: str = ""
+    count: int = 1
+    states: dict[str, int] = {}
+
+
+class EdgeLine(msgspec.Struct, frozen=True):
+    """`target` follows `source`."""
+
+    source: str
+    target: str
+    label: str = ""
+
+
+class GraphView(msgspec.Struct, frozen=True, kw_only=True):
+    """The graph of a flow. `parts` counts its nodes before some were folded; there are none if they are too many.
+
+    `has_edges` is False where no worker has told what follows what.
+    """
+
+    flow_id: str
+    workflow: str
+    version: str
+    state: str
+    nodes: list[NodeLine]
+    edges: list[EdgeLine]
+    has_edges: bool
+    parts: int
+
+
+async def read_graph(desk: Desk, caller: Caller, path: dict[str, str], query: GraphQuery) -> GraphView:
+    """Return the graph of a flow that the caller may see; flows that it may not see are no links."""
+    return await view_graph(desk, caller, await find_flow(desk, caller, path["flow"]), query)
+
+
+async def view_graph(desk: Desk, caller: Caller, found: Found, query: GraphQuery) -> GraphView:
+    """Return the graph of a flow that was read, as the caller may see it."""
+    flow_id = found.target.id
+    graph = await flows_of(desk).graph(flow_id, tree=found.read, folded=query.fold, call_timeout=READ_SECONDS)
+    view = msgspec.convert(graph, GraphView, from_attributes=True)
+    nodes = [
+        each
+        if not each.flow_id or may_see(desk, caller, each.flow_id, each.about)
+        else msgspec.structs.replace(each, flow_id="")
+        for each in view.nodes
+    ]
+    return msgspec.structs.replace(view, nodes=nodes)

@@ -1,0 +1,94 @@
+"""The actions on a flow: cancel, run again, and tell it what it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.flows.flow import find_flow, flows_of
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.problem import Problem
+
+__all__ = ["CancelFlowOrder", "RetryOrder", "SignalOrder", "cancel_flow", "retry_flow", "signal_flow"]
+
+
+class CancelFlowOrder(msgspec.Struct, frozen=True):
+    """Why it is cancelled."""
+
+    reason: str = ""
+
+
+class RetryOrder(msgspec.Struct, frozen=True):
+    """Run a flow again that has ended. `run` is the number of the run that is known to the caller, so that two clicks begin
+    one run. `resume`: keep the results of steps that completed and were not undone; by default unless the flow completed.
+    """
+
+    run: int
+    resume: bool | None = None
+    reason: str = ""
+
+
+class SignalOrder(msgspec.Struct, frozen=True):
+    """The payload of a signal: a value of JSON, or with `text` the JSON of it, as people type it into a form."""
+
+    payload: Any = None
+    text: str = ""
+    reason: str = ""
+
+
+async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: CancelFlowOrder) -> Change:
+    """Stop a flow, and roll back its completed steps."""
+    _, tree, target = await find_flow(desk, caller, path["flow"])
+
+    async def cancel() -> Change:
+        reason = order.reason or f"cancelled by {caller.actor.name}"
+        flow_id = tree["report"]["flow_id"]
+        done = await desk.provider.inspector.cancel(flow_id, reason, call_timeout=READ_SECONDS)
+        return Change(
+            changed=done, note="it is being cancelled" if done else "it had ended or was stopping before"
+        )
+
+    return await desk.act(caller, "flow.cancel", target, cancel, reason=order.reason)
+
+
+async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: RetryOrder) -> Change:
+    """Run a flow that has ended again, under the same id."""
+    _, tree, target = await find_flow(desk, caller, path["flow"])
+    report = tree["report"]
+
+    async def retry() -> Change:
+        if report["run"] != order.run:
+            raise Problem(
+                412,
+                f"the flow is at run {report['run']} by now, and not at run {order.run}; look at it again",
+                run=report["run"],
+            )
+        await flows_of(desk).retry(report["flow_id"], order.resume, run=order.run, call_timeout=READ_SECONDS)
+        return Change(changed=True, note=f"run {order.run + 1} has begun", run=order.run + 1)
+
+    return await desk.act(caller, "flow.retry", target, retry, reason=order.reason)
+
+
+async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: SignalOrder) -> Change:
+    """Send a flow the signal of the path. A payload that does not fit its type is refused where the type is known."""
+    _, tree, target = await find_flow(desk, caller, path["flow"])
+    payload = order.payload
+    if order.text:
+        try:
+            payload = msgspec.json.decode(order.text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise Problem(
+                422,
+                f"expected the payload of signal {path['signal']!r} to be JSON: {error}",
+                errors=[{"pointer": "/text", "detail": str(error)}],
+            ) from None
+
+    async def send() -> Change:
+        flow_id = tree["report"]["flow_id"]
+        await flows_of(desk).signal(flow_id, path["signal"], payload, call_timeout=READ_SECONDS)
+        return Change(changed=True, note=f"signal {path['signal']} is sent")
+
+    return await desk.act(caller, "flow.signal", target, send, reason=order.reason)

@@ -1,0 +1,61 @@
+"""What the script that draws a graph is given: short texts, made here, and links. It lays them out and knows nothing of flows.
+
+What must always hold: a name is shown as `visible` shows it, and is a text in the drawing, whatever it holds; the whole fits into
+an attribute of the page.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from eventbus.dashboard.desk.flows.graph import GraphView, NodeLine
+from eventbus.dashboard.links import Links
+from eventbus.dashboard.pages.visible import LONGEST, visible
+
+__all__ = ["graph_data"]
+
+_LONGEST_NAME = 28
+
+
+def graph_data(graph: GraphView, links: Links) -> str:
+    """Return a graph as JSON: nodes as name, kind, state, second line, title, link; edges as places. Empty if there is nothing to draw.
+
+    Without edges there is nothing to draw either, unless there is one node.
+    """
+    if not graph.nodes or (not graph.has_edges and len(graph.nodes) > 1):
+        return ""
+    places = {node.name: place for place, node in enumerate(graph.nodes)}
+    nodes = [
+        [
+            _short(str(visible(node.name))),
+            node.kind,
+            node.state,
+            _second_line(node),
+            _title(node),
+            links("flows", node.flow_id) if node.flow_id else "",
+        ]
+        for node in graph.nodes
+    ]
+    edges = [[places[edge.source], places[edge.target]] for edge in graph.edges]
+    text = msgspec.json.encode({"nodes": nodes, "edges": edges}).decode()
+    return text if len(text) <= LONGEST else ""
+
+
+def _second_line(node: NodeLine) -> str:
+    if node.states:
+        return _short(", ".join(f"{count} {_word(state)}" for state, count in node.states.items()))
+    return _word(node.state)
+
+
+def _title(node: NodeLine) -> str:
+    about = f", {'workflow' if node.kind == 'flow' else 'signal'} {node.about}" if node.about else ""
+    counts = ", ".join(f"{count} {_word(state)}" for state, count in node.states.items())
+    return str(visible(f"{node.name}{about}: {counts or _word(node.state)}"))[:300]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+
+
+def _word(state: str) -> str:
+    return state.replace("_", " ")
