@@ -7,18 +7,14 @@ host fails the test.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import uvicorn
-from harness.shop import TOKEN, Shop
+from harness.shop import Shop, serving
 from harness.watch import Watch
-
-from eventbus.dashboard import Dashboard
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page
@@ -58,36 +54,10 @@ Open = Callable[..., Awaitable["Page"]]
 
 @pytest.fixture
 async def shop() -> AsyncIterator[Shop]:
-    """A shop whose dashboard is served with a token and with links."""
+    """A shop with a worker, and its dashboard."""
     shop = Shop()
-    shop.dashboard = Dashboard(
-        shop.provider,
-        flows=shop.flows,
-        token=TOKEN,
-        one_time_codes=True,
-        poll=0.5,
-        allowed_hosts=["localhost"],
-    )
-    config = uvicorn.Config(
-        shop.dashboard,
-        host="127.0.0.1",
-        port=0,
-        log_config=None,
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-    )
-    server: Any = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None
-    async with shop.provider, shop.provider.worker():
-        serving = asyncio.create_task(server._serve())
-        while not server.started:  # noqa: ASYNC110  (uvicorn tells nobody)
-            await asyncio.sleep(0.01)
-        shop.url = f"http://localhost:{server.servers[0].sockets[0].getsockname()[1]}"
+    async with shop.provider, shop.provider.worker(), serving(shop):
         yield shop
-        shop.gate.set()
-        server.should_exit = True
-        await serving
 
 
 @pytest.fixture

@@ -82,33 +82,6 @@ async def test_check_4_no_page_has_an_error_a_violation_or_a_serious_flaw_in_eit
         assert [each["id"] for each in found.response["violations"] if each["impact"] in _SERIOUS] == []
 
 
-async def test_check_10_a_flow_changes_on_the_page_without_a_reload(shop: Shop, open_page: Open) -> None:
-    flow = await shop.flows.execute(shop.checkout, 1)
-    page = await open_page(f"/flows/{flow.id}")
-    await page.evaluate("window.isSame = true")
-    await _until(page, "() => document.querySelector('#live').innerText.includes('running')", "it runs")
-    shop.gate.set()
-    await _until(
-        page, "() => document.querySelector('#live .state').innerText === 'completed'", "it is completed"
-    )
-    assert await page.evaluate("window.isSame")
-    bars = await page.locator("rect.bar").count()
-    assert bars == await page.locator("#live tbody tr").count() == 2
-
-
-async def test_check_12_the_retry_form_says_what_runs_again_and_begins_one_run(
-    shop: Shop, open_page: Open
-) -> None:
-    flow_id = await shop.undo()
-    page = await open_page(f"/flows/{flow_id}")
-    await page.click("summary:has-text('Retry')")
-    assert "reserve, charge run again" in await page.inner_text(".act")
-    await page.dblclick("text=Begin run 2")
-    await page.wait_for_selector(".notice")
-    await shop.wait_for(flow_id, "failed")
-    assert (await shop.flows.report(flow_id)).run == 2
-
-
 async def test_check_14_what_somebody_does_on_a_page_survives_its_changes(
     shop: Shop, open_page: Open, watch: Watch
 ) -> None:

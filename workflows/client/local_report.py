@@ -34,15 +34,21 @@ def report_local(
     """
     names: Sequence[str] = history.names or (list(codecs.workflow.steps) if codecs is not None else ())
     every = dict.fromkeys([*names, *(name for name in history.steps if split_item(name)[1] < 0)])
-    return {name: _report(name, history, codecs, root, state) for name in every}
+    ended = {step for step in history.order if history.steps[step].last.kind == "step"}
+    return {name: _report(name, history, codecs, root, state, ended) for name in every}
 
 
 def _report(
-    name: str, history: GraphHistory, codecs: Codecs | None, root: Mapping[str, str], state: FlowState
+    name: str,
+    history: GraphHistory,
+    codecs: Codecs | None,
+    root: Mapping[str, str],
+    state: FlowState,
+    ended: set[str],
 ) -> StepReport:
     known = history.steps.get(name)
     if known is None:
-        shown = _unrecorded(name, history, codecs, root, state)
+        shown = _unrecorded(name, history, codecs, root, state, ended)
         return StepReport(step=name, state=shown, started_ms=_begun(root) if shown == "active" else 0)
     entry, shown = known.last, _shown(known, root, state)
     done, total = history.count_items(name)
@@ -106,25 +112,29 @@ def _is_due(entry: Entry, root: Mapping[str, str]) -> bool:
 
 
 def _unrecorded(
-    name: str, history: GraphHistory, codecs: Codecs | None, root: Mapping[str, str], state: FlowState
+    name: str,
+    history: GraphHistory,
+    codecs: Codecs | None,
+    root: Mapping[str, str],
+    state: FlowState,
+    ended: set[str],
 ) -> StepState:
     if state in _OVER:
         is_first = root.get("state") == "active" and not root.get("knows")
         return (
             "active"
-            if is_first and _is_ready(name, history, codecs) and not history.is_stopped
+            if is_first and _is_ready(name, codecs, ended) and not history.is_stopped
             else "cancelled"
         )
-    if root.get("state") == "active" and not history.failed and _is_ready(name, history, codecs):
+    if root.get("state") == "active" and not history.failed and _is_ready(name, codecs, ended):
         return "active"
     return "waiting"
 
 
-def _is_ready(name: str, history: GraphHistory, codecs: Codecs | None) -> bool:
+def _is_ready(name: str, codecs: Codecs | None, ended: set[str]) -> bool:
     """Tell whether all that a step needs has ended, as far as the workflow is known here."""
     if codecs is None or name not in codecs.workflow.steps:
         return False
-    ended = {step for step in history.order if history.steps[step].last.kind == "step"}
     return all(need in ended for need in codecs.workflow.plan.needs(name))
 
 

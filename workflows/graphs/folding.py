@@ -1,7 +1,8 @@
 """Folding: what is too much to be looked at becomes one node, with how many of its parts are in each state.
 
-    fold_siblings    steps between the same neighbours, more than twelve of them, are one node
-    fold_names       calls and steps whose names differ in a number alone are one node
+    parts between the same neighbours whose names differ in a number alone, more than twelve of them, are one node
+    if more than 300 nodes are left, more than twelve parts between the same neighbours are one node whatever their names
+    if more than 300 are left then, parts whose names differ in a number alone are one node wherever they stand
 
 What must always hold: no part is lost, so the counts of a folded graph add up to its `parts`; and a failed part is seen,
 because the state of a node is the one that needs attention most.
@@ -32,7 +33,9 @@ _NUMBER = re.compile(r"([-_.]?\d+)?(@[\d.]+)?( \(\d+\))?$")
 
 def fold(graph: Graph) -> Graph:
     """Return a graph of at most 300 nodes; one without any if it has more however it is folded."""
-    folded = _fold_siblings(msgspec.structs.replace(graph, parts=len(graph.nodes)))
+    folded = _fold_siblings(msgspec.structs.replace(graph, parts=len(graph.nodes)), are_alike=True)
+    if len(folded.nodes) > MOST_NODES:
+        folded = _fold_siblings(folded, are_alike=False)
     if len(folded.nodes) > MOST_NODES:
         folded = _fold_names(folded)
     if len(folded.nodes) > MOST_NODES:
@@ -45,7 +48,7 @@ def worst_of(states: Mapping[str, int]) -> str:
     return min(states, key=lambda each: _STATES.index(each) if each in _STATES else len(_STATES), default="")
 
 
-def _fold_siblings(graph: Graph) -> Graph:
+def _fold_siblings(graph: Graph, *, are_alike: bool) -> Graph:
     before: dict[str, set[str]] = {}
     after: dict[str, set[str]] = {}
     for edge in graph.edges:
@@ -55,7 +58,8 @@ def _fold_siblings(graph: Graph) -> Graph:
     for node in graph.nodes:
         place = (frozenset(before.get(node.name, ())), frozenset(after.get(node.name, ())), node.kind)
         is_alone = not graph.has_edges or place[0] == place[1] == frozenset()
-        groups.setdefault((*place, node.name) if is_alone else place, []).append(node)
+        name = node.name if is_alone else _NUMBER.sub("", node.name) if are_alike else ""
+        groups.setdefault((*place, name), []).append(node)
     many = [nodes for nodes in groups.values() if len(nodes) > _MOST_SIBLINGS]
     return _merge(graph, many)
 

@@ -269,3 +269,10 @@ async def test_the_items_of_a_list_are_counted_by_their_states(make_provider: Ma
         (node,) = (await flows.graph(flow.id)).nodes
     assert (node.kind, node.count) == ("each", 4)
     assert node.states == {"completed": 2, "failed": 1, "cancelled": 1}
+
+
+def test_a_sibling_of_another_name_stays_a_node_of_its_own() -> None:
+    parts = [GraphNode(name=f"part-{n}") for n in range(50)]
+    nodes = [GraphNode(name="a"), *parts, GraphNode(name="risky", state="failed")]
+    folded = fold(Graph(workflow="w", nodes=nodes, edges=[GraphEdge("a", node.name) for node in nodes[1:]]))
+    assert [(node.name, node.count) for node in folded.nodes] == [("a", 1), ("part-*", 50), ("risky", 1)]
