@@ -22,6 +22,7 @@ from eventbus.model import clock
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
 from eventbus.model.recorded_texts import check_append, check_text
+from eventbus.root_pages import RootPages
 from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
 from eventbus.store.journal_store import Signal
@@ -36,7 +37,7 @@ _ENVELOPE = 16 << 10  # bytes that an entry may have around a value
 _PATIENCE = 30.0  # seconds for a call of a consumer; not `reply_timeout`, which may be short although nobody waits here
 
 
-class JobClient:
+class JobClient(RootPages):
     """Adds, reads, cancels and retries trees of jobs in the server of a started provider.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

@@ -62,7 +62,7 @@ class WorkflowProvider(FlowPauses, FlowLooks):
         self._jobs = provider.jobs
         self._registry = StepRegistry()
         self._inspection = FlowInspector(provider.jobs, provider.inspector)
-        self._lists = FlowList(provider.jobs, provider.inspector)
+        self._lists = FlowList(provider.jobs)
         self._graphs: dict[tuple[str, str], Graph] = {}
         self._codecs: dict[int, Codecs | DurableCodecs] = {}
         self._middleware: list[FlowMiddleware] = []

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from eventbus import DefinitionError, StoreCorrupt, StoreRefused, UnknownJob
-from eventbus.lowlevel import FINAL_STATES, Inspector, JobClient, RootPlace, RootRow, TreePage, shown
+from eventbus.lowlevel import FINAL_STATES, JobClient, RootPlace, RootRow, TreePage, shown
 from workflows.client.durable_report import count_completed
 from workflows.distributed.activation import read_journal
 from workflows.records.checkpoints import GRAPH
@@ -47,9 +47,8 @@ class OpenVersions(NamedTuple):
 class FlowList:
     """Lists flows. A `deadline` is a time of the monotonic clock; a call gives up then."""
 
-    def __init__(self, jobs: JobClient, inspector: Inspector) -> None:
+    def __init__(self, jobs: JobClient) -> None:
         self._jobs = jobs
-        self._inspector = inspector
 
     async def newest(
         self, workflow: str | None, *, state: str | None, limit: int, deadline: float
@@ -75,7 +74,7 @@ class FlowList:
         while part < len(_PARTS) and len(found) < limit and seen < most:
             kinds, room = _kinds_of(part, state), min(limit - len(found), most - seen)
             rows = (
-                await self._inspector.root_page(queues, kinds, after=place, limit=room, deadline=deadline)
+                await self._jobs.root_page(queues, kinds, after=place, limit=room, deadline=deadline)
                 if kinds
                 else []
             )
@@ -103,7 +102,7 @@ class FlowList:
         counts: Counter[tuple[str, str]] = Counter()
         cut: set[str] = set()
         for queue in await self._queues(None, deadline):
-            rows = await self._inspector.root_page([queue], _PARTS[0], limit=most + 1, deadline=deadline)
+            rows = await self._jobs.root_page([queue], _PARTS[0], limit=most + 1, deadline=deadline)
             if len(rows) > most:
                 cut.add(workflow_of(rows[0].id))
             there = [row.id for row in rows[:most] if row.is_there]

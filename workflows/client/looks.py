@@ -118,9 +118,7 @@ class FlowLooks:
             return None
         place = (workflow, version)
         if place not in self._graphs:
-            text = await self.provider.inspector.definition(
-                flow_queue(workflow), version, call_timeout=call_timeout
-            )
+            text = await self._jobs.definition(flow_queue(workflow), version, call_timeout=call_timeout)
             if (told := decode_graph(text)) is None:
                 return None
             if len(self._graphs) >= _MOST_GRAPHS:

@@ -23,9 +23,9 @@ end
 
 -- In sets roots of one time are in the order of their ids.
 local function read_set(name, kind)
-  local highest, first, left = time == math.huge and '+inf' or whole(time), 0, limit
+  local first, left = time == math.huge and 0 or try('ZCOUNT', name, '(' .. whole(time), '+inf') or 0, limit
   while left > 0 do
-    local found = try('ZREVRANGEBYSCORE', name, highest, '-inf', 'WITHSCORES', 'LIMIT', first, CHUNK) or {}
+    local found = try('ZREVRANGE', name, first, first + CHUNK - 1, 'WITHSCORES') or {}
     for i = 1, #found, 2 do
       local at = tonumber(found[i + 1])
       if left > 0 and is_behind(at, found[i]) then

@@ -1,4 +1,4 @@
-"""Looks at roots of trees by time, and at what the versions of their jobs are. Writes nothing."""
+"""Pages of the roots of many queues, by time, and what the versions of their jobs are: a part of the job client. Writes nothing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from eventbus.model.durations import Duration
 from eventbus.settings.settings import Settings
 from eventbus.store.tree_store import RootPlace, RootRow
 
-__all__ = ["RootPlace", "RootRow", "Trees"]
+__all__ = ["RootPages"]
 
 
-class Trees:
-    """The methods of the inspector that look at many trees."""
+class RootPages:
+    """The methods of the job client that look at many trees."""
 
     _life: Lifecycle
-    _settings: Settings
+    settings: Settings
 
     async def root_page(
         self,
@@ -41,6 +41,6 @@ class Trees:
 
         The server keeps it for 90 days. Raises ProviderStopped and StoreError.
         """
-        deadline = self._settings.deadline(call_timeout)
+        deadline = self.settings.deadline(call_timeout)
         store = self._life.running("look at a definition").store
         return await store.presence.definition(queue, version, deadline=deadline)
