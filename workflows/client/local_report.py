@@ -64,7 +64,7 @@ def _report(
     if shown == "completed":
         shown, result, error = typed_result(name, entry.result, codecs)
     is_open = shown in ("active", "delayed", "sleeping") or known.state == "sleeping"
-    ended = entry.started_ms + entry.took_ms if entry.started_ms and not is_open else 0
+    end_ms = entry.started_ms + entry.took_ms if entry.started_ms and not is_open else 0
     return StepReport(
         step=name,
         state=shown,
@@ -74,7 +74,7 @@ def _report(
         progress=f"{done}/{total}" if name in history.lists else None,
         items=_items(history.item_states(name), state),
         started_ms=entry.started_ms,
-        ended_ms=ended,
+        ended_ms=end_ms,
     )
 
 

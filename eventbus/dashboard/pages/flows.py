@@ -44,7 +44,7 @@ class StepRows(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
     page: int
     pages: int
-    only: str
+    chosen: str
 
 
 class FlowPages:
@@ -110,11 +110,11 @@ class FlowPages:
         )
 
 
-def cut_steps(report: dict[str, Any], page: int, only: str) -> StepRows:
+def cut_steps(report: dict[str, Any], page: int, chosen: str) -> StepRows:
     """Return a page of the steps of a report. A page that does not exist is the nearest one that does."""
     states = states_of(report)
     counts = dict(Counter(states.values()))
-    meant = [name for name, state in states.items() if only in ("", state)]
+    meant = [name for name, state in states.items() if chosen in ("", state)]
     pages = max(-(-len(meant) // ROWS), 1)
     page = min(max(page, 1), pages)
     return StepRows(
@@ -122,5 +122,5 @@ def cut_steps(report: dict[str, Any], page: int, only: str) -> StepRows:
         counts=counts,
         page=page,
         pages=pages,
-        only=only,
+        chosen=chosen,
     )
