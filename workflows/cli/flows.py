@@ -1,4 +1,4 @@
-"""`eventbus flows`: lists, shows, cancels and retries the flows of workflows.
+"""`eventbus flows`: lists, shows, cancels, retries and removes the flows of workflows.
 
 Only `check` imports the program: the others read everything from the server, and a worker that has the workflow runs a
 retry.
@@ -122,6 +122,22 @@ def retry_flow(
         return (await handle.report()).run
 
     print(f"flow {flow_id} runs again, for the {_ordinal(ask_flows(url, retry))} time")
+    return 0
+
+
+@app.command("remove")
+def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
+    """Remove a flow that has ended, with its steps and sub-workflows."""
+
+    async def remove(flows: WorkflowProvider) -> str:
+        return "" if await flows.remove(flow_id) else (await flows.handle(flow_id).status()).state
+
+    state = ask_flows(url, remove)
+    if state:
+        raise CommandError(
+            f"flow {flow_id} is {state.replace('_', ' ')}, and is not removed; cancel it first", exit_code=1
+        )
+    print(f"flow {flow_id} is removed")
     return 0
 
 
