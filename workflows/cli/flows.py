@@ -1,4 +1,4 @@
-"""`eventbus flows`: lists, shows, cancels, retries and removes the flows of workflows.
+"""`eventbus flows`: lists, shows, follows, cancels, retries and removes the flows of workflows.
 
 Only `check` imports the program: the others read everything from the server, and a worker that has the workflow runs a
 retry.
@@ -19,6 +19,7 @@ from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import check_flows, export_flows
 from workflows.cli.flow_signals import list_waiting, send_signal
 from workflows.cli.flow_views import print_list, print_tree
+from workflows.cli.following import follow_flow
 from workflows.records.report import FlowState
 
 __all__ = ["app"]
@@ -141,6 +142,7 @@ def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
     return 0
 
 
+app.command("follow")(follow_flow)
 app.command("signal")(send_signal)
 app.command("waiting")(list_waiting)
 app.command("check")(check_flows)
