@@ -268,8 +268,7 @@ def test_the_engines_page_has_each_kind_of_key_and_no_other() -> None:
 
 def _optional_rights() -> list[str]:
     page = (_ROOT / "docs" / "operations.md").read_text()
-    (words,) = re.findall(r"add `([^`]+)` to these rights", page)
-    return words.split()
+    return re.findall(r"add `([^`]+)` to these rights", page)[0].split()
 
 
 @pytest.fixture(params=SCRIPTINGS)

@@ -219,10 +219,13 @@ _OFFERED = {
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
     eventbus.Watch: "aclose position",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
-    Inspector: "cancel controls counts delay failures find groups history job jobs prioritize promote purge queues remove replace_payload retry retry_all tree why workers",
+    Inspector: (
+        "audit begin_operation cancel controls counts delay failures find groups history job jobs note_audit operation operations preview_operation prioritize promote "
+        "purge queues remove remove_tree replace_payload retry retry_all run_operations stop_operation tree why workers"
+    ),
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
-    workflows.WorkflowProvider: "definition execute failed flow_page flows graph handle pause provider register report resume retry run_inline schedules "
+    workflows.WorkflowProvider: "definition execute failed flow_page flows graph handle pause provider register remove report resume retry run_inline schedules "
     "set_limit signal status tree use versions waits",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"

@@ -29,6 +29,7 @@ from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
 from workflows.client.inspection import FlowInspector
 from workflows.client.looks import FlowLooks
 from workflows.client.pauses import FlowPauses
+from workflows.client.removals import FlowRemovals
 from workflows.client.scheduling import FlowSchedules
 from workflows.client.starting import check_flag, meeting_of, message_of, not_started
 from workflows.definition.codecs import Codecs
@@ -53,7 +54,7 @@ H = TypeVar("H", bound=FailureFunction)
 _NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
 
-class WorkflowProvider(FlowPauses, FlowLooks):
+class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
     """Workflows on the server of an event provider."""
 
     def __init__(self, provider: EventProvider) -> None:

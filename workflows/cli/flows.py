@@ -1,4 +1,4 @@
-"""`eventbus flows`: lists, shows, cancels and retries the flows of workflows.
+"""`eventbus flows`: lists, shows, follows, cancels, retries and removes the flows of workflows.
 
 Only `check` and `graph` import the program: the others read everything from the server, and a worker that has the workflow runs a
 retry.
@@ -20,6 +20,7 @@ from workflows.cli.flow_graph import draw_graph
 from workflows.cli.flow_history import check_flows, export_flows
 from workflows.cli.flow_signals import list_waiting, send_signal
 from workflows.cli.flow_views import print_list, print_tree
+from workflows.cli.following import follow_flow
 from workflows.records.report import FlowState
 
 __all__ = ["app"]
@@ -126,6 +127,23 @@ def retry_flow(
     return 0
 
 
+@app.command("remove")
+def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
+    """Remove a flow that has ended, with its steps and sub-workflows."""
+
+    async def remove(flows: WorkflowProvider) -> str:
+        return "" if await flows.remove(flow_id) else (await flows.handle(flow_id).status()).state
+
+    state = ask_flows(url, remove)
+    if state:
+        raise CommandError(
+            f"flow {flow_id} is {state.replace('_', ' ')}, and is not removed; cancel it first", exit_code=1
+        )
+    print(f"flow {flow_id} is removed")
+    return 0
+
+
+app.command("follow")(follow_flow)
 app.command("signal")(send_signal)
 app.command("waiting")(list_waiting)
 app.command("graph")(draw_graph)

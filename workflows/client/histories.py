@@ -25,7 +25,15 @@ from workflows.records.ids import flow_queue, is_nested, workflow_of
 from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.status import number_in
 
-__all__ = ["NEWEST", "FlowRecord", "histories_of", "read_history", "read_record", "recorded_flows"]
+__all__ = [
+    "NEWEST",
+    "FlowRecord",
+    "flows_within",
+    "histories_of",
+    "read_history",
+    "read_record",
+    "recorded_flows",
+]
 
 NEWEST = 100
 """How many ended flows of a workflow are read: the newest ones of each state, and as many nested ones."""
@@ -105,6 +113,12 @@ async def recorded_flows(
                     for root in await asyncio.gather(*page):
                         async for flow in _with_nested(jobs, root, names, ended=ended):
                             yield flow
+
+
+async def flows_within(jobs: JobClient, flow_id: str) -> AsyncIterator[FlowRecord]:
+    """Yield a flow, if it is open, and the open flows that are nested in it. Raises StoreError."""
+    async for flow in _with_nested(jobs, await _read(jobs, flow_id, root_id=flow_id), (), ended=False):
+        yield flow
 
 
 async def _with_nested(

@@ -30,11 +30,13 @@ PurgedState: TypeAlias = Literal["waiting", "delayed", "parked", "completed", "f
 
 _RETRIED = ("failed", "cancelled")
 _PURGED = ("waiting", "delayed", "parked", "completed", "failed", "cancelled")
+_ENDED_TREE = ("completed", "failed", "cancelled", "root")
+_WORDS = {"retried": "retry", "removed": "remove"}
 _PAGE = 500
 
 
 class Retrials:
-    """The methods of the inspector that let jobs run again, or remove them. They are for jobs of events, not for flows.
+    """The methods of the inspector that let jobs run again, or remove them. All but `remove_tree` are for jobs of events.
 
     Each raises ProviderStopped and StoreError. For one job each raises UnknownJob, and UsageError for a flow or a step.
     """
@@ -73,6 +75,18 @@ class Retrials:
         store = self._life.running("remove a job").store
         (word,) = await self._remove(store, [check_job_id(job_id)], _PURGED, deadline)
         return _read(word, job_id, "removed")
+
+    async def remove_tree(self, root_id: str, *, call_timeout: Duration | None = None) -> bool:
+        """Remove a tree of jobs that has ended, such as a flow, by its root: all its members go with it.
+
+        Return False, and change nothing, while it has not ended: cancel it first, so that what it did is undone. As with
+        `remove`, it is listed no more and cannot be run again, and its records go within four minutes of its end. Its
+        idempotency key stays for its time. Raises UsageError for a member of another tree.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("remove a tree").store
+        (word,) = await self._remove(store, [check_job_id(root_id)], _ENDED_TREE, deadline)
+        return _read(word, root_id, "removed")
 
     async def retry_all(
         self,
@@ -196,7 +210,7 @@ class Retrials:
 def _check_event(queue: str, done: str) -> str:
     if queue.startswith("workflow."):
         raise UsageError(
-            f"{queue} is a queue of flows, whose jobs are not {done} one by one; see eventbus flows retry"
+            f"{queue} is a queue of flows, whose jobs are not {done} one by one; see eventbus flows {_WORDS[done]}"
         )
     return queue
 
@@ -212,7 +226,9 @@ def _read(word: str, job_id: str, done: str) -> bool:
         raise UnknownJob(job_id)
     if word in ("member", "root"):
         what = "a flow" if word == "root" else "a step of a flow, or another member of a tree"
-        raise UsageError(f"job {job_id!r} is {what}, which is not {done} by itself; see eventbus flows retry")
+        raise UsageError(
+            f"job {job_id!r} is {what}, which is not {done} by itself; see eventbus flows {_WORDS[done]}"
+        )
     if word == "key":
         raise UsageError(
             f"the key of job {job_id!r} stands for a later job by now; retry that one, or emit again"

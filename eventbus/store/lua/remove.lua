@@ -1,4 +1,5 @@
 -- Removes plain jobs that nobody runs. One that waits, is delayed or parked is cancelled first, and whoever awaits it is told.
+-- Trees go by their roots, where `states` has `root`, and only once they have ended: their members go with them (`retain.lua`).
 -- What ended so long ago that nobody may ask for it is gone with this call. The others are listed no more, and stand among
 -- those that go at a time of their own (`leaving.lua`): two minutes after their end, and two more while an emitter is slow.
 -- Until then an emitter finds its outcome, and a repeated add makes no second job.
@@ -10,7 +11,7 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now key_ttl call text states jobs
 --   call: fresh for each request, the same when it is sent again | text: the outcome that who awaits an open job hears
---   states: in which it may be
+--   states: in which it may be; `root` beside states of an end: it may be the root of a tree
 -- jobs: id
 -- answer: for each job: removed | active | member (of a tree) | root (of one) | unknown | or else its state
 --include base guard codec fields completed floors holds leaving cancelling epilogue
@@ -24,7 +25,7 @@ for _, state in ipairs(states) do may[state] = true end
 local function refuse(id, record)
   if not record then return 'unknown' end
   if record.removed == call then return 'removed' elseif record.removed then return 'unknown' end
-  if record.root then return 'member' elseif record.tree then return 'root' end
+  if record.root then return 'member' elseif record.tree and not may.root then return 'root' end
   if record.state == 'waiting' and (record.token or find_hold(id)) then return 'active' end
   return not may[record.state] and record.state or nil
 end

@@ -9,14 +9,14 @@
 --   call: fresh for each request, the same when it is sent again | run: the last one's number, counted from 1
 --   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
---   member (of another tree, which alone can run it again) | unknown (no root of a tree)
+--   member (of another tree, which alone can run it again) | unknown (no root of a tree, or removed)
 --include base changes guard codec completed fields format ready record pointer putting_off outcomes waking
 
 local ENDED = { completed = true, failed = true, cancelled = true }
 local now = read_now(take())
 local id, call, run, body, timeout, keeps = take(), take(), take(), take(), take(), take()
 local record = fetch(id)
-if not record or not record.tree then return 'unknown' end
+if not record or not record.tree or record.removed then return 'unknown' end
 if record.root then return 'member' end
 if record.restarter == call then return 'restarted' end
 if (tonumber(record.run or 1) or 1) ~= run then return 'other' end

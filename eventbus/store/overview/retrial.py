@@ -52,7 +52,7 @@ class RetrialStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> list[str]:
-        """Remove jobs in these states; at most `MOST_AT_ONCE`. Return one word for each, in order.
+        """Remove jobs in these states, and trees if `root` is one of them; at most `MOST_AT_ONCE`. Return one word for each, in order.
 
         `removed`; `active`; `member` or `root` of a tree; `unknown`; or its state, which is none of those asked for. `text`
         is the outcome that whoever awaits an open job hears.

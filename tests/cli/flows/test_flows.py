@@ -238,6 +238,16 @@ def test_a_failed_flow_is_retried_and_a_worker_goes_on_with_it(
     act(wait)
 
 
+def test_a_flow_that_has_ended_is_removed(invoke: Invoke, act: Callable[[Act], Any]) -> None:
+    good, bad = _ids(act, (), ("deliver",))
+    removed = invoke("flows", "remove", bad)
+    assert (removed.stdout, removed.stderr, removed.exit_code) == (f"flow {bad} is removed\n", "", 0)
+    again = invoke("flows", "remove", bad)
+    assert (again.stdout, again.exit_code) == ("", 1)
+    assert bad in again.stderr
+    assert [json.loads(line)["flow_id"] for line in invoke("flows", "--json").stdout.splitlines()] == [good]
+
+
 @pytest.mark.parametrize(
     ("words", "told", "code"),
     [

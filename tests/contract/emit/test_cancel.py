@@ -54,6 +54,24 @@ async def test_a_job_that_waits_ends_at_once_and_all_who_wait_hear_why(make_prov
             await other.result(emission.job_id)
 
 
+async def test_what_is_delayed_is_found_by_its_key_and_cancelled(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    ran: list[int] = []
+    provider.on("remind")(ran.append)
+    async with provider, provider.worker():
+        reminder = provider.emit("remind", 1, idempotency_key="o-1", delay="1 hour")
+        await reminder.enqueued()
+        (found,) = (await provider.inspector.find("remind", idempotency_key="o-1")).jobs
+        assert (found.id, found.state) == (reminder.job_id, "delayed")
+        assert await provider.cancel(found.id, "paid")
+        with pytest.raises(JobCancelled, match="paid"):
+            await reminder
+        again = provider.emit("remind", 2, idempotency_key="o-1")
+        await again
+        assert again.job_id != reminder.job_id
+    assert ran == [2]
+
+
 async def test_a_running_handler_is_cancelled_within_a_second_from_another_process(
     make_provider: MakeProvider, stack: AsyncExitStack, until: Until
 ) -> None:

@@ -61,6 +61,51 @@ async def test_members_are_kept_while_their_root_is_and_go_with_it(driver: TreeD
     assert await driver.states() == {"f": "unknown"}
 
 
+async def _remove(driver: TreeDriver, root: str, call: str = "") -> str:
+    states = ("completed", "failed", "cancelled", "root")
+    (word,) = await driver.shard.store.controls.retrials.remove(
+        [root], states=states, text="{}", key_ttl_ms=_DAY, call=call, now=driver.shard.now
+    )
+    return word
+
+
+@pytest.mark.parametrize("end", ["completed", "failed"])
+async def test_a_tree_that_has_ended_is_removed_by_its_root_with_all_its_members(
+    driver: TreeDriver, end: str
+) -> None:
+    await _grow(driver, end)
+    assert [await _remove(driver, member) for member in ("n", "f/a", "none")] == [
+        *("member", "member", "unknown")
+    ]
+    assert await _remove(driver, "f", "c") == "removed"
+    assert [await _remove(driver, "f", call) for call in ("c", "d")] == ["removed", "unknown"]
+    assert (await driver.shard.members(end, ROOTS), await driver.shard.members("leaving", ROOTS)) == (
+        [],
+        ["f"],
+    )
+    assert (await driver.states())["f"] == end, "who awaits it finds how it ended"
+    trees = driver.shard.store.trees
+    assert await trees.restart("f", call="r", run=1, body="{}", now=driver.shard.now) == "unknown"
+    driver.shard.now += 240_001
+    await driver.turn(want=0)
+    await driver.do_chores()
+    assert await driver.keys() == [f"key:{ROOTS}:k"]
+    assert await driver.states() == {"f": "unknown"}
+
+
+async def test_a_tree_that_is_open_is_not_removed(driver: TreeDriver) -> None:
+    await driver.add(make_tree({"a": ""}))
+    assert await _remove(driver, "f") == "waiting-children"
+    await driver.claim()
+    await driver.end("failed", "f/a", text="{}")
+    assert await _remove(driver, "f") == "waiting"
+    assert await driver.claim() == ["f"]
+    assert await _remove(driver, "f") == "active"
+    await driver.checkpoint("f", acknowledges=True)
+    await driver.end("failed", "f", text="{}")
+    assert await _remove(driver, "f") == "removed"
+
+
 async def test_members_of_an_open_tree_are_never_removed(driver: TreeDriver) -> None:
     await driver.add(make_tree({"a": "", "b": "a"}))
     await driver.run()

@@ -61,6 +61,36 @@ async def test_a_flow_that_waits_holds_no_place_and_its_journal_says_what_happen
     assert tree.report.steps["go"].result == 7
 
 
+async def test_a_condition_that_was_answered_is_not_asked_again_behind_a_wait(
+    make_provider: MakeProvider,
+) -> None:
+    workflow, asked = Workflow[Any, Any]("asked"), list[str]()
+
+    def never(ctx: StepContext[Any]) -> bool:
+        asked.append(ctx.step)
+        return False
+
+    @workflow.step(when=never)
+    async def skipped(ctx: StepContext[Any]) -> None:
+        raise AssertionError("it ran")
+
+    workflow.wait(GO)
+    flows = WorkflowProvider(make_provider())
+    flows.register(workflow)
+    async with flows.provider, asyncio.timeout(20):
+        handle = await flows.execute(workflow, None)
+        async with flows.provider.worker() as worker:
+            while (await handle.report()).steps["go"].state != "waiting":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while not worker.is_idle:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        await handle.signal(GO, 7)
+        async with flows.provider.worker():
+            await handle.result()
+        report = await handle.report()
+    assert (asked, report.steps["skipped"].state) == (["skipped"], "skipped")
+
+
 async def test_a_short_pause_does_not_end_the_wait_beside_it(make_provider: MakeProvider) -> None:
     """The signal is taken while the other step goes on, in the same activation."""
     workflow, gate = Workflow[Any, Any]("beside"), asyncio.Event()
