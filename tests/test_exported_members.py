@@ -217,7 +217,7 @@ _OFFERED = {
     eventbus.EventContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
-    eventbus.Watch: "aclose position",
+    eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: "cancel controls counts delay failures find groups history job jobs prioritize promote purge queues remove replace_payload retry retry_all tree why workers",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",

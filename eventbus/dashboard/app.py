@@ -116,7 +116,7 @@ class Dashboard:
             ),
         )
         rights = Rights(may=may, actions=actions or {}, is_read_only=read_only)
-        desk = Desk(provider, flows, rights=rights, hooks=Hooks(before or {}, after or {}), redact=redact)
+        self._desk = desk = Desk(provider, flows, rights=rights, hooks=Hooks(before or {}, after or {}), redact=redact)
         interval = max(seconds(poll, setting="poll"), 0.5)
         self._renderer = Renderer(desk, poll_seconds=interval, can_sign_out=self._gate.has_own_form)
         self._sign_in = SignInPages(self._gate, self._renderer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,6 +12,7 @@ from starlette.responses import Response
 
 from eventbus._version import __version__
 from eventbus.dashboard.api.openapi import describe
+from eventbus.dashboard.api.stream import answer_stream
 from eventbus.dashboard.api.table import ACTS, READS, Act, Read
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.jobs import JobPage
@@ -48,7 +50,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
                 "actor": caller.actor.name,
                 "is_read_only": desk.rights.is_read_only,
                 "may": may,
-                "links": {name: f"{api}/{name}" for name in [*names, "openapi.json"]},
+                "links": {name: f"{api}/{name}" for name in [*names, "stream", "openapi.json"]},
             }
         )
 
@@ -58,6 +60,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
     return [
         ("GET", API, index),
         ("GET", f"{API}/openapi.json", openapi),
+        ("GET", f"{API}/stream", partial(answer_stream, desk)),
         *(("GET", API + each.path, _reader(desk, each)) for each in READS),
         *((each.method, API + each.path, _actor(desk, each)) for each in ACTS),
     ]

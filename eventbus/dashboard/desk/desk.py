@@ -20,6 +20,7 @@ from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.dashboard.entry.audit import AuditTrail
+from eventbus.dashboard.desk.watching.places import Places
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.hooks import Hooks
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
@@ -67,6 +68,7 @@ class Desk:
         self.rights = rights
         self.redact: Redact = redact
         self.repeats: Repeats = Repeats()
+        self.places: Places = Places()
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self.failures: Snapshot[list[FailureGroup]] = Snapshot(

@@ -22,6 +22,7 @@ from eventbus.dashboard.desk import (
     workers,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
@@ -57,6 +58,7 @@ class Pages:
             ("GET", "/operations/{operation}", self._operation),
             ("GET", "/audit", self._audit),
             ("GET", "/workers", self._workers),
+            ("GET", "/tail", self._tail),
             ("GET", "/flows", self._flows),
             ("GET", "/flows/{flow}", self._flow),
             ("GET", "/schedules", self._schedules),
@@ -143,6 +145,11 @@ class Pages:
     async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
         return self._page(request, caller, links, "workers", workers=found.workers)
+
+    async def _tail(self, request: Request, caller: Caller, links: Links) -> Response:
+        query = read_query(request, TailQuery)
+        found = await read_tail(self._desk, caller, query)
+        return self._plain(request, caller, links, "tail", found=found, query=query)
 
     async def _flows(self, request: Request, caller: Caller, links: Links) -> Response:
         query = read_query(request, flows.FlowsQuery)

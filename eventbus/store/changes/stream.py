@@ -90,6 +90,21 @@ class ChangeStream:
             changes.append(self._tell_missed())
         return changes
 
+    async def read_newest(self, most: int) -> list[Change]:
+        """Return what the newest entries of the server tell, `most` of them, oldest first; go on behind them.
+
+        `renew` comes first. Raises StoreUnavailable and StoreRefused.
+        """
+        reply = await self._channel.call("XREVRANGE", self._key, "+", "-", "COUNT", most)
+        changes: list[Change] = []
+        if reply:
+            self._position = 0
+        for name, fields in reversed(reply or []):
+            self._take(int(name.partition(b"-")[0]), bytes(fields[1]), changes)
+        self._has_lost = False
+        # That there was something before the first of them is no loss.
+        return changes[1:] if changes and changes[0].what == "missed" else changes
+
     async def aclose(self) -> None:
         """Close the connection. Idempotent. The watch ends by itself."""
         await self._channel.aclose()
