@@ -33,6 +33,7 @@ from eventbus.admin.jobs.reasons import StateReason, explain, explain_orphan
 from eventbus.admin.jobs.retrials import Retrials
 from eventbus.admin.operations.audit import Audit
 from eventbus.admin.operations.operations import Operations
+from eventbus.admin.server import ServerLooks
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.emit.route import Routes
@@ -112,6 +113,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Operations, Audit):
+class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

@@ -9,6 +9,7 @@ import msgspec
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.overview.roster import RosterStore
+from eventbus.store.overview.server_store import ServerStore
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
@@ -65,6 +66,7 @@ class QueryStore:
         self._caller = caller
         self._keys = keys
         self.roster: RosterStore = RosterStore(caller, keys)
+        self.server: ServerStore = ServerStore(caller, keys)
 
     async def job(self, job: str, *, deadline: float | None = None) -> JobLook:
         """Return the record of one job."""

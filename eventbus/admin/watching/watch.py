@@ -83,7 +83,7 @@ class Watch:
     async def newest(self, most: int = 100) -> list[Change]:
         """Return the newest changes that the server still keeps, oldest first; the watch goes on behind them.
 
-        It looks at `most` entries of the server, which are of all queues; so there may be fewer, or none. Raises as the iteration.
+        It looks at the last `most` changes of all queues; so there may be fewer of the event, or none. Raises as the iteration.
         """
         stream = await self._open()
         found = [change for change in await stream.read_newest(most) if self._is_wanted(change)]

@@ -44,6 +44,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
             "audit",
             *(["flows"] if desk.flows is not None else []),
         ]
+        names = ["queues", "failures", "schedules", "workers", "server", *(["flows"] if desk.flows is not None else [])]
         return _json(
             {
                 "version": __version__,

@@ -17,6 +17,7 @@ from eventbus.dashboard.desk import (
     schedules,
     workers,
 )
+from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
@@ -91,6 +92,7 @@ READS: tuple[Read, ...] = (
     ),
     Read("/audit", "Who did what, or was refused.", audit.AuditQuery, AuditPage, audit.read_audit),
     Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
+    Read("/server", "The server, and its checks.", queues.NoQuery, server.ServerView, server.read_server),
     Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
     Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flows.FlowView, flows.read_flow),
     Read("/schedules", "The schedules.", queues.NoQuery, schedules.ScheduleList, schedules.read_schedules),

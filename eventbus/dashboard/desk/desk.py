@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
+from eventbus.admin.server import Finding, ServerReport
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
@@ -38,6 +39,8 @@ _log = get_logger("eventbus.dashboard")
 _LONGEST_REASON = 512
 _FAILURES_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
+_READ_SECONDS = 2.0
+_CHECKED_SECONDS = 60.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,6 +78,11 @@ class Desk:
             partial(provider.inspector.failures, call_timeout=_FAILURES_SECONDS), _KEPT_SECONDS
         )
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
+        self.server: Snapshot[ServerReport] = Snapshot(
+            partial(provider.inspector.server, call_timeout=_READ_SECONDS)
+        )
+        self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.check_server, _CHECKED_SECONDS)
+        """The server itself, and what its checks find, which all viewers share."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None
 

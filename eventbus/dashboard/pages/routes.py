@@ -21,6 +21,7 @@ from eventbus.dashboard.desk import (
     schedules,
     workers,
 )
+from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
@@ -58,6 +59,7 @@ class Pages:
             ("GET", "/operations/{operation}", self._operation),
             ("GET", "/audit", self._audit),
             ("GET", "/workers", self._workers),
+            ("GET", "/server", self._server),
             ("GET", "/tail", self._tail),
             ("GET", "/flows", self._flows),
             ("GET", "/flows/{flow}", self._flow),
@@ -145,6 +147,10 @@ class Pages:
     async def _workers(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
         return self._page(request, caller, links, "workers", workers=found.workers)
+
+    async def _server(self, request: Request, caller: Caller, links: Links) -> Response:
+        view = await server.read_server(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "server", view=view, server=view.server)
 
     async def _tail(self, request: Request, caller: Caller, links: Links) -> Response:
         query = read_query(request, TailQuery)

@@ -91,16 +91,19 @@ class ChangeStream:
         return changes
 
     async def read_newest(self, most: int) -> list[Change]:
-        """Return what the newest entries of the server tell, `most` of them, oldest first; go on behind them.
+        """Return those of the newest `most` changes that are kept and of our scopes, oldest first; go on behind them.
 
         `renew` comes first. Raises StoreUnavailable and StoreRefused.
         """
-        reply = await self._channel.call("XREVRANGE", self._key, "+", "-", "COUNT", most)
+        newest = self.position
+        self._position = max(newest - most, 0)  # an entry has one number or more
+        reply = await self._channel.call(
+            "XREAD", "COUNT", most, "STREAMS", self._key, f"{self._position}-0"
+        )
         changes: list[Change] = []
-        if reply:
-            self._position = 0
-        for name, fields in reversed(reply or []):
+        for name, fields in reply[0][1] if reply else []:
             self._take(int(name.partition(b"-")[0]), bytes(fields[1]), changes)
+        self._position = max(self.position, newest)
         self._has_lost = False
         # That there was something before the first of them is no loss.
         return changes[1:] if changes and changes[0].what == "missed" else changes
