@@ -36,6 +36,7 @@ from eventbus.admin.operations.operations import Operations
 from eventbus.admin.server import ServerLooks
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
+from eventbus.admin.server import ServerLooks
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle

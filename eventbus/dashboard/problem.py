@@ -6,6 +6,7 @@ the text of an error that this package did not write; such an error is logged, a
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ class Problem(Exception):
     @property
     def title(self) -> str:
         """The kind of problem in few words."""
-        return STATUSES[self.status]
+        return STATUSES.get(self.status) or HTTPStatus(self.status).phrase.lower()
 
     def answer(self, request_id: str) -> Response:
         """Return the answer for a program."""

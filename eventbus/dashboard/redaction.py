@@ -7,16 +7,13 @@ errors. Fields that are marked as Sensitive come hidden from the inspector; here
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from eventbus.model.redaction.redacting import forms_of
+from eventbus.model.redaction.redacting import forms_of, shown_instead
 
 __all__ = ["Redact", "Redaction"]
 
@@ -30,7 +27,6 @@ patterns hide.
 _NAMES = re.compile(
     r"pass|secret|token|card|iban|authori[sz]ation|credential|api[-_ ]?key|cvv|cvc|ssn", re.IGNORECASE
 )
-_KEY = secrets.token_bytes(32)  # of this process: digits of another run say nothing
 _DEEPEST = 200
 _LEAST = 4  # characters of a value that is looked for in texts; a shorter one stands in any text
 
@@ -66,7 +62,7 @@ class Redaction:
             forms = sorted(forms_of(value), key=len, reverse=True)
             for form in forms if alike is None else map(alike, forms):
                 if len(form) >= _LEAST:
-                    given = given.replace(form, _dots(value))
+                    given = given.replace(form, shown_instead(value))
         return given
 
     def texts(self, given: Any) -> Any:
@@ -107,8 +103,8 @@ class Redaction:
         text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
         if len(text) >= _LEAST:
             self._hidden.add(text)
-        return f"{_dots(text)}" if self._redact != "all" else f"{_dots(text)} {type(value).__name__}"
-
-
-def _dots(text: str) -> str:
-    return "•••" + hmac.new(_KEY, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:8]
+        return (
+            f"{shown_instead(text)}"
+            if self._redact != "all"
+            else f"{shown_instead(text)} {type(value).__name__}"
+        )

@@ -112,9 +112,7 @@ class Finding(msgspec.Struct, frozen=True):
 class Checkup:
     """The checks of one server. Used once."""
 
-    def __init__(
-        self, connector: Connector, *, prefix: str, name: str, names_addresses: bool = True
-    ) -> None:
+    def __init__(self, connector: Connector, *, prefix: str, name: str, names_addresses: bool = True) -> None:
         """Without `names_addresses` no finding says where a server is."""
         self._connector = connector
         self._names_addresses = names_addresses

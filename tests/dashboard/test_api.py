@@ -376,5 +376,7 @@ async def test_the_api_says_what_its_caller_may_do(provider: EventProvider, open
         "schedules",
         "workers",
         "audit",
+        "server",
+        "stream",
         "openapi.json",
     }

@@ -31,7 +31,9 @@ async def test_the_server_tells_what_it_is_and_what_the_checks_find(
     assert "noeviction" in page
 
 
-async def test_check_4_the_server_page_names_no_address(provider: EventProvider, open_dashboard: Open) -> None:
+async def test_check_4_the_server_page_names_no_address(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
     client = open_dashboard(provider)
     address = provider._life.running("test").store.address
     for path in ("/server", "/api/v1/server"):

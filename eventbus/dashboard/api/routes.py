@@ -45,6 +45,8 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
             *(["flows"] if desk.flows is not None else []),
         ]
         names = ["queues", "failures", "schedules", "workers", "server", *(["flows"] if desk.flows is not None else [])]
+            "server",
+        ]
         return _json(
             {
                 "version": __version__,
