@@ -14,6 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from eventbus.admin.controls import Controls, QueueControls
+from eventbus.admin.definitions import Definitions
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.history import Histories
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
@@ -115,6 +116,7 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Operations, Audit):
 class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks):
+class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks, Definitions):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

@@ -371,6 +371,7 @@ async def test_the_api_says_what_its_caller_may_do(provider: EventProvider, open
     assert told["may"]["job.cancel"] is True
     assert set(told["links"]) == {
         "queues",
+        "events",
         "failures",
         "operations",
         "schedules",

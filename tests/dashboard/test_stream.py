@@ -144,7 +144,7 @@ async def test_who_leaves_frees_the_place_at_once(provider: EventProvider, open_
     client = open_dashboard(provider)
     places = client._transport.app._desk.places
     looking = asyncio.create_task(client.get("/api/v1/stream"))
-    while not places._taken:
+    while not places._taken:  # noqa: ASYNC110  (nobody tells)
         await asyncio.sleep(0)
     looking.cancel()
     await asyncio.wait([looking])

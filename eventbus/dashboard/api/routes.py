@@ -15,6 +15,7 @@ from eventbus.dashboard.api.openapi import describe
 from eventbus.dashboard.api.stream import answer_stream
 from eventbus.dashboard.api.table import ACTS, READS, Act, Read
 from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.jobs import JobPage
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target
@@ -37,6 +38,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
         may = {action: desk.may(caller, action, Target("queue")) for action in ACTIONS}  # type: ignore[arg-type]
         names = [
             "queues",
+            "events",
             "failures",
             "operations",
             "schedules",
@@ -85,6 +87,8 @@ def _reader(desk: Desk, row: Read) -> Handler:
 def _actor(desk: Desk, row: Act) -> Handler:
     async def answer(request: Request, caller: Caller, _links: Links) -> Response:
         names, order = names_in(request), await read_order(request, row.order)
+        if isinstance(order, EmitOrder):
+            order = _complete(order, request)
 
         async def act() -> Any:
             return await row.act(desk, caller, names, order)
@@ -96,6 +100,13 @@ def _actor(desk: Desk, row: Act) -> Handler:
         return _json(await desk.repeats.once(key, act))
 
     return answer
+
+
+def _complete(order: EmitOrder, request: Request) -> EmitOrder:
+    """Add what the request says outside of its body."""
+    key = order.idempotency_key or request.headers.get("idempotency-key", "")
+    wait = order.wait or request.query_params.get("wait", "")
+    return msgspec.structs.replace(order, idempotency_key=key, wait=wait)
 
 
 def _json(value: Any, headers: dict[str, str] | None = None) -> Response:

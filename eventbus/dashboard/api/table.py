@@ -19,6 +19,7 @@ from eventbus.dashboard.desk import (
 )
 from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.events import catalog, emissions
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
 
@@ -38,7 +39,7 @@ class Read(NamedTuple):
 class Act(NamedTuple):
     """A route that changes something: `act` takes an `order`.
 
-    The API has it at `path` with `method`. Pages post a form to `form`, and are sent back to the page of the target. The name of
+    The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back to the page of the target. The name of
     the target must be typed into a form that `is_final`.
     """
 
@@ -91,6 +92,12 @@ READS: tuple[Read, ...] = (
         operations.read_operation,
     ),
     Read("/audit", "Who did what, or was refused.", audit.AuditQuery, AuditPage, audit.read_audit),
+    Read("/events", "The events and their groups.", queues.NoQuery, catalog.EventList, catalog.read_events),
+        "/events/{event}",
+        "One event, and the schemas of its payload and result.",
+        catalog.EventView,
+        catalog.read_event,
+    ),
     Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
     Read("/server", "The server, and its checks.", queues.NoQuery, server.ServerView, server.read_server),
     Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
@@ -158,6 +165,14 @@ ACTS: tuple[Act, ...] = (
         "/jobs/{job}/priority", "Give a job that waits a priority.", jobs.PriorityOrder, jobs.prioritize_job
     ),
     _post("/jobs/{job}/reveal", "Return what is redacted of a job.", jobs.RevealOrder, jobs.reveal_job),
+    Act(
+        "POST",
+        "/emissions",
+        "",
+        "Emit an event; with `wait` the answer has what became of it.",
+        emissions.EmitOrder,
+        emissions.emit_event,
+    ),
     _post("/flows/{flow}/cancel", "Cancel a flow, with rollback.", flows.CancelFlowOrder, flows.cancel_flow),
     _post("/flows/{flow}/retry", "Run a flow again that has ended.", flows.RetryOrder, flows.retry_flow),
     _post(

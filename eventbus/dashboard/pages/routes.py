@@ -27,6 +27,7 @@ from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
+from eventbus.dashboard.pages.events import EventPages
 from eventbus.dashboard.pages.gantt import draw
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
@@ -65,7 +66,8 @@ class Pages:
             ("GET", "/flows/{flow}", self._flow),
             ("GET", "/schedules", self._schedules),
             ("GET", "/schedules/{schedule}", self._schedule),
-            *(("POST", act.form, self._poster(act)) for act in ACTS),
+            *EventPages(self._desk, self._renderer).handlers(),
+            *(("POST", act.form, self._poster(act)) for act in ACTS if act.form),
         ]
 
     async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:

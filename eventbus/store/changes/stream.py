@@ -98,8 +98,9 @@ class ChangeStream:
         newest = self.position
         self._position = max(newest - most, 0)  # an entry has one number or more
         reply = await self._channel.call("XREAD", "COUNT", most, "STREAMS", self._key, f"{self._position}-0")
+        entries: list[Any] = reply[0][1] if reply else []
         changes: list[Change] = []
-        for name, fields in reply[0][1] if reply else []:
+        for name, fields in entries:
             self._take(int(name.partition(b"-")[0]), bytes(fields[1]), changes)
         self._position = max(self.position, newest)
         self._has_lost = False
