@@ -193,6 +193,8 @@ async def test_check_20_read_only_refuses_each_unsafe_request(
         "action": "cancel",
         "state": "delayed",
         "expected": 1,
+        "event": "a",
+        "payload": 1,
     }
     names = {"queue": "event.a", "job": job.job_id, "flow": "f~1", "schedule": "nightly"}
     for act in ACTS:

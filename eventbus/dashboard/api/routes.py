@@ -15,6 +15,7 @@ from eventbus.dashboard.api.openapi import describe
 from eventbus.dashboard.api.stream import answer_stream
 from eventbus.dashboard.api.table import ACTS, READS, Act, Read
 from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.jobs import JobPage
 from eventbus.dashboard.entry.gate import Caller
@@ -87,7 +88,7 @@ def _reader(desk: Desk, row: Read) -> Handler:
 def _actor(desk: Desk, row: Act) -> Handler:
     async def answer(request: Request, caller: Caller, _links: Links) -> Response:
         names, order = names_in(request), await read_order(request, row.order)
-        if isinstance(order, EmitOrder):
+        if isinstance(order, (EmitOrder, EditOrder)):
             order = _complete(order, request)
 
         async def act() -> Any:
@@ -102,8 +103,10 @@ def _actor(desk: Desk, row: Act) -> Handler:
     return answer
 
 
-def _complete(order: EmitOrder, request: Request) -> EmitOrder:
+def _complete(order: EmitOrder | EditOrder, request: Request) -> EmitOrder | EditOrder:
     """Add what the request says outside of its body."""
+    if isinstance(order, EditOrder):
+        return msgspec.structs.replace(order, revision=order.revision or request.headers.get("if-match", ""))
     key = order.idempotency_key or request.headers.get("idempotency-key", "")
     wait = order.wait or request.query_params.get("wait", "")
     return msgspec.structs.replace(order, idempotency_key=key, wait=wait)

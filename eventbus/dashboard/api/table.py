@@ -18,6 +18,7 @@ from eventbus.dashboard.desk import (
     workers,
 )
 from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
+from eventbus.dashboard.desk import edits, failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.events import catalog, emissions
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
@@ -163,6 +164,14 @@ ACTS: tuple[Act, ...] = (
     _post("/jobs/{job}/delay", "Make a job that waits due later.", jobs.DelayOrder, jobs.delay_job),
     _post(
         "/jobs/{job}/priority", "Give a job that waits a priority.", jobs.PriorityOrder, jobs.prioritize_job
+    ),
+    Act(
+        "PATCH",
+        "/jobs/{job}",
+        "/jobs/{job}/edit",
+        "Replace the payload of a job that waits; If-Match is its revision.",
+        edits.EditOrder,
+        edits.edit_job,
     ),
     _post("/jobs/{job}/reveal", "Return what is redacted of a job.", jobs.RevealOrder, jobs.reveal_job),
     Act(

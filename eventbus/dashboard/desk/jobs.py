@@ -38,6 +38,7 @@ __all__ = [
     "RevealOrder",
     "cancel_job",
     "delay_job",
+    "find_job",
     "prioritize_job",
     "promote_job",
     "read_job",
@@ -156,7 +157,7 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
 
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
     """Return one job."""
-    report, target = await _find(desk, caller, path["job"])
+    report, target = await find_job(desk, caller, path["job"])
     why = await desk.provider.inspector.why(report.id, call_timeout=READ_SECONDS)
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
@@ -164,7 +165,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {
-        name: value if name in ("id", "queue", "tree", *values) else redaction.texts(value)
+        name: value if name in ("id", "queue", "tree", "revision", *values) else redaction.texts(value)
         for name, value in fields.items()
     }
     shown |= values if may_read else dict.fromkeys(values)
@@ -178,7 +179,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
 
 async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: CancelOrder) -> Change:
     """Cancel a job with those of its groups, or a root with its tree."""
-    report, target = await _find(desk, caller, path["job"])
+    report, target = await find_job(desk, caller, path["job"])
 
     async def cancel() -> Change:
         reason = order.reason or f"cancelled by {caller.actor.name}"
@@ -222,7 +223,7 @@ async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
 
 async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:
     """Return what the redaction hides of a job. It needs a reason, which stands in the audit."""
-    report, target = await _find(desk, caller, path["job"])
+    report, target = await find_job(desk, caller, path["job"])
     if not order.reason.strip():
         raise Problem(422, "expected a reason, because to reveal a payload stands in the audit")
 
@@ -239,7 +240,7 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
     return await desk.act(caller, "payload.reveal", target, reveal, reason=order.reason)
 
 
-async def _find(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
+async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
     """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may not see."""
     report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
     target = Target("job", report.id, event_of_queue(report.queue))
@@ -262,7 +263,7 @@ async def _edit(
     ask: Callable[[str], Awaitable[bool]],
     reason: str,
 ) -> Change:
-    report, target = await _find(desk, caller, job_id)
+    report, target = await find_job(desk, caller, job_id)
 
     async def edit() -> Change:
         done = await ask(report.id)

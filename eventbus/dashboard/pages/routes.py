@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,11 +24,12 @@ from eventbus.dashboard.desk import (
 )
 from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
-from eventbus.dashboard.pages.events import EventPages
+from eventbus.dashboard.pages.events import EventPages, read_json
 from eventbus.dashboard.pages.gantt import draw
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
@@ -207,6 +209,8 @@ class Pages:
         if act.is_final and typed != name:
             raise Problem(422, f"type {name} to confirm; nothing was changed")
         order = to_order(form, act.order, is_text=True)
+        if isinstance(order, EditOrder):
+            order = msgspec.structs.replace(order, payload=read_json(form["payload"]))
 
         async def do() -> Change:
             return await act.act(self._desk, caller, names, order)
