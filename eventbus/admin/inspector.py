@@ -20,6 +20,7 @@ from eventbus.admin.history import Histories
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.jobs.edits import JobEdits
 from eventbus.admin.jobs.failures import Failures
+from eventbus.admin.jobs.field_search import FieldSearches
 from eventbus.admin.jobs.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
 from eventbus.admin.jobs.job_report import (
     AttemptReport,
@@ -117,6 +118,9 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
 class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Operations, Audit):
 class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks):
 class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks, Definitions):
+class Inspector(
+    JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks, Definitions, FieldSearches
+):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

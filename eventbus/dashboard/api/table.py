@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from eventbus.admin.operations.audit import AuditPage
 from eventbus.dashboard.desk import (
     audit,
+    edits,
     failures,
     flows,
     history,
@@ -19,6 +20,9 @@ from eventbus.dashboard.desk import (
 )
 from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk import edits, failures, flows, history, jobs, queues, schedules, server, workers
+    search,
+    server,
+)
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.events import catalog, emissions
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
@@ -101,6 +105,13 @@ READS: tuple[Read, ...] = (
     ),
     Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
     Read("/server", "The server, and its checks.", queues.NoQuery, server.ServerView, server.read_server),
+    Read(
+        "/search",
+        "Jobs and queues by a name, a key, or a field.",
+        search.SearchQuery,
+        search.Found,
+        search.search,
+    ),
     Read("/flows", "The newest flows.", flows.FlowsQuery, flows.FlowList, flows.read_flows),
     Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flows.FlowView, flows.read_flow),
     Read("/schedules", "The schedules.", queues.NoQuery, schedules.ScheduleList, schedules.read_schedules),

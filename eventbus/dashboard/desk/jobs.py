@@ -43,6 +43,7 @@ __all__ = [
     "promote_job",
     "read_job",
     "read_jobs",
+    "reads_of",
     "remove_job",
     "retry_job",
     "reveal_job",
@@ -135,7 +136,7 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     """Return a page of the jobs of a queue in one state."""
     queue = find_queue(desk, caller, path["queue"])
     target = Target("queue", queue, event_of_queue(queue))
-    for action in _reads_of(target):
+    for action in reads_of(target):
         desk.demand(caller, action, target, f"queue {queue!r}")
     if not 0 < query.limit <= _MOST:
         raise Problem(422, f"expected limit to be 1 to {_MOST}, got: {query.limit}")
@@ -244,13 +245,13 @@ async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, 
     """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may not see."""
     report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
     target = Target("job", report.id, event_of_queue(report.queue))
-    for action in _reads_of(target):
+    for action in reads_of(target):
         if not desk.may(caller, action, target):
             raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist
     return report, target
 
 
-def _reads_of(target: Target) -> tuple[Action, ...]:
+def reads_of(target: Target) -> tuple[Action, ...]:
     """Return what one must be allowed to read; for a job of a flow also the flow."""
     return ("queue.read", "job.read", *(("flow.read",) if target.event.startswith(_FLOWS) else ()))
 

@@ -30,11 +30,11 @@ from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
 from eventbus.dashboard.pages.events import EventPages, read_json
+from eventbus.dashboard.pages.finding import FindingPage
 from eventbus.dashboard.pages.gantt import draw
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
-from eventbus.errors import UnknownJob
 from eventbus.model.states import FINAL_STATES
 
 __all__ = ["Pages"]
@@ -53,7 +53,7 @@ class Pages:
         """Return the method, the path and the handler of each route."""
         return [
             ("GET", "/", self._overview),
-            ("GET", "/find", self._find),
+            ("GET", "/find", FindingPage(self._desk, self._renderer).show),
             ("GET", "/queues/{queue}", self._queue),
             ("GET", "/jobs/{job}", self._job),
             ("GET", "/failures", self._failures),
@@ -179,22 +179,6 @@ class Pages:
     async def _schedule(self, request: Request, caller: Caller, links: Links) -> Response:
         view = await schedules.read_schedule(self._desk, caller, names_in(request), None)
         return self._page(request, caller, links, "schedule", view=view, schedule=view.schedule)
-
-    async def _find(self, request: Request, caller: Caller, links: Links) -> Response:
-        """Lead to the flow, the job, or the queue that somebody typed."""
-        wanted = request.query_params.get("q", "").strip()
-        if not wanted or not wanted.isprintable():
-            return _redirect(links())
-        try:
-            view = await jobs.read_job(self._desk, caller, {"job": wanted}, None)
-        except UnknownJob:
-            return _redirect(links("queues", wanted))
-        except Problem as problem:
-            if problem.status != 404:
-                raise
-            return _redirect(links("queues", wanted))  # as for a job that does not exist
-        is_flow = self._desk.flows is not None and view.job.is_root and view.job.queue.startswith("workflow.")
-        return _redirect(links("flows" if is_flow else "jobs", wanted))
 
     def _poster(self, act: Act) -> Handler:
         async def post(request: Request, caller: Caller, links: Links) -> Response:
