@@ -24,6 +24,7 @@ from eventbus.dashboard.entry.audit import AuditTrail
 from eventbus.dashboard.desk.watching.places import Places
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.hooks import Hooks
+from eventbus.dashboard.entry.places import Places
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem

@@ -118,7 +118,7 @@ def _field(schema: dict[str, Any], name: str, given: Any, *, is_needed: bool) ->
 
 def _resolved(schema: dict[str, Any], given: Any) -> dict[str, Any]:
     """Return what a reference of the schema stands for."""
-    found: dict[str, Any] = given if isinstance(given, dict) else {}
+    found = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     for _ in range(8):
         if "$ref" not in found:
             return found

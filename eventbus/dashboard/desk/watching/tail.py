@@ -128,8 +128,11 @@ class _Sight:
             return True
         key = (change.queue, change.what not in _QUEUE_CHANGES)
         if key not in self._known:
-            needed: list[Action] = ["queue.read", *(["job.read"] if key[1] else [])]  # type: ignore[list-item]
-            needed += ["flow.read"] if change.queue.startswith(_FLOWS) else []
+            needed: list[Action] = ["queue.read"]
+            if key[1]:
+                needed.append("job.read")
+            if change.queue.startswith(_FLOWS):
+                needed.append("flow.read")
             target = queue_target(change.queue)
             self._known[key] = all(self._desk.may(self._caller, action, target) for action in needed)
         return self._known[key]

@@ -12,7 +12,7 @@ import pytest
 from eventbus import EventProvider, Retry
 from eventbus.dashboard import Actor
 from eventbus.dashboard.desk.watching import tail
-from eventbus.dashboard.desk.watching.places import MOST_TAILS
+from eventbus.dashboard.entry.places import MOST_TAILS
 
 Open = Callable[..., Any]
 
