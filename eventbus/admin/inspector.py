@@ -35,7 +35,6 @@ from eventbus.admin.jobs.reasons import StateReason, explain, explain_orphan
 from eventbus.admin.jobs.retrials import Retrials
 from eventbus.admin.operations.audit import Audit
 from eventbus.admin.operations.operations import Operations
-from eventbus.admin.server import ServerLooks
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.server import ServerLooks
@@ -115,11 +114,18 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Operations, Audit):
-class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks):
-class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks, Definitions):
 class Inspector(
-    JobEdits, Overview, Retrials, Failures, Lookups, Histories, ServerLooks, Definitions, FieldSearches
+    JobEdits,
+    Overview,
+    Retrials,
+    Failures,
+    Lookups,
+    Histories,
+    Operations,
+    Audit,
+    ServerLooks,
+    Definitions,
+    FieldSearches,
 ):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 

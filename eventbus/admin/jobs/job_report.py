@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures, without
-from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, plain, read_failures, without
 from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
 from eventbus.model.message import decode_message

@@ -45,10 +45,8 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
             "schedules",
             "workers",
             "audit",
-            *(["flows"] if desk.flows is not None else []),
-        ]
-        names = ["queues", "failures", "schedules", "workers", "server", *(["flows"] if desk.flows is not None else [])]
             "server",
+            *(["flows"] if desk.flows is not None else []),
         ]
         return _json(
             {

@@ -16,15 +16,11 @@ from eventbus.dashboard.desk import (
     operations,
     queues,
     schedules,
-    workers,
-)
-from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
-from eventbus.dashboard.desk import edits, failures, flows, history, jobs, queues, schedules, server, workers
     search,
-    server,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.events import catalog, emissions
+from eventbus.dashboard.desk.fleet import server, workers
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
 
@@ -44,8 +40,8 @@ class Read(NamedTuple):
 class Act(NamedTuple):
     """A route that changes something: `act` takes an `order`.
 
-    The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back to the page of the target. The name of
-    the target must be typed into a form that `is_final`.
+    The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back to
+    the page of the target. The name of the target must be typed into a form that `is_final`.
     """
 
     method: str
@@ -98,8 +94,10 @@ READS: tuple[Read, ...] = (
     ),
     Read("/audit", "Who did what, or was refused.", audit.AuditQuery, AuditPage, audit.read_audit),
     Read("/events", "The events and their groups.", queues.NoQuery, catalog.EventList, catalog.read_events),
+    Read(
         "/events/{event}",
         "One event, and the schemas of its payload and result.",
+        queues.NoQuery,
         catalog.EventView,
         catalog.read_event,
     ),

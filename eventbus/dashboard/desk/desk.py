@@ -21,7 +21,6 @@ from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.dashboard.entry.audit import AuditTrail
-from eventbus.dashboard.desk.watching.places import Places
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.hooks import Hooks
 from eventbus.dashboard.entry.places import Places

@@ -20,11 +20,10 @@ from eventbus.dashboard.desk import (
     operations,
     queues,
     schedules,
-    workers,
 )
-from eventbus.dashboard.desk import failures, flows, history, jobs, queues, schedules, server, workers
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.edits import EditOrder
+from eventbus.dashboard.desk.fleet import server, workers
 from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
