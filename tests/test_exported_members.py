@@ -219,7 +219,7 @@ _OFFERED = {
     eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
     eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
-    Inspector: "cancel check_server controls counts delay edit event events failures find find_by_field groups history job jobs prioritize promote purge queues remove replace_payload retry retry_all server tree why workers",
+    Inspector: "audit begin_operation cancel check_server controls counts delay edit event events failures find find_by_field groups history job jobs note_audit operation operations preview_operation prioritize promote purge queues remove replace_payload retry retry_all run_operations server stop_operation tree why workers",
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
     workflows.WorkflowProvider: "execute failed flows handle pause provider register report resume retry run_inline schedules set_limit status tree use",
