@@ -14,11 +14,13 @@ from typing import Any, get_args
 import msgspec
 
 from eventbus.admin.controls import Controls, QueueControls
+from eventbus.admin.definitions import Definitions
 from eventbus.admin.groups import GroupReport, list_groups
 from eventbus.admin.history import Histories
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.jobs.edits import JobEdits
 from eventbus.admin.jobs.failures import Failures
+from eventbus.admin.jobs.field_search import FieldSearches
 from eventbus.admin.jobs.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
 from eventbus.admin.jobs.job_report import (
     AttemptReport,
@@ -35,6 +37,7 @@ from eventbus.admin.operations.audit import Audit
 from eventbus.admin.operations.operations import Operations
 from eventbus.admin.overview import Overview
 from eventbus.admin.queue_name import queue_of
+from eventbus.admin.server import ServerLooks
 from eventbus.emit.route import Routes
 from eventbus.errors import DefinitionError, UnknownJob
 from eventbus.lifecycle import Lifecycle
@@ -111,7 +114,19 @@ class TreeReport(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberReport]
 
 
-class Inspector(JobEdits, Overview, Retrials, Failures, Lookups, Histories, Operations, Audit):
+class Inspector(
+    JobEdits,
+    Overview,
+    Retrials,
+    Failures,
+    Lookups,
+    Histories,
+    Operations,
+    Audit,
+    ServerLooks,
+    Definitions,
+    FieldSearches,
+):
     """Reads the jobs in the server of a started provider, and changes those that wait.
 
     Each method raises ProviderStopped while the provider is not started, and StoreError when the server does

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from urllib.parse import quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import compile_path
@@ -116,7 +117,9 @@ class Dashboard:
             ),
         )
         rights = Rights(may=may, actions=actions or {}, is_read_only=read_only)
-        desk = Desk(provider, flows, rights=rights, hooks=Hooks(before or {}, after or {}), redact=redact)
+        self._desk = desk = Desk(
+            provider, flows, rights=rights, hooks=Hooks(before or {}, after or {}), redact=redact
+        )
         interval = max(seconds(poll, setting="poll"), 0.5)
         self._renderer = Renderer(desk, poll_seconds=interval, can_sign_out=self._gate.has_own_form)
         self._sign_in = SignInPages(self._gate, self._renderer)
@@ -223,6 +226,8 @@ def _read(error: Exception, request_id: str) -> Problem:
         return error
     if isinstance(error, EventBusError):
         return problem_of(error)
+    if isinstance(error, HTTPException):  # of the program around: its sign_in answers so
+        return Problem(error.status_code, error.detail, headers=dict(error.headers or {}))
     if isinstance(error, TimeoutError):
         return Problem(
             503,

@@ -6,6 +6,8 @@ the text of an error that this package did not write; such an error is logged, a
 
 from __future__ import annotations
 
+import re
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -27,6 +29,8 @@ from eventbus.errors import (
 __all__ = ["MEDIA_TYPE", "STATUSES", "Problem", "problem_of"]
 
 MEDIA_TYPE = "application/problem+json"
+
+_MISSING = re.compile(r"missing required field `([^`]*)`")
 
 STATUSES: dict[int, str] = {
     400: "bad request",
@@ -61,7 +65,7 @@ class Problem(Exception):
     @property
     def title(self) -> str:
         """The kind of problem in few words."""
-        return STATUSES[self.status]
+        return STATUSES.get(self.status) or HTTPStatus(self.status).phrase.lower()
 
     def answer(self, request_id: str) -> Response:
         """Return the answer for a program."""
@@ -102,4 +106,14 @@ def problem_of(error: EventBusError) -> Problem:
             "the provider behind this dashboard is not started; start it before, because a mounted app cannot"
         )
         return Problem(503, detail, headers={"retry-after": "2"})
+    if isinstance(error, PayloadError):
+        return Problem(status, str(error), errors=[_place_of(error)])
     return Problem(status, str(error))
+
+
+def _place_of(error: PayloadError) -> dict[str, str]:
+    """Return the field of a payload that does not fit, as a JSON pointer."""
+    path = (error.path or "").removeprefix("$").replace("[", ".").replace("]", "")
+    missing = _MISSING.search(str(error))
+    pointer = path.replace(".", "/") + (f"/{missing[1]}" if missing else "")
+    return {"pointer": pointer, "detail": str(error)}

@@ -7,17 +7,14 @@ errors. Fields that are marked as Sensitive come hidden from the inspector; here
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from eventbus.model.redaction.forms import forms_of
-from eventbus.model.redaction.redacting import hide_at_cuts
+from eventbus.model.redaction.redacting import hide_at_cuts, shown_instead
 
 __all__ = ["Redact", "Redaction"]
 
@@ -31,7 +28,6 @@ patterns hide.
 _NAMES = re.compile(
     r"pass|secret|token|card|iban|authori[sz]ation|credential|api[-_ ]?key|cvv|cvc|ssn", re.IGNORECASE
 )
-_KEY = secrets.token_bytes(32)  # of this process: digits of another run say nothing
 _DEEPEST = 200
 _LEAST = 4  # characters of a value that is looked for in texts; a shorter one stands in any text
 
@@ -67,7 +63,7 @@ class Redaction:
         for value in sorted(self._hidden, key=len, reverse=True):
             forms = [form for form in forms_of(value) if len(form) >= _LEAST]
             for form in sorted(forms, key=len, reverse=True):
-                given = given.replace(form, _dots(value))
+                given = given.replace(form, shown_instead(value))
             found += forms
         return hide_at_cuts(given, found)
 
@@ -109,8 +105,8 @@ class Redaction:
         text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
         if len(text) >= _LEAST:
             self._hidden.add(text)
-        return f"{_dots(text)}" if self._redact != "all" else f"{_dots(text)} {type(value).__name__}"
-
-
-def _dots(text: str) -> str:
-    return "•••" + hmac.new(_KEY, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:8]
+        return (
+            f"{shown_instead(text)}"
+            if self._redact != "all"
+            else f"{shown_instead(text)} {type(value).__name__}"
+        )

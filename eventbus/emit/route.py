@@ -119,6 +119,15 @@ class Routes:
         route = self._routes.get(name)
         return None if route is None else route.event
 
+    def definition(self, name: str) -> Event[Any, Any] | None:
+        """Return the event of a name, if it was defined, and not only named."""
+        event = self.known(name)
+        return None if event is None or _is_bare(event) else event
+
+    def definitions(self) -> list[Event[Any, Any]]:
+        """Return the events that were defined, by their names."""
+        return [route.event for _, route in sorted(self._routes.items()) if not _is_bare(route.event)]
+
     def _add(self, given: Any, known: Route | None) -> Route:
         """Add the route of an event. It may replace only a route that was made from the name alone."""
         event = Event(given) if isinstance(given, str) else cast("Event[Any, Any]", given)

@@ -112,8 +112,10 @@ class Finding(msgspec.Struct, frozen=True):
 class Checkup:
     """The checks of one server. Used once."""
 
-    def __init__(self, connector: Connector, *, prefix: str, name: str) -> None:
+    def __init__(self, connector: Connector, *, prefix: str, name: str, names_addresses: bool = True) -> None:
+        """Without `names_addresses` no finding says where a server is."""
         self._connector = connector
+        self._names_addresses = names_addresses
         self._keys = Keys(prefix, SHARD)
         self._channel = Channel(connector, name=name, answer_timeout=_ANSWER_WITHIN)
         caller = RetryingCaller(self._channel, keys=self._keys)
@@ -130,23 +132,26 @@ class Checkup:
             facts = parse_info(await self._call("INFO"))
             took = clock.monotonic() - begin
             found = [
-                _reached(facts, self._connector.address, took),
+                _reached(facts, self._connector.address if self._names_addresses else "it", took),
                 *_version(facts),
-                *_role(facts, replicated=replicated),
+                *_role(facts, replicated=replicated, names_addresses=self._names_addresses),
                 _eviction(facts, allow_eviction=allow_eviction),
                 *_persistence(facts, await self._config("appendfsync")),
                 await self._rights(replicated=replicated),
             ]
             found += await self._workers(list(queues))
             return [*found, *await self._paused(), *await self._backlog()]
-        except StoreUnavailable as error:
-            return [
-                Finding("server", "error", str(error), "start a server there, or name another one with --url")
-            ]
         except StoreError as error:
-            return [Finding("server", "error", str(error))]
+            return [self._unusable(error)]
         finally:
             await self._channel.aclose()
+
+    def _unusable(self, error: StoreError) -> Finding:
+        is_away = isinstance(error, StoreUnavailable)
+        if not self._names_addresses:  # the text of the error may name them
+            return Finding("server", "error", "it does not answer" if is_away else "it refuses")
+        remedy = "start a server there, or name another one with --url" if is_away else ""
+        return Finding("server", "error", str(error), remedy)
 
     async def _call(self, *command: str) -> Any:
         return await self._channel.call(*command, deadline=clock.monotonic() + _ANSWER_WITHIN)
@@ -267,10 +272,10 @@ def _version(facts: Mapping[str, str]) -> Iterable[Finding]:
         yield Finding("version", "error", "the server is a node of a cluster", remedy)
 
 
-def _role(facts: Mapping[str, str], *, replicated: bool) -> Iterable[Finding]:
+def _role(facts: Mapping[str, str], *, replicated: bool, names_addresses: bool) -> Iterable[Finding]:
     if facts.get("role") == "slave":
-        primary = f"{facts.get('master_host')}:{facts.get('master_port')}"
-        yield Finding("role", "error", "it is a read-only replica", f"use the URL of its primary, {primary}")
+        primary = f", {facts.get('master_host')}:{facts.get('master_port')}" if names_addresses else ""
+        yield Finding("role", "error", "it is a read-only replica", f"use the URL of its primary{primary}")
         return
     count = int(facts.get("connected_slaves", "0"))
     said = f"primary with {count} replica{'' if count == 1 else 's'}"

@@ -9,6 +9,7 @@ import msgspec
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.overview.roster import RosterStore
+from eventbus.store.overview.server_store import ServerStore
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
@@ -65,6 +66,7 @@ class QueryStore:
         self._caller = caller
         self._keys = keys
         self.roster: RosterStore = RosterStore(caller, keys)
+        self.server: ServerStore = ServerStore(caller, keys)
 
     async def job(self, job: str, *, deadline: float | None = None) -> JobLook:
         """Return the record of one job."""
@@ -106,7 +108,23 @@ class QueryStore:
     ) -> tuple[JobPage, int]:
         """Return those on a page of jobs that may have this correlation id, and how many were looked at."""
         text = msgspec.json.encode(correlation_id).decode()
-        arguments: list[Any] = [queue, state, *cursor, limit, 1, 1, f'"c":{text}', correlation_id]
+        return await self.sift(
+            queue, state, f'"c":{text}', first=correlation_id, cursor=cursor, limit=limit, deadline=deadline
+        )
+
+    async def sift(
+        self,
+        queue: str,
+        state: str,
+        sought: str,
+        *,
+        first: str = "",
+        cursor: Cursor,
+        limit: int,
+        deadline: float | None = None,
+    ) -> tuple[JobPage, int]:
+        """Return those on a page of jobs whose body holds a text, or whose id is `first`, and how many were looked at."""
+        arguments: list[Any] = [queue, state, *cursor, limit, 1, 1, sought, first]
         after, score, _, flat, seen = await self._caller.script("list", arguments, deadline=deadline)
         rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
         return JobPage(rows, Cursor(after, score) if after else None), seen

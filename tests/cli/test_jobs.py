@@ -234,3 +234,22 @@ def test_a_long_payload_is_cut_unless_all_is_asked_for(make_provider: MakeProvid
     (job,) = _emit(make_provider, "x" * 5000)
     assert "... (3002 characters more)" in invoke("jobs", "show", job).stdout
     assert "x" * 5000 in invoke("jobs", "show", job, "--full").stdout
+
+
+def test_a_payload_is_edited_and_found_by_a_field(make_provider: MakeProvider, invoke: Invoke) -> None:
+    async def emit() -> str:
+        async with make_provider() as provider:
+            job = provider.emit("order", {"order_id": 7}, delay="1 hour", reply=False)
+            await job.enqueued()
+            return job.job_id
+
+    job = asyncio.run(emit())
+    assert job in invoke("jobs", "find", "order", "--field", "order_id:7", "--state", "delayed").stdout
+    edited = invoke("jobs", "edit", job, "--payload", '{"order_id": 8}')
+    assert (edited.exit_code, edited.stdout) == (0, f"job {job} has another payload\n")
+    found = invoke("jobs", "find", "order", "--field", "order_id:7", "--state", "delayed", "--json").stdout
+    assert '"jobs":[]' in found.replace(" ", "")
+    stale = invoke("jobs", "edit", job, "--payload", "1", "--revision", "0.0.0")
+    assert (stale.exit_code, "was changed meanwhile" in stale.stderr) == (1, True)
+    assert invoke("jobs", "edit", job, "--payload", "{").exit_code == 2
+    assert invoke("jobs", "find", "--field", "order_id:7").exit_code == 2

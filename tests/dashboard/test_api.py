@@ -354,13 +354,14 @@ async def test_an_open_page_that_did_not_change_is_not_sent_again(
 async def test_what_somebody_looks_for_is_found(provider: EventProvider, open_dashboard: Open) -> None:
     job = provider.emit("a", 1)
     await job.enqueued()
+    await provider.emit("order.placed", 1, reply=False).enqueued()
     client = open_dashboard(provider)
     for wanted, place in (
         (job.job_id, f"/jobs/{job.job_id}"),
-        ("order.placed", "/queues/order.placed"),
-        ("", "/"),
+        ("order.placed", "/queues/event.order.placed"),
     ):
         assert (await client.get("/find", params={"q": wanted})).headers["location"] == place
+    assert (await client.get("/find")).status_code == 200
     assert (await client.get("/queues/order.placed")).status_code == 200
 
 
@@ -371,10 +372,13 @@ async def test_the_api_says_what_its_caller_may_do(provider: EventProvider, open
     assert told["may"]["job.cancel"] is True
     assert set(told["links"]) == {
         "queues",
+        "events",
         "failures",
         "operations",
         "schedules",
         "workers",
         "audit",
+        "server",
+        "stream",
         "openapi.json",
     }

@@ -33,7 +33,7 @@ def test_check_3_no_page_loads_anything_from_another_host() -> None:
             text.replace("http://www.w3.org", "").replace("url(#tip)", ""),
         ), path
         for url in re.findall(r'(?:src|href|action)="([^"]+)"', text):
-            assert url.startswith(("{{ links(", "{{ url", "#")), (path, url)
+            assert url.startswith(("{{ links(", "{{ url", "{{ own }}", "#")), (path, url)
 
 
 def test_what_a_browser_loads_is_small() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from eventbus import ConfigError, EventProvider, UsageError
 from eventbus.dashboard import Actor, Dashboard
@@ -230,3 +232,37 @@ async def test_an_address_that_anybody_can_claim_does_not_count(
         for n in range(6)
     ]
     assert answers[-1].status_code == 429
+
+
+async def test_check_21_a_foreign_page_does_not_use_up_the_tries_of_an_address(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    client = open_dashboard(provider, token=TOKEN, one_time_codes=True)
+    for _ in range(8):  # images of a foreign page, and a form that it posts
+        assert (await client.get("/sign-in?code=wrong")).status_code == 401
+        foreign = {"origin": "http://evil.example"}
+        posted = await client.post("/sign-in", data={"token": "wrong"}, headers=foreign)
+        assert posted.status_code == 403
+    assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+
+
+@pytest.mark.parametrize("status", [401, 403, 418, 429])
+async def test_an_http_error_of_the_program_around_is_the_answer(
+    provider: EventProvider, open_dashboard: Open, status: int
+) -> None:
+    def sign_in(_: Request) -> Actor | None:
+        raise HTTPException(status, "ask at the desk", headers={"x-why": "desk"})
+
+    client = open_dashboard(provider, sign_in=sign_in)
+    told = await client.get("/api/v1/queues")
+    assert (told.status_code, told.json()["detail"]) == (status, "ask at the desk")
+    assert told.headers["x-why"] == "desk"
+    page = await client.get("/")
+    assert page.status_code == status
+    assert "ask at the desk" in page.text
+
+
+@pytest.mark.parametrize("secret", ["", "short", "x" * 31])
+def test_a_secret_that_can_be_guessed_is_refused(secret: str) -> None:
+    with pytest.raises(ConfigError, match=r"less than 32 bytes .* make one with python -c"):
+        Dashboard(EventProvider("memory:"), token=TOKEN, secret=secret)

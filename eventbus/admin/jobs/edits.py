@@ -2,6 +2,9 @@
 
 What must always hold: a job that somebody runs, or that has ended, is never changed; a payload that does not fit its event
 is refused before anything is sent; a payload that somebody else has changed meanwhile is read again, not overwritten blindly.
+
+Crash windows of an edit: `answer-lost` (the call is sent again, and the record knows it: it is made once), `changed-between` (the
+body that was read is another one by now: it is read and compared anew), `claimed-between` (the record is active: nothing is changed).
 """
 
 from __future__ import annotations
@@ -12,22 +15,36 @@ from typing import Any
 
 import msgspec
 
+from eventbus.admin.jobs.revision import differences_of, revision_of
 from eventbus.emit.route import Route, Routes
 from eventbus.errors import StoreCorrupt, UnknownJob, UsageError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message, encode_message
-from eventbus.model.names import check_job_id, split_group
+from eventbus.model.names import EVENT_QUEUES, check_job_id, split_group
 from eventbus.settings.keywords import check_priority
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Edit
+from eventbus.store.queries import JobLook
 
-__all__ = ["JobEdits"]
+__all__ = ["JobEdit", "JobEdits"]
 
 _PLACED = ("waiting", "delayed")
 _READS = 5
 """How often a payload is read again that others change at the same time."""
+
+
+class JobEdit(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an edit: whether it was made, and the state and the revision of the job now.
+
+    `differences` says what has changed since the revision that was given; then nothing was edited.
+    """
+
+    changed: bool
+    state: str
+    revision: str
+    differences: list[str] = []
 
 
 class JobEdits:
@@ -84,6 +101,57 @@ class JobEdits:
             if word != "other":
                 return _read(word, job_id)
         raise UsageError(f"the payload of job {job_id!r} is changed by others all the time; try again")
+
+    async def edit(
+        self,
+        job_id: str,
+        payload: Any,
+        *,
+        revision: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> JobEdit:
+        """Give a waiting, delayed or parked job of an event another payload, given as JSON values.
+
+        With `revision`, that of a report, nothing is changed if somebody has edited or moved the job since, or if it was
+        tried. Where this provider defines the event, the payload must fit it, and gives the limit key. Meta data and key stay.
+
+        Raises PayloadError, and UsageError for a job of a flow or a tree.
+        """
+        deadline = self._settings.deadline(call_timeout)
+        store = self._life.running("edit a job").store
+        for _ in range(_READS):
+            look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
+            if not look.fields:
+                raise UnknownJob(job_id)
+            now = revision_of(look.fields)
+            differences = [] if revision is None else differences_of(revision, now)
+            state = look.fields.get("state", "unknown")
+            if differences:
+                return JobEdit(changed=False, state=state, revision=now, differences=differences)
+            change = self._encode(look, job_id, payload)
+            word = await self._ask(job_id, (*_PLACED, "parked"), deadline=deadline, **change)
+            if word != "other":
+                changed = _read(word, job_id)
+                look = await store.inspection.job(job_id, deadline=deadline)
+                found = look.fields.get("state", word)
+                return JobEdit(changed=changed, state=found, revision=revision_of(look.fields))
+        raise UsageError(f"the payload of job {job_id!r} is changed by others all the time; try again")
+
+    def _encode(self, look: JobLook, job_id: str, payload: Any) -> dict[str, str]:
+        """Return what a change sends: the print of the body that it replaces, the new one, and its limit key."""
+        queue = split_group(look.fields.get("queue", ""))[0]
+        if not queue.startswith(EVENT_QUEUES) or look.fields.get("root"):
+            raise UsageError(f"job {job_id!r} belongs to a flow or a tree, whose input stays as it is")
+        name = queue.removeprefix(EVENT_QUEUES)
+        route = Route(self._routes.definition(name) or Event(name), self._settings)
+        typed = route.payload.decode(msgspec.json.encode(payload))
+        encoded = msgspec.Raw(route.encode_payload(typed))
+        print_ = hashlib.sha1(look.body.encode(), usedforsecurity=False).hexdigest()
+        return {
+            "print": print_,
+            "body": _with_payload(look.body, encoded, job_id),
+            "limit": route.limit_key(typed),
+        }
 
     async def _read_body(self, route: Route, job_id: str, deadline: float) -> str:
         store = self._life.running("replace a payload").store

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures, without
+from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
 from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES
@@ -75,6 +76,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     attempts_log: list[AttemptReport] = []
     timeline: list[TimelineEntry] = []
     lines: list[LogLine] = []
+    revision: str = ""
+    """What an edit compares, so that it overwrites none of others."""
 
 
 def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
@@ -119,6 +122,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         why=fields.get("why", "") if state == "parked" else "",
         attempts_log=attempts,
         timeline=tell_timeline(fields, attempts),
+        revision=revision_of(fields),
         lines=[_line(hidden.in_text(text)) for text in look.lines],
     )
 

@@ -24,7 +24,7 @@ from eventbus.store.keys import key_digest
 from eventbus.store.queries import Cursor, JobLook
 from eventbus.store.store import Store
 
-__all__ = ["FoundJob", "FoundJobs", "Lookups"]
+__all__ = ["FoundJob", "FoundJobs", "Lookups", "found_job"]
 
 _STATES = ("active", "waiting", "delayed", "parked", "failed", "completed", "cancelled")
 _MOST_SEEN = 20_000
@@ -105,7 +105,7 @@ async def _find_by_key(store: Store, queues: list[str], digest: str, deadline: f
             look = await store.inspection.job(job, deadline=deadline)
             seen += 1
             if _is_there(look):  # else the key outlives its job
-                found.append(_report(job, look))
+                found.append(found_job(job, look))
     return FoundJobs(jobs=found, seen=seen, is_whole=True)
 
 
@@ -148,7 +148,7 @@ class _Search:
             for row in page.jobs[: _MOST_FOUND - len(self._found)]:
                 look = await self._store.inspection.job(row.id, deadline=self._deadline)
                 if _is_there(look) and self._is_meant(row.id, look):
-                    self._found.append(_report(row.id, look))
+                    self._found.append(found_job(row.id, look))
             place = page.cursor
         return True
 
@@ -167,7 +167,8 @@ def _is_there(look: JobLook) -> bool:
     return bool(look.fields) and "removed" not in look.fields
 
 
-def _report(job: str, look: JobLook) -> FoundJob:
+def found_job(job: str, look: JobLook) -> FoundJob:
+    """Return what a search tells of a job."""
     fields = look.fields
     state = fields.get("state", "unknown")
     return FoundJob(

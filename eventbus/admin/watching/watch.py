@@ -70,6 +70,27 @@ class Watch:
         """The position of the last change that was given out; before that, where the watch begins. `""` before it began."""
         return self._position
 
+    @property
+    def pending(self) -> int:
+        """How many changes were read, and not given out yet: so many come without waiting for the server."""
+        return len(self._ready)
+
+    @property
+    def reached(self) -> str:
+        """From where another watch goes on without a gap. It is ahead of `position` where changes of others were left out."""
+        return self._position if self._ready or self._stream is None else str(self._stream.position)
+
+    async def newest(self, most: int = 100) -> list[Change]:
+        """Return the newest changes that the server still keeps, oldest first; the watch goes on behind them.
+
+        It looks at the last `most` changes of all queues; so there may be fewer of the event, or none. Raises as the iteration.
+        """
+        stream = await self._open()
+        found = [change for change in await stream.read_newest(most) if self._is_wanted(change)]
+        self._ready.clear()
+        self._position = str(stream.position)
+        return found[-most:]
+
     async def __aenter__(self) -> Self:
         await self._open()
         return self

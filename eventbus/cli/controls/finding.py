@@ -1,4 +1,4 @@
-"""`eventbus jobs find`: jobs by their idempotency key or their correlation id."""
+"""`eventbus jobs find`: jobs by their idempotency key, their correlation id, or a field of their payload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.watching import write_json
-from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console, printable
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
 from eventbus.provider import EventProvider
 
 __all__ = ["find"]
@@ -27,11 +27,21 @@ def find(
     correlation_id: Annotated[
         str | None, typer.Option("--correlation-id", help="The id of the chain.")
     ] = None,
+    field: Annotated[
+        str | None, typer.Option(metavar="FIELD:VALUE", help="Of the payload: order_id:7, customer.name:Ada.")
+    ] = None,
+    state: Annotated[str, typer.Option(help="Of jobs that --field looks for.")] = "waiting",
+    cursor: Annotated[str | None, typer.Option(help="Go on behind what --field has seen.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Find jobs by idempotency key (of one event), or by correlation id (of one event or of all)."""
+    """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id (of one event or of all)."""
     queue = None if name is None else queue_of(name)
+    if field is not None:
+        _find_by_field(
+            url, queue, field, state, cursor, as_json=as_json, is_alone=key is None and correlation_id is None
+        )
+        return
 
     async def ask(provider: EventProvider) -> FoundJobs:
         return await provider.inspector.find(queue, idempotency_key=key, correlation_id=correlation_id)
@@ -41,6 +51,32 @@ def find(
         write_json(found)
     else:
         _print(found)
+
+
+def _find_by_field(
+    url: str | None,
+    queue: str | None,
+    field: str,
+    state: str,
+    cursor: str | None,
+    *,
+    as_json: bool,
+    is_alone: bool,
+) -> None:
+    if queue is None or not is_alone:
+        raise CommandError("--field needs the NAME of an event, and neither --key nor --correlation-id")
+    found = ask_server(
+        url, lambda provider: provider.inspector.find_by_field(queue, field, state=state, cursor=cursor)
+    )
+    if as_json:
+        write_json(found)
+        return
+    _print(FoundJobs(jobs=found.jobs, seen=found.seen, is_whole=True))
+    if found.cursor is not None:
+        print(
+            f"{found.seen} {state} jobs were looked at, and there are more: --cursor {found.cursor}",
+            file=sys.stderr,
+        )
 
 
 def _print(found: FoundJobs) -> None:

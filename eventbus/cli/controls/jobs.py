@@ -1,6 +1,7 @@
 """`eventbus jobs`: counts, lists and shows the jobs of a queue, and changes one that waits or cancels it.
 
-The commands need no program, because they read only the server. A payload is replaced in a program, which can check it.
+The commands need no program, because they read only the server. A payload that is replaced here is checked by the worker; in a
+program, `replace_payload` checks it before.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, cast, get_args
 
+import msgspec
 import typer
 
 from eventbus.admin.inspector import JobList, JobReport
@@ -189,6 +191,39 @@ def prioritize(
         done=f"has priority {priority}",
         refused="only a job that waits or is delayed has a place to change",
     )
+
+
+@app.command("edit")
+def edit(
+    job_id: _Job,
+    *,
+    payload: Annotated[str, typer.Option(metavar="JSON", help="The whole new payload; - reads it.")],
+    revision: Annotated[
+        str | None, typer.Option(help="Only if the job is as `jobs show --json` has told it by this.")
+    ] = None,
+    url: UrlOption = None,
+) -> None:
+    """Replace the payload of a job of an event that waits, is delayed or parked. Its key and meta data stay."""
+    given = read_json(payload)
+    edited = ask_server(url, lambda provider: provider.inspector.edit(job_id, given, revision=revision))
+    if edited.differences:
+        said = f"job {job_id} was changed meanwhile: {', '.join(edited.differences)}; nothing was edited"
+        raise CommandError(f"{said}; look at it again", exit_code=1)
+    if not edited.changed:
+        said = f"job {job_id} is {edited.state}"
+        raise CommandError(f"{said}; only one that waits, is delayed or parked can be edited", exit_code=1)
+    print(f"job {job_id} has another payload")
+
+
+def read_json(text: str) -> object:
+    """Return the JSON of an option, or of standard input for `-`. Raises CommandError."""
+    text = sys.stdin.read() if text == "-" else text
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise CommandError(
+            f"expected the payload to be JSON, such as '{{\"n\": 1}}' in quotes, got: {shown(text)}: {error}"
+        ) from None
 
 
 def change_job(

@@ -9,8 +9,10 @@ from typing import Any, cast
 import msgspec
 
 from eventbus._version import __version__
-from eventbus.dashboard.api.table import ACTS, READS, Act, Read
+from eventbus.dashboard.api.stream import MEDIA_TYPE as STREAM_TYPE
+from eventbus.dashboard.api.table import ACTS, READS, Act
 from eventbus.dashboard.desk.desk import Change
+from eventbus.dashboard.desk.watching.tail import ChangeView, TailQuery
 from eventbus.dashboard.problem import MEDIA_TYPE, STATUSES
 
 __all__ = ["describe"]
@@ -32,7 +34,8 @@ _PROBLEM: dict[str, Any] = {
 def describe() -> dict[str, Any]:
     """Return the document. Paths are below `<base>/api/v1`."""
     kinds = {each.answer for each in READS} | {each.order for each in ACTS} | {Change}
-    queries = {each.query for each in READS}
+    kinds |= {ChangeView}
+    queries = {TailQuery, *(each.query for each in READS)}
     found = sorted(kinds | queries, key=lambda kind: kind.__name__)
     refs, schemas = msgspec.json.schema_components(found, ref_template=_REFS)
     ref_of = dict(zip(found, refs, strict=True))
@@ -40,8 +43,9 @@ def describe() -> dict[str, Any]:
         "/": {"get": _operation("What the caller may do, and links.", [], {"type": "object"})},
         "/openapi.json": {"get": _operation("This document.", [], {"type": "object"})},
     }
+    paths["/stream"] = {"get": _describe_stream(ref_of, schemas)}
     for row in READS:
-        parameters = [*_in_path(row.path), *_in_query(row, schemas)]
+        parameters = [*_in_path(row.path), *_in_query(row.query, schemas)]
         paths.setdefault(row.path, {})["get"] = _operation(row.summary, parameters, ref_of[row.answer])
     paths["/flows/{flow}/timeline.svg"] = {"get": _picture("When each step of a flow ran, as a file.")}
     for act in ACTS:
@@ -66,6 +70,17 @@ def _describe_act(act: Act, ref_of: Mapping[type, Any]) -> dict[str, Any]:
         "required": act.method != "DELETE",
         "content": {"application/json": {"schema": ref_of[act.order]}},
     }
+    return described
+
+
+def _describe_stream(ref_of: Mapping[type, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
+    last = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}}
+    described = _operation(
+        "Five seconds of changes as server-sent events, each with a change as its data; go on with Last-Event-ID.",
+        [*_in_query(TailQuery, schemas), last],
+        {},
+    )
+    described["responses"]["200"]["content"] = {STREAM_TYPE: {"schema": ref_of[ChangeView]}}
     return described
 
 
@@ -95,8 +110,8 @@ def _in_path(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _in_query(row: Read, schemas: Mapping[str, Any]) -> list[dict[str, Any]]:
-    fields = cast("dict[str, Any]", schemas[row.query.__name__].get("properties", {}))
+def _in_query(query: type[Any], schemas: Mapping[str, Any]) -> list[dict[str, Any]]:
+    fields = cast("dict[str, Any]", schemas[query.__name__].get("properties", {}))
     return [
         {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -11,8 +12,11 @@ from starlette.responses import Response
 
 from eventbus._version import __version__
 from eventbus.dashboard.api.openapi import describe
+from eventbus.dashboard.api.stream import answer_stream
 from eventbus.dashboard.api.table import ACTS, READS, Act, Read
 from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.edits import EditOrder
+from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
 from eventbus.dashboard.entry.gate import Caller
@@ -36,11 +40,13 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
         may = {action: desk.may(caller, action, Target("queue")) for action in ACTIONS}  # type: ignore[arg-type]
         names = [
             "queues",
+            "events",
             "failures",
             "operations",
             "schedules",
             "workers",
             "audit",
+            "server",
             *(["flows", "workflows"] if desk.flows is not None else []),
         ]
         return _json(
@@ -49,7 +55,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
                 "actor": caller.actor.name,
                 "is_read_only": desk.rights.is_read_only,
                 "may": may,
-                "links": {name: f"{api}/{name}" for name in [*names, "openapi.json"]},
+                "links": {name: f"{api}/{name}" for name in [*names, "stream", "openapi.json"]},
             }
         )
 
@@ -59,6 +65,7 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
     return [
         ("GET", API, index),
         ("GET", f"{API}/openapi.json", openapi),
+        ("GET", f"{API}/stream", partial(answer_stream, desk)),
         *(("GET", API + each.path, _reader(desk, each)) for each in READS),
         *((each.method, API + each.path, _actor(desk, each)) for each in ACTS),
     ]
@@ -80,6 +87,8 @@ def _reader(desk: Desk, row: Read) -> Handler:
 def _actor(desk: Desk, row: Act) -> Handler:
     async def answer(request: Request, caller: Caller, _links: Links) -> Response:
         names, order = names_in(request), await read_order(request, row.order)
+        if isinstance(order, (EmitOrder, EditOrder)):
+            order = _complete(order, request)
 
         async def act() -> Any:
             return await row.act(desk, caller, names, order)
@@ -91,6 +100,15 @@ def _actor(desk: Desk, row: Act) -> Handler:
         return _json(await desk.repeats.once(key, act))
 
     return answer
+
+
+def _complete(order: EmitOrder | EditOrder, request: Request) -> EmitOrder | EditOrder:
+    """Add what the request says outside of its body."""
+    if isinstance(order, EditOrder):
+        return msgspec.structs.replace(order, revision=order.revision or request.headers.get("if-match", ""))
+    key = order.idempotency_key or request.headers.get("idempotency-key", "")
+    wait = order.wait or request.query_params.get("wait", "")
+    return msgspec.structs.replace(order, idempotency_key=key, wait=wait)
 
 
 def _json(value: Any, headers: dict[str, str] | None = None) -> Response:

@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 from eventbus.admin.operations.audit import AuditPage
 from eventbus.dashboard.desk import (
     audit,
+    edits,
     failures,
     history,
     jobs,
     operations,
     queues,
     schedules,
-    workers,
+    search,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.events import catalog, emissions
+from eventbus.dashboard.desk.fleet import server, workers
 from eventbus.dashboard.desk.flows import flow, graph, listing, orders
 from eventbus.dashboard.desk.queue_views import QueueList, QueueView
 from eventbus.dashboard.entry.gate import Caller
@@ -37,8 +40,8 @@ class Read(NamedTuple):
 class Act(NamedTuple):
     """A route that changes something: `act` takes an `order`.
 
-    The API has it at `path` with `method`. Pages post a form to `form`, and are sent back to the page of the target. The name of
-    the target must be typed into a form that `is_final`.
+    The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back to
+    the page of the target. The name of the target must be typed into a form that `is_final`.
     """
 
     method: str
@@ -90,7 +93,23 @@ READS: tuple[Read, ...] = (
         operations.read_operation,
     ),
     Read("/audit", "Who did what, or was refused.", audit.AuditQuery, AuditPage, audit.read_audit),
+    Read("/events", "The events and their groups.", queues.NoQuery, catalog.EventList, catalog.read_events),
+    Read(
+        "/events/{event}",
+        "One event, and the schemas of its payload and result.",
+        queues.NoQuery,
+        catalog.EventView,
+        catalog.read_event,
+    ),
     Read("/workers", "The workers.", queues.NoQuery, workers.WorkerList, workers.read_workers),
+    Read("/server", "The server, and its checks.", queues.NoQuery, server.ServerView, server.read_server),
+    Read(
+        "/search",
+        "Jobs and queues by a name, a key, or a field.",
+        search.SearchQuery,
+        search.Found,
+        search.search,
+    ),
     Read("/flows", "A page of flows.", listing.FlowsQuery, listing.FlowList, listing.read_flows),
     Read("/flows/{flow}", "One flow with its steps.", queues.NoQuery, flow.FlowView, flow.read_flow),
     Read(
@@ -169,12 +188,28 @@ ACTS: tuple[Act, ...] = (
     _post(
         "/jobs/{job}/priority", "Give a job that waits a priority.", jobs.PriorityOrder, jobs.prioritize_job
     ),
+    Act(
+        "PATCH",
+        "/jobs/{job}",
+        "/jobs/{job}/edit",
+        "Replace the payload of a job that waits; If-Match is its revision.",
+        edits.EditOrder,
+        edits.edit_job,
+    ),
     _post("/jobs/{job}/reveal", "Return what is redacted of a job.", jobs.RevealOrder, jobs.reveal_job),
     _post(
         "/flows/{flow}/cancel", "Cancel a flow, with rollback.", orders.CancelFlowOrder, orders.cancel_flow
     ),
     _post("/flows/{flow}/retry", "Run a flow again that has ended.", orders.RetryOrder, orders.retry_flow),
     _post("/flows/{flow}/signals/{signal}", "Send a flow a signal.", orders.SignalOrder, orders.signal_flow),
+    Act(
+        "POST",
+        "/emissions",
+        "",
+        "Emit an event; with `wait` the answer has what became of it.",
+        emissions.EmitOrder,
+        emissions.emit_event,
+    ),
     _post(
         "/schedules/{schedule}/pause",
         "Pause a schedule.",

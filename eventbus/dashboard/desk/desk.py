@@ -16,12 +16,14 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
+from eventbus.admin.server import Finding, ServerReport
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.dashboard.entry.audit import AuditTrail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.hooks import Hooks
+from eventbus.dashboard.entry.places import Places
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
@@ -38,6 +40,8 @@ _LONGEST_REASON = 512
 _FAILURES_SECONDS = 5.0
 _VERSIONS_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
+_READ_SECONDS = 2.0
+_CHECKED_SECONDS = 60.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +72,7 @@ class Desk:
         self.rights = rights
         self.redact: Redact = redact
         self.repeats: Repeats = Repeats()
+        self.places: Places = Places()
         self.queues: Snapshot[QueueList] = share_queues(provider)
         """The list of queues, which all viewers share."""
         self.failures: Snapshot[list[FailureGroup]] = Snapshot(
@@ -76,6 +81,11 @@ class Desk:
         """The failed jobs by their error, which all viewers share: to read them is work for the server."""
         self.versions: Snapshot[Sequence[Any]] = Snapshot(self._read_versions, _KEPT_SECONDS)
         """The versions of workflows, which all viewers share: to count open flows is work for the server."""
+        self.server: Snapshot[ServerReport] = Snapshot(
+            partial(provider.inspector.server, call_timeout=_READ_SECONDS)
+        )
+        self.checks: Snapshot[list[Finding]] = Snapshot(provider.inspector.check_server, _CHECKED_SECONDS)
+        """The server itself, and what its checks find, which all viewers share."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None
 

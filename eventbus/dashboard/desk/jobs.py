@@ -38,10 +38,12 @@ __all__ = [
     "RevealOrder",
     "cancel_job",
     "delay_job",
+    "find_job",
     "prioritize_job",
     "promote_job",
     "read_job",
     "read_jobs",
+    "reads_of",
     "remove_job",
     "retry_job",
     "reveal_job",
@@ -134,7 +136,7 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     """Return a page of the jobs of a queue in one state."""
     queue = find_queue(desk, caller, path["queue"])
     target = Target("queue", queue, event_of_queue(queue))
-    for action in _reads_of(target):
+    for action in reads_of(target):
         desk.demand(caller, action, target, f"queue {queue!r}")
     if not 0 < query.limit <= _MOST:
         raise Problem(422, f"expected limit to be 1 to {_MOST}, got: {query.limit}")
@@ -156,7 +158,7 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
 
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
     """Return one job."""
-    report, target = await _find(desk, caller, path["job"])
+    report, target = await find_job(desk, caller, path["job"])
     why = await desk.provider.inspector.why(report.id, call_timeout=READ_SECONDS)
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
@@ -164,7 +166,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {
-        name: value if name in ("id", "queue", "tree", *values) else redaction.texts(value)
+        name: value if name in ("id", "queue", "tree", "revision", *values) else redaction.texts(value)
         for name, value in fields.items()
     }
     shown |= values if may_read else dict.fromkeys(values)
@@ -178,7 +180,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
 
 async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: CancelOrder) -> Change:
     """Cancel a job with those of its groups, or a root with its tree."""
-    report, target = await _find(desk, caller, path["job"])
+    report, target = await find_job(desk, caller, path["job"])
 
     async def cancel() -> Change:
         reason = order.reason or f"cancelled by {caller.actor.name}"
@@ -222,7 +224,7 @@ async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
 
 async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:
     """Return what the redaction hides of a job. It needs a reason, which stands in the audit."""
-    report, target = await _find(desk, caller, path["job"])
+    report, target = await find_job(desk, caller, path["job"])
     if not order.reason.strip():
         raise Problem(422, "expected a reason, because to reveal a payload stands in the audit")
 
@@ -239,17 +241,17 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
     return await desk.act(caller, "payload.reveal", target, reveal, reason=order.reason)
 
 
-async def _find(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
+async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
     """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may not see."""
     report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
     target = Target("job", report.id, event_of_queue(report.queue))
-    for action in _reads_of(target):
+    for action in reads_of(target):
         if not desk.may(caller, action, target):
             raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist
     return report, target
 
 
-def _reads_of(target: Target) -> tuple[Action, ...]:
+def reads_of(target: Target) -> tuple[Action, ...]:
     """Return what one must be allowed to read; for a job of a flow also the flow."""
     return ("queue.read", "job.read", *(("flow.read",) if target.event.startswith(_FLOWS) else ()))
 
@@ -262,7 +264,7 @@ async def _edit(
     ask: Callable[[str], Awaitable[bool]],
     reason: str,
 ) -> Change:
-    report, target = await _find(desk, caller, job_id)
+    report, target = await find_job(desk, caller, job_id)
 
     async def edit() -> Change:
         done = await ask(report.id)

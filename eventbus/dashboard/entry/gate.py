@@ -101,12 +101,14 @@ class Gate:
             self._refuse(address, "the token is wrong")
 
     def use_code(self, given: str, address: str) -> None:
-        """Void a code. Raise a Problem unless it was good, and the address may still try."""
+        """Void a code. Raise a Problem unless it was good.
+
+        A wrong one is no failure of the address: nobody guesses 32 random bytes, and any foreign page can open such links.
+        """
         self._check_patience(address)
         if not self.credentials.use_code(given):
-            self._refuse(
-                address, "the link was used before, or is older than five minutes; ask for another one"
-            )
+            _log.warning("dashboard sign-in refused", address=address)
+            raise Problem(401, "the link was used before, or is older than five minutes; ask for another one")
 
     def _check_patience(self, address: str) -> None:
         seconds = self.credentials.wait_after_failures(address)

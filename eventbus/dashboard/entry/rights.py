@@ -28,6 +28,7 @@ Action: TypeAlias = Literal[
     "job.edit",
     "job.retry",
     "job.remove",
+    "event.emit",
     "payload.read",
     "payload.reveal",
     "flow.read",

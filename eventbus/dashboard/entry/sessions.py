@@ -16,12 +16,14 @@ import secrets
 import msgspec
 
 from eventbus.dashboard.entry.actor import Actor
+from eventbus.errors import ConfigError
 from eventbus.model import clock
 
 __all__ = ["SESSION_SECONDS", "Sessions"]
 
 SESSION_SECONDS = 12 * 3600
 _MOST_ENDED = 10_000
+_SHORTEST = 32  # bytes of a secret
 _LONGEST = 4096  # characters of a cookie; browsers keep no longer one
 
 
@@ -38,7 +40,15 @@ class Sessions:
     """Makes cookies, reads them, and ends them."""
 
     def __init__(self, secret: str | None) -> None:
-        self._key = hashlib.sha256(secret.encode()).digest() if secret else secrets.token_bytes(32)
+        """Raises ConfigError for a secret that can be guessed: whoever knows it makes cookies."""
+        if secret is not None and len(secret.encode("utf-8", "surrogatepass")) < _SHORTEST:
+            raise ConfigError(
+                f"the dashboard's secret has {len(secret)} characters, and one of less than {_SHORTEST} bytes can be guessed "
+                'from a cookie; make one with python -c "import secrets; print(secrets.token_urlsafe())"',
+                setting="secret",
+            )
+        own = secrets.token_bytes(32) if secret is None else secret.encode("utf-8", "surrogatepass")
+        self._key = hashlib.sha256(own).digest()
         # Two dashboards of one machine have one host name, and cookies know no ports: so each key has its own name.
         self._name = f"eventbus-{hashlib.sha256(b'name' + self._key).hexdigest()[:8]}"
         self._ended: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,17 +19,20 @@ from eventbus.dashboard.desk import (
     operations,
     queues,
     schedules,
-    workers,
 )
 from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.edits import EditOrder
+from eventbus.dashboard.desk.fleet import server, workers
+from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
+from eventbus.dashboard.pages.events import EventPages, read_json
+from eventbus.dashboard.pages.finding import FindingPage
 from eventbus.dashboard.pages.flows import FlowPages
 from eventbus.dashboard.pages.rendering import Renderer
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.reading import names_in, read_form, read_query, to_order
-from eventbus.errors import UnknownJob
 from eventbus.model.states import FINAL_STATES
 
 __all__ = ["Pages"]
@@ -47,7 +51,7 @@ class Pages:
         """Return the method, the path and the handler of each route."""
         return [
             ("GET", "/", self._overview),
-            ("GET", "/find", self._find),
+            ("GET", "/find", FindingPage(self._desk, self._renderer).show),
             ("GET", "/queues/{queue}", self._queue),
             ("GET", "/jobs/{job}", self._job),
             ("GET", "/failures", self._failures),
@@ -56,10 +60,13 @@ class Pages:
             ("GET", "/operations/{operation}", self._operation),
             ("GET", "/audit", self._audit),
             ("GET", "/workers", self._workers),
+            ("GET", "/server", self._server),
+            ("GET", "/tail", self._tail),
             ("GET", "/schedules", self._schedules),
             ("GET", "/schedules/{schedule}", self._schedule),
+            *EventPages(self._desk, self._renderer).handlers(),
             *FlowPages(self._desk, self._renderer).handlers(),
-            *(("POST", act.form, self._poster(act)) for act in ACTS),
+            *(("POST", act.form, self._poster(act)) for act in ACTS if act.form),
         ]
 
     async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:
@@ -142,6 +149,15 @@ class Pages:
         found = await workers.read_workers(self._desk, caller, {}, queues.NoQuery())
         return self._page(request, caller, links, "workers", workers=found.workers)
 
+    async def _server(self, request: Request, caller: Caller, links: Links) -> Response:
+        view = await server.read_server(self._desk, caller, {}, queues.NoQuery())
+        return self._page(request, caller, links, "server", view=view, server=view.server)
+
+    async def _tail(self, request: Request, caller: Caller, links: Links) -> Response:
+        query = read_query(request, TailQuery)
+        found = await read_tail(self._desk, caller, query)
+        return self._plain(request, caller, links, "tail", found=found, query=query)
+
     async def _schedules(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await schedules.read_schedules(self._desk, caller, {}, None)
         return self._page(request, caller, links, "schedules", schedules=found.schedules)
@@ -149,22 +165,6 @@ class Pages:
     async def _schedule(self, request: Request, caller: Caller, links: Links) -> Response:
         view = await schedules.read_schedule(self._desk, caller, names_in(request), None)
         return self._page(request, caller, links, "schedule", view=view, schedule=view.schedule)
-
-    async def _find(self, request: Request, caller: Caller, links: Links) -> Response:
-        """Lead to the flow, the job, or the queue that somebody typed."""
-        wanted = request.query_params.get("q", "").strip()
-        if not wanted or not wanted.isprintable():
-            return _redirect(links())
-        try:
-            view = await jobs.read_job(self._desk, caller, {"job": wanted}, None)
-        except UnknownJob:
-            return _redirect(links("queues", wanted))
-        except Problem as problem:
-            if problem.status != 404:
-                raise
-            return _redirect(links("queues", wanted))  # as for a job that does not exist
-        is_flow = self._desk.flows is not None and view.job.is_root and view.job.queue.startswith("workflow.")
-        return _redirect(links("flows" if is_flow else "jobs", wanted))
 
     def _poster(self, act: Act) -> Handler:
         async def post(request: Request, caller: Caller, links: Links) -> Response:
@@ -179,6 +179,8 @@ class Pages:
         if act.is_final and typed != name:
             raise Problem(422, f"type {name} to confirm; nothing was changed")
         order = to_order(form, act.order, is_text=True)
+        if isinstance(order, EditOrder):
+            order = msgspec.structs.replace(order, payload=read_json(form["payload"]))
 
         async def do() -> Change:
             return await act.act(self._desk, caller, names, order)

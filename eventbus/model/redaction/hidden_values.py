@@ -12,7 +12,7 @@ import msgspec
 from eventbus.model.event import Event
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.redaction.marks import Marks, find_marks
-from eventbus.model.redaction.redacting import hide, hide_in_text, sensitive_texts
+from eventbus.model.redaction.redacting import hide, hide_at_cuts, sensitive_forms, shown_instead
 
 __all__ = ["HiddenValues"]
 
@@ -37,16 +37,11 @@ class HiddenValues:
             for name, type_ in ((_PAYLOAD, event.payload), (_RESULT, event.result)):
                 if name not in self._marks and (known := find_marks(type_)) is not None:
                     self._marks[name] = [known]
-        self.texts: list[str] = sorted(
-            {
-                text
-                for name, found in self._marks.items()
-                for marks in found
-                for text in sensitive_texts(given.get(name), marks)
-            },
-            key=len,
-            reverse=True,
-        )
+        self._forms: dict[str, str] = {}
+        for name, found in self._marks.items():
+            for marks in found:
+                self._forms |= sensitive_forms(given.get(name), marks)
+        self.texts: list[str] = sorted(self._forms, key=len, reverse=True)
 
     def in_payload(self, payload: Any) -> Any:
         """Return the payload of an event without what is sensitive."""
@@ -64,8 +59,10 @@ class HiddenValues:
         return {name: self._hide(name, value) for name, value in fields.items() if name != HIDDEN_FIELD}
 
     def in_text(self, text: str) -> str:
-        """Return a text, such as that of an error, without the sensitive values of the payload."""
-        return hide_in_text(text, self.texts) if self.texts else text
+        """Return a text, such as that of an error, without the sensitive values: each as it is shown in the payload."""
+        for form in self.texts:
+            text = text.replace(form, shown_instead(self._forms[form]))
+        return hide_at_cuts(text, self.texts)
 
     def _hide(self, name: str, value: Any) -> Any:
         for marks in self._marks.get(name, ()):

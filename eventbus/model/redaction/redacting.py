@@ -16,7 +16,7 @@ import msgspec
 from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 
-__all__ = ["hide", "hide_at_cuts", "hide_in_text", "sensitive_texts"]
+__all__ = ["hide", "hide_at_cuts", "hide_in_text", "sensitive_forms", "sensitive_texts", "shown_instead"]
 
 _KEY = secrets.token_bytes(16)
 """So that nobody finds a short value by trying all of them."""
@@ -32,19 +32,26 @@ def hide(value: Any, marks: Marks | None) -> Any:
     return value if marks is None else _hidden(value, marks, _start(marks))
 
 
+def sensitive_forms(value: Any, marks: Marks | None) -> dict[str, str]:
+    """Return the forms in which errors quote the texts and numbers that are sensitive in a JSON value, each with that value."""
+    if marks is None:
+        return {}
+    plain = {text for text in _found(value, marks, _start(marks)) if len(text) >= _LEAST}
+    return {form: text for text in sorted(plain) for form in forms_of(text) if len(form) >= _LEAST}
+
+
 def sensitive_texts(value: Any, marks: Marks | None) -> list[str]:
     """Return the texts and numbers that are sensitive in a JSON value, longest first, in the forms in which errors quote them."""
-    if marks is None:
-        return []
-    plain = {text for text in _found(value, marks, _start(marks)) if len(text) >= _LEAST}
-    forms = {form for text in plain for form in forms_of(text) if len(form) >= _LEAST}
-    return sorted(forms, key=len, reverse=True)
+    return sorted(sensitive_forms(value, marks), key=len, reverse=True)
 
 
 def hide_in_text(text: str, secrets_: Sequence[str]) -> str:
-    """Return the text with what is shown instead of each of these values, also of those that it has in part at a cut."""
+    """Return the text with `•••` instead of each of these values, also of those that it has in part at a cut.
+
+    It has no digits, because it is kept and shown by other processes, in which the same value has other ones.
+    """
     for each in secrets_:
-        text = text.replace(each, _shown(each))
+        text = text.replace(each, _DOTS)
     return hide_at_cuts(text, secrets_)
 
 
@@ -81,7 +88,7 @@ def _start(marks: Marks) -> set[int]:
 
 def _hidden(value: Any, marks: Marks, nodes: set[int]) -> Any:
     if HIDDEN in nodes:
-        return _shown(value)
+        return shown_instead(value)
     if not nodes:
         return value
     if isinstance(value, dict):
@@ -117,7 +124,8 @@ def _next(marks: Marks, nodes: set[int], name: str) -> set[int]:
     return {node if 0 <= node < len(marks) else HIDDEN for node in found}
 
 
-def _shown(value: Any) -> str:
+def shown_instead(value: Any) -> str:
+    """Return what this process shows instead of a value: equal digits for equal values, by a key that nobody else has."""
     data = (value if isinstance(value, str) else _json(value)).encode("utf-8", "replace")
     return f"{_DOTS}{hashlib.blake2s(data, key=_KEY, digest_size=4).hexdigest()}"
 

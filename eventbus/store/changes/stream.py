@@ -90,6 +90,23 @@ class ChangeStream:
             changes.append(self._tell_missed())
         return changes
 
+    async def read_newest(self, most: int) -> list[Change]:
+        """Return those of the newest `most` changes that are kept and of our scopes, oldest first; go on behind them.
+
+        `renew` comes first. Raises StoreUnavailable and StoreRefused.
+        """
+        newest = self.position
+        self._position = max(newest - most, 0)  # an entry has one number or more
+        reply = await self._channel.call("XREAD", "COUNT", most, "STREAMS", self._key, f"{self._position}-0")
+        entries: list[Any] = reply[0][1] if reply else []
+        changes: list[Change] = []
+        for name, fields in entries:
+            self._take(int(name.partition(b"-")[0]), bytes(fields[1]), changes)
+        self._position = max(self.position, newest)
+        self._has_lost = False
+        # That there was something before the first of them is no loss.
+        return changes[1:] if changes and changes[0].what == "missed" else changes
+
     async def aclose(self) -> None:
         """Close the connection. Idempotent. The watch ends by itself."""
         await self._channel.aclose()

@@ -94,7 +94,7 @@ def _ids(act: Callable[[Act], Any], *runs: tuple[str, ...]) -> list[str]:
 
 def _shown(text: str) -> str:
     """The output with times and spans of one length."""
-    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "MOMENT", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d", "MOMENT", text)
     return re.sub(r"\d+\.\d\d s", "SPAN", text)
 
 

@@ -106,3 +106,39 @@ async def test_unknown_jobs_and_those_of_flows_are_refused(make_provider: MakePr
         await handle.cancel("no longer")
         with pytest.raises(UsageError, match="is stopped"):
             await provider.inspector.delay(handle.id, "1 hour")
+
+
+async def test_an_edit_by_its_revision_overwrites_none_of_others(make_provider: MakeProvider) -> None:
+    placed = Event("placed", payload=dict[str, int])
+    async with make_provider() as provider:
+        job = provider.emit(placed, {"n": 1}, reply=False)
+        await job.enqueued()
+        seen = (await provider.inspector.job(job.job_id)).revision
+        assert await provider.inspector.prioritize(job.job_id, 3)
+        stale = await provider.inspector.edit(job.job_id, {"n": 2}, revision=seen)
+        assert (stale.changed, stale.differences) == (False, ["its payload, delay or priority was edited"])
+        done = await provider.inspector.edit(job.job_id, {"n": 2}, revision=stale.revision)
+        assert (done.changed, done.state) == (True, "waiting")
+        assert (await provider.inspector.job(job.job_id)).payload == {"n": 2}
+        with pytest.raises(PayloadError):
+            await provider.inspector.edit(job.job_id, {"n": "x"})
+        await provider.inspector.cancel(job.job_id)
+        assert not (await provider.inspector.edit(job.job_id, {"n": 3})).changed
+        with pytest.raises(UnknownJob):
+            await provider.inspector.edit("0-000000000000-00000000", 1)
+
+
+async def test_an_edit_of_a_flow_or_of_its_steps_is_refused(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    checkout = Workflow("checkout", input=int)
+
+    @checkout.step()
+    async def first(ctx: StepContext[int]) -> int:
+        return 1
+
+    flows.register(checkout)
+    async with provider:
+        flow = await flows.execute(checkout, 1)
+        with pytest.raises(UsageError, match="belongs to a flow"):
+            await provider.inspector.edit(flow.id, 2)

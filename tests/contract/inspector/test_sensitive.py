@@ -263,7 +263,9 @@ async def test_a_value_that_repr_writes_in_another_way_is_hidden(make_provider: 
     assert "•••" in raised.value.remote_message
 
 
-async def test_equal_values_have_equal_digits_in_payload_and_error(make_provider: MakeProvider) -> None:
+async def test_an_error_that_a_worker_recorded_has_no_digits_which_would_differ_from_those_of_the_payload(
+    make_provider: MakeProvider,
+) -> None:
     provider = make_provider()
     provider.on(paid, retry=Retry(attempts=1))(refuse_payment)
     async with provider.worker():
@@ -271,7 +273,9 @@ async def test_equal_values_have_equal_digits_in_payload_and_error(make_provider
         with pytest.raises(HandlerError) as raised:
             await emission
         report = await provider.inspector.job(emission.job_id)
-    assert report.payload["card"] in raised.value.remote_message
+    assert report.payload["card"].startswith("•••")
+    assert "•••" in raised.value.remote_message
+    assert re.search(r"•••\w", raised.value.remote_message + report.error) is None
 
 
 @pytest.mark.parametrize("pool", [None, "process"])

@@ -1,0 +1,136 @@
+"""Finding jobs by a field of their payload: `order_id:7`, `customer.name:Ada`.
+
+No index has it, because that would cost each emission. So the newest jobs of one queue and state are looked at in the server, which
+hands out those whose body holds the text; what they hold is then compared here.
+
+What must always hold: a search looks at 10,000 jobs at most, and for two seconds; it says how many it has seen, and has a cursor to
+go on from if there are more. A field that is marked as sensitive is hidden before it is compared, so nobody finds a job by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from eventbus.admin.jobs.job_cursor import check_state, read_cursor, write_cursor
+from eventbus.admin.jobs.job_report import report_of
+from eventbus.admin.jobs.lookups import FoundJob, found_job
+from eventbus.admin.queue_name import queue_of
+from eventbus.emit.route import Routes
+from eventbus.errors import DefinitionError
+from eventbus.lifecycle import Lifecycle
+from eventbus.model import clock
+from eventbus.model.durations import Duration
+from eventbus.model.event import Event
+from eventbus.model.names import EVENT_QUEUES, shown, split_group
+from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.settings.settings import Settings
+from eventbus.store.queries import Cursor, JobRow
+
+__all__ = ["FieldMatches", "FieldSearches", "has_field", "read_field"]
+
+MOST_SEEN = 10_000
+_ENOUGH = 100
+_PAGE = 200
+_SECONDS = 2.0
+_LONGEST = 512
+_AT_ONCE = 16
+
+
+class FieldMatches(msgspec.Struct, frozen=True, kw_only=True):
+    """The jobs that were found. `seen` is how many were looked at; `cursor` goes on behind them, None if these were all."""
+
+    jobs: list[FoundJob]
+    seen: int
+    cursor: str | None
+
+
+class FieldSearches:
+    """The method of the inspector that finds jobs by their payload."""
+
+    _life: Lifecycle
+    _settings: Settings
+    _routes: Routes
+
+    async def find_by_field(
+        self,
+        event_or_queue: Event[Any, Any] | str,
+        field: str,
+        *,
+        state: str = "waiting",
+        cursor: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> FieldMatches:
+        """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or `customer.name:Ada`.
+
+        A number in the path is the place in a list. The value is compared as text: `7` finds 7 and "7". It looks at 10,000 jobs in
+        the order of `jobs`, ended ones newest first. Raises DefinitionError, ProviderStopped and StoreError.
+        """
+        queue, path_and_value = queue_of(event_or_queue), read_field(field)
+        place: Cursor | None = read_cursor(cursor)
+        check_state(state)
+        deadline = self._settings.deadline(call_timeout)
+        inspection = self._life.running("find jobs").store.inspection
+        end, found, seen = clock.monotonic() + _SECONDS, list[FoundJob](), 0
+        while place is not None and seen < MOST_SEEN and len(found) < _ENOUGH and clock.monotonic() < end:
+            page, looked = await inspection.sift(
+                queue, state, _sought(*path_and_value), cursor=place, limit=_PAGE, deadline=deadline
+            )
+            seen += looked
+            found += await self._compare(page.jobs, *path_and_value, deadline)
+            place = page.cursor
+        return FieldMatches(jobs=found, seen=seen, cursor=None if place is None else write_cursor(place))
+
+    async def _compare(
+        self, rows: list[JobRow], path: tuple[str, ...], value: str, deadline: float
+    ) -> list[FoundJob]:
+        inspection, gate = self._life.running("find jobs").store.inspection, asyncio.Semaphore(_AT_ONCE)
+
+        async def look(job: str) -> FoundJob | None:
+            async with gate:
+                found = await inspection.job(job, deadline=deadline)
+            if not found.fields:
+                return None
+            name = split_group(found.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
+            report = report_of(job, found, HiddenValues(found.body, self._routes.known(name)))
+            return found_job(job, found) if has_field(report.payload, path, value) else None
+
+        return [job for job in await asyncio.gather(*(look(row.id) for row in rows)) if job is not None]
+
+
+def read_field(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the path and the value of `a.b:x`. Raises DefinitionError."""
+    path, between, value = text.partition(":")
+    parts = tuple(path.split("."))
+    if not between or not value or not all(parts) or len(text) > _LONGEST:
+        raise DefinitionError(f"expected FIELD:VALUE, such as order_id:7, got: {shown(text)}")
+    return parts, value
+
+
+def has_field(payload: Any, path: tuple[str, ...], value: str) -> bool:
+    """Return whether a payload has this value, as text, at this path."""
+    for part in path:
+        if isinstance(payload, Mapping):
+            payload = cast("Mapping[str, Any]", payload).get(part)
+        elif isinstance(payload, list) and part.isdecimal() and int(part) < len(cast("list[Any]", payload)):
+            payload = cast("list[Any]", payload)[int(part)]
+        else:
+            return False
+    if isinstance(payload, (dict, list)) or payload is None:
+        return False
+    return value == (payload if isinstance(payload, str) else msgspec.json.encode(payload).decode())
+
+
+def _sought(path: tuple[str, ...], value: str) -> str:
+    """Return the text that the body of such a job has in any case."""
+    inner = msgspec.json.encode(value).decode()[1:-1]
+    try:
+        is_text = isinstance(msgspec.json.decode(value), (str, dict, list))
+    except msgspec.DecodeError:
+        is_text = True
+    if is_text and not path[-1].isdecimal():  # it can only stand there as text
+        return f'{msgspec.json.encode(path[-1]).decode()}:"{inner}"'
+    return inner

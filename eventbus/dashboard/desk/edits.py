@@ -1,0 +1,104 @@
+"""Edits: another payload for a job that waits, is delayed or parked; never another type, event or queue.
+
+    what the caller has seen (its revision) -> the hidden parts put back -> checked by the event -> changed in one call
+
+What must always hold: whoever edits may read payloads; a part that was hidden from the editor and that the editor left as it stood
+keeps its value; one that stands at another place is refused, because nobody knows its value there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.jobs import find_job
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.problem import Problem
+from eventbus.dashboard.redaction import Redaction
+
+__all__ = ["EditOrder", "edit_job", "put_back"]
+
+_DOTS = re.compile(r"•••[0-9a-f]{8}( \w+)?")
+
+
+class EditOrder(msgspec.Struct, frozen=True):
+    """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*` is any."""
+
+    payload: Any
+    revision: str = ""
+    reason: str = ""
+
+
+async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> Change:
+    """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it runs or has ended."""
+    report, target = await find_job(desk, caller, path["job"])
+    inspector = desk.provider.inspector
+
+    async def edit() -> Change:
+        if not desk.may(caller, "payload.read", target):
+            raise Problem(403, "job.edit of a payload needs payload.read, too")
+        revision = order.revision.strip().removeprefix("W/").strip('"')
+        if not revision:
+            raise Problem(
+                422, "expected If-Match with the revision of the job, so that no edit of others is lost"
+            )
+        whole = await inspector.job(report.id, reveal=True, call_timeout=READ_SECONDS)
+        known = await inspector.job(report.id, call_timeout=READ_SECONDS)
+        shown = Redaction(desk.redact, target.event).value(known.payload)
+        payload = put_back(order.payload, shown, whole.payload)
+        seen = known.revision if revision == "*" else revision
+        done = await inspector.edit(report.id, payload, revision=seen, call_timeout=READ_SECONDS)
+        if done.differences:
+            raise Problem(
+                412,
+                f"the job was changed since you read it: {', '.join(done.differences)}; nothing was edited, look at it again",
+                revision=done.revision,
+                state=done.state,
+                differences=done.differences,
+            )
+        if not done.changed:
+            detail = f"the job is {done.state}; only one that waits, is delayed or parked can be edited"
+            raise Problem(409, detail, state=done.state)
+        return Change(changed=True, note="its payload is replaced", value=None)
+
+    return await desk.act(caller, "job.edit", target, edit, reason=order.reason)
+
+
+def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
+    """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem, 422."""
+    if isinstance(given, str) and _DOTS.fullmatch(given):
+        if isinstance(shown, str) and _DOTS.fullmatch(shown) and shown != whole:
+            return whole
+        raise Problem(
+            422,
+            f"the value at {at or '/'} is hidden, and was not hidden there before; type the value itself",
+            errors=[{"pointer": at, "detail": "a hidden value at another place"}],
+        )
+    if isinstance(given, dict):
+        fields = cast("dict[str, Any]", given)
+        return {
+            name: put_back(part, _part(shown, name), _part(whole, name), f"{at}/{name}")
+            for name, part in fields.items()
+        }
+    if isinstance(given, list):
+        parts = cast("list[Any]", given)
+        return [
+            put_back(part, _part(shown, place), _part(whole, place), f"{at}/{place}")
+            for place, part in enumerate(parts)
+        ]
+    return given
+
+
+def _part(value: Any, name: str | int) -> Any:
+    """Return a field of an object, or an item of a list; None for what is not there."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[Any, Any]", value).get(name)
+    if isinstance(value, (list, tuple)) and isinstance(name, int):
+        items = cast("list[Any]", value)
+        return items[name] if name < len(items) else None
+    return None

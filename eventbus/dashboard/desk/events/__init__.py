@@ -1,0 +1,1 @@
+"""Events: what may be emitted, and how its payload looks."""

@@ -1,0 +1,163 @@
+"""Search: a job, a flow, a queue or an event by what somebody typed.
+
+    2f1c0a9be7d4-1      a job, a flow, a queue or an event of this name
+    key:order-7         the jobs for which an idempotency key stands
+    correlation:abc     the jobs of a chain
+    order_id:7          the jobs of one queue and state by a field of their payload
+
+What must always hold: nothing is found by a value that the caller may not see; a search says how many jobs it has seen, and what it
+did not look at. What one may not see is not there.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from eventbus.admin.inspector import JobState
+from eventbus.admin.jobs.field_search import has_field, read_field
+from eventbus.admin.jobs.lookups import FoundJob
+from eventbus.dashboard.desk.desk import Desk
+from eventbus.dashboard.desk.hiding import error_without_secrets
+from eventbus.dashboard.desk.jobs import find_job, read_job, reads_of
+from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
+from eventbus.dashboard.desk.queues import find_queue, queue_target
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.problem import Problem
+from eventbus.errors import UnknownJob
+from eventbus.model.names import EVENT_QUEUES
+
+__all__ = ["Found", "SearchQuery", "search"]
+
+_LONGEST = 512
+_MOST_NAMES = 50
+_KEY_EVENTS = 50
+_SEARCH_SECONDS = 6.0
+
+
+class SearchQuery(msgspec.Struct, frozen=True):
+    """What is looked for, and where; `cursor` goes on with a search by a field."""
+
+    q: str = ""
+    queue: str = ""
+    state: JobState = "waiting"
+    cursor: str | None = None
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found. `seen` is how many jobs were looked at, `cursor` goes on behind them; `note` is what was not looked at."""
+
+    queues: list[str] = []
+    jobs: list[FoundJob] = []
+    seen: int = 0
+    cursor: str | None = None
+    note: str = ""
+
+
+async def search(desk: Desk, caller: Caller, _path: dict[str, str], query: SearchQuery) -> Found:
+    """Return what the caller may see of it. Raises Problem, 422, for a query that says nothing."""
+    wanted = query.q.strip()
+    if not wanted or len(wanted) > _LONGEST or not wanted.isprintable():
+        raise Problem(422, f"expected what to look for, printable text of 1 to {_LONGEST} characters")
+    kind, between, value = wanted.partition(":")
+    if between and value and kind == "key":
+        return await _by_key(desk, caller, value, query.queue)
+    if between and value and kind == "correlation":
+        return await _by_correlation(desk, caller, value, query.queue)
+    direct = await _by_name(desk, caller, wanted)
+    if direct.jobs or direct.queues or not (between and value):
+        return direct
+    return await _by_field(desk, caller, wanted, query)
+
+
+async def _by_name(desk: Desk, caller: Caller, wanted: str) -> Found:
+    """Return the job of an id, or the queues whose names hold the text."""
+    try:
+        report, _ = await find_job(desk, caller, wanted)
+    except (UnknownJob, Problem):
+        pass
+    else:
+        job = FoundJob(
+            id=report.id,
+            queue=report.queue,
+            state=report.state,
+            attempts=report.attempts,
+            created_ms=report.created_ms,
+            ended_ms=report.ended_ms,
+        )
+        return Found(jobs=[job])
+    known = await desk.queues.read()
+    names = [
+        each.queue
+        for each in known.queues
+        if wanted.lower() in each.queue.lower() and desk.may(caller, "queue.read", queue_target(each.queue))
+    ]
+    note = f"the first {_MOST_NAMES} of {len(names)}" if len(names) > _MOST_NAMES else ""
+    return Found(queues=names[:_MOST_NAMES], note=note)
+
+
+async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
+    """Return the jobs of a key: of one event, or of those that are known."""
+    if queue:
+        events = [find_queue(desk, caller, queue)]
+    else:
+        known = await desk.queues.read()
+        events = [
+            each.queue
+            for each in known.queues
+            if each.queue.startswith(EVENT_QUEUES) and "@" not in each.queue
+        ]
+    found: list[FoundJob] = []
+    seen = 0
+    for event in events[:_KEY_EVENTS]:
+        if desk.may(caller, "queue.read", queue_target(event)):
+            here = await desk.provider.inspector.find(event, idempotency_key=key, call_timeout=READ_SECONDS)
+            found, seen = found + here.jobs, seen + here.seen
+    left = len(events) - _KEY_EVENTS
+    note = f"{left} events were not looked at; name the queue" if left > 0 else ""
+    return Found(jobs=await _cleaned(desk, caller, found), seen=seen, note=note)
+
+
+async def _by_correlation(desk: Desk, caller: Caller, chain: str, queue: str) -> Found:
+    given = find_queue(desk, caller, queue) if queue else None
+    here = await desk.provider.inspector.find(given, correlation_id=chain, call_timeout=_SEARCH_SECONDS)
+    note = "" if here.is_whole else f"{here.seen} jobs were looked at, and there are more; name the queue"
+    return Found(jobs=await _cleaned(desk, caller, here.jobs), seen=here.seen, note=note)
+
+
+async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery) -> Found:
+    """Return the jobs whose payload, as the caller sees it, has the value."""
+    if not query.queue:
+        raise Problem(422, f"{wanted} is looked for in the payloads of one queue and state; name the queue")
+    queue = find_queue(desk, caller, query.queue)
+    target = queue_target(queue)
+    for action in reads_of(target):
+        desk.demand(caller, action, target, f"queue {queue!r}")
+    if not desk.may(caller, "payload.read", target):
+        raise Problem(403, "to look for a payload needs payload.read")
+    here = await desk.provider.inspector.find_by_field(
+        queue, wanted, state=query.state, cursor=query.cursor or None, call_timeout=_SEARCH_SECONDS
+    )
+    path, value = read_field(wanted)
+    jobs = [job for job in here.jobs if await _shows(desk, caller, job.id, path, value)]
+    return Found(jobs=await _cleaned(desk, caller, jobs), seen=here.seen, cursor=here.cursor)
+
+
+async def _shows(desk: Desk, caller: Caller, job_id: str, path: tuple[str, ...], value: str) -> bool:
+    """Return whether the payload still has the value where it is shown to the caller."""
+    try:
+        view = await read_job(desk, caller, {"job": job_id}, None)
+    except (UnknownJob, Problem):
+        return False
+    return view.has_payload and has_field(view.job.payload, path, value)
+
+
+async def _cleaned(desk: Desk, caller: Caller, jobs: list[FoundJob]) -> list[FoundJob]:
+    """Return those jobs that the caller may see, without what is hidden in their errors."""
+    seen: list[FoundJob] = []
+    for job in jobs:
+        event = event_of_queue(job.queue)
+        target = queue_target(job.queue)
+        if all(desk.may(caller, action, target) for action in reads_of(target)):
+            error = job.error and await error_without_secrets(desk, caller, job.id, job.error, event)
+            seen.append(msgspec.structs.replace(job, error=error))
+    return seen

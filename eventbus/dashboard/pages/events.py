@@ -1,0 +1,74 @@
+"""The pages of events: what there is, one event, and the form that emits it."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from eventbus.dashboard.api.routes import Handler
+from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.events.catalog import read_event, read_events
+from eventbus.dashboard.desk.events.emissions import EmitOrder, emit_event
+from eventbus.dashboard.desk.events.schemas import fields_of, payload_of
+from eventbus.dashboard.desk.queues import NoQuery
+from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.links import Links
+from eventbus.dashboard.pages.rendering import Renderer
+from eventbus.dashboard.problem import Problem
+from eventbus.dashboard.reading import names_in, read_form, to_order
+
+__all__ = ["EventPages", "read_json"]
+
+
+class EventPages:
+    """The pages of events of one dashboard."""
+
+    def __init__(self, desk: Desk, renderer: Renderer) -> None:
+        self._desk = desk
+        self._renderer = renderer
+
+    def handlers(self) -> list[tuple[str, str, Handler]]:
+        """Return the method, the path and the handler of each route."""
+        return [
+            ("GET", "/events", self._list),
+            ("GET", "/events/{event}", self._show),
+            ("POST", "/events/{event}/emit", self._emit),
+        ]
+
+    async def _list(self, request: Request, caller: Caller, links: Links) -> Response:
+        found = await read_events(self._desk, caller, {}, NoQuery())
+        return self._renderer.page(request, caller.actor, links, "events", events=found.events)
+
+    async def _show(self, request: Request, caller: Caller, links: Links) -> Response:
+        event = await read_event(self._desk, caller, names_in(request), NoQuery())
+        fields = fields_of(event.payload_schema)
+        return self._renderer.page(request, caller.actor, links, "event", event=event, fields=fields)
+
+    async def _emit(self, request: Request, caller: Caller, links: Links) -> Response:
+        """Emit what a form holds, once for each form that was shown, and lead to the job."""
+        names, form = names_in(request), await read_form(request)
+        event = await read_event(self._desk, caller, names, NoQuery())
+        fields = fields_of(event.payload_schema)
+        payload = read_json(form.get("payload", "")) if fields is None else payload_of(fields, form)
+        plain = {
+            name: form[name] for name in ("delay", "priority", "reason", "idempotency_key") if name in form
+        }
+        order = to_order({"event": event.name, **plain}, EmitOrder, is_text=True)
+        order = msgspec.structs.replace(order, payload=payload)
+
+        async def do() -> Change:
+            return await emit_event(self._desk, caller, {}, order)
+
+        key = (caller.actor.name, *sorted(caller.actor.roles), "emit", event.name, form.get("_once", ""))
+        done: Change = await self._desk.repeats.once(key, do)
+        result = "changed" if done.changed else "unchanged"
+        return Response(status_code=303, headers={"location": links("jobs", done.job_id, done=result)})
+
+
+def read_json(text: str) -> object:
+    """Return the JSON that somebody typed; nothing stands for null. Raises Problem, 422."""
+    try:
+        return msgspec.json.decode(text.strip() or "null")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Problem(422, f"the payload is not JSON: {error}; nothing was changed") from None

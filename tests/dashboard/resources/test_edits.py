@@ -1,0 +1,123 @@
+"""Edits of payloads over HTTP: with the revision, without losing what is hidden, and never of what runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from eventbus import Event, EventProvider, Sensitive
+from eventbus.dashboard import Actor
+from eventbus.dashboard.desk.edits import put_back
+from eventbus.dashboard.problem import Problem
+
+Open = Callable[..., Any]
+CARD = "4111111111111111"
+
+
+class _Payment(msgspec.Struct):
+    order: str
+    holder: Annotated[str, Sensitive()]
+    token: str = "t-17171717"
+
+
+PAID = Event("paid", payload=_Payment)
+
+
+async def _waiting(provider: EventProvider) -> str:
+    job = provider.emit(PAID, _Payment("o-1", "Ada"), reply=False)
+    await job.enqueued()
+    return job.job_id
+
+
+async def test_a_payload_is_edited_and_what_is_hidden_keeps_its_value(
+    provider: EventProvider, open_dashboard: Open, logs: list[MutableMapping[str, Any]]
+) -> None:
+    client, job_id = open_dashboard(provider), await _waiting(provider)
+    shown = (await client.get(f"/api/v1/jobs/{job_id}")).json()["job"]
+    assert shown["payload"]["holder"].startswith("•••")
+    assert shown["payload"]["token"].startswith("•••")
+    body = {"payload": {**shown["payload"], "order": "o-2"}, "reason": "a slip"}
+    answer = await client.patch(
+        f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": f'"{shown["revision"]}"'}
+    )
+    assert answer.json()["changed"]
+    whole = await provider.inspector.job(job_id, reveal=True)
+    assert whole.payload == {"order": "o-2", "holder": "Ada", "token": "t-17171717"}
+    assert whole.queue == "event.paid"
+    (noted,) = [each for each in logs if each["event"] == "dashboard action"]
+    assert (noted["action"], noted["outcome"], noted["reason"]) == ("job.edit", "changed", "a slip")
+    assert "o-2" not in str(noted)
+
+
+async def test_an_edit_after_another_one_is_412_and_says_what_changed(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    client, job_id = open_dashboard(provider), await _waiting(provider)
+    shown = (await client.get(f"/api/v1/jobs/{job_id}")).json()["job"]
+    body, seen = {"payload": {"order": "o-2", "holder": "Bo"}}, {"if-match": shown["revision"]}
+    assert (await client.patch(f"/api/v1/jobs/{job_id}", json=body, headers=seen)).status_code == 200
+    answer = await client.patch(f"/api/v1/jobs/{job_id}", json=body, headers=seen)
+    assert (answer.status_code, answer.headers["content-type"]) == (412, "application/problem+json")
+    told = answer.json()
+    assert told["differences"] == ["its payload, delay or priority was edited"]
+    assert told["revision"] == (await provider.inspector.job(job_id)).revision
+    assert (await client.patch(f"/api/v1/jobs/{job_id}", json=body)).status_code == 422, "it needs If-Match"
+    wanted = await client.patch(f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": "*"})
+    assert wanted.status_code == 200
+
+
+async def test_a_payload_that_does_not_fit_changes_nothing(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    client, job_id = open_dashboard(provider), await _waiting(provider)
+    for payload, pointer in (({"order": 1, "holder": "x"}, "/order"), ({"order": "x"}, "/holder")):
+        answer = await client.patch(
+            f"/api/v1/jobs/{job_id}", json={"payload": payload}, headers={"if-match": "*"}
+        )
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, pointer)
+    assert (await provider.inspector.job(job_id, reveal=True)).payload["order"] == "o-1"
+
+
+async def test_a_job_that_has_ended_is_409(provider: EventProvider, open_dashboard: Open) -> None:
+    client, job_id = open_dashboard(provider), await _waiting(provider)
+    await provider.inspector.cancel(job_id)
+    body = {"payload": {"order": "o-2", "holder": "Bo"}}
+    answer = await client.patch(f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": "*"})
+    assert (answer.status_code, answer.json()["state"]) == (409, "cancelled")
+
+
+async def test_check_24_a_form_edits_without_scripts_and_only_for_who_reads_payloads(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    client, job_id = open_dashboard(provider), await _waiting(provider)
+    page = (await client.get(f"/jobs/{job_id}")).text
+    assert "Replace the payload" in page
+    assert "Ada" not in page
+    revision = (await provider.inspector.job(job_id)).revision
+    form = {"payload": '{"order": "o-3", "holder": "Cy"}', "revision": revision, "_once": "a"}
+    assert (await client.post(f"/jobs/{job_id}/edit", data=form)).status_code == 303
+    assert (await provider.inspector.job(job_id, reveal=True)).payload["order"] == "o-3"
+    assert (await client.post(f"/jobs/{job_id}/edit", data={**form, "_once": "b"})).status_code == 412
+    assert (await client.post(f"/jobs/{job_id}/edit", data={**form, "payload": "{"})).status_code == 422
+    blind = open_dashboard(provider, sign_in=lambda _: Actor("v"), actions={"*": {"payload.read": False}})
+    assert "Replace the payload" not in (await blind.get(f"/jobs/{job_id}")).text
+    body = {"payload": {"order": "o-2", "holder": "Bo"}}
+    answer = await blind.patch(f"/api/v1/jobs/{job_id}", json=body, headers={"if-match": "*"})
+    assert answer.status_code == 403
+
+
+def test_a_hidden_value_is_put_back_only_where_it_stood() -> None:
+    shown = {"card": "•••0123abcd", "items": [{"pin": "•••89abcdef"}], "name": "Ada"}
+    whole = {"card": CARD, "items": [{"pin": 1234}], "name": "Ada"}
+    assert put_back({**shown, "name": "Bo"}, shown, whole) == {**whole, "name": "Bo"}
+    assert put_back({"card": "new"}, shown, whole) == {"card": "new"}
+    for moved in (
+        {"name": "•••0123abcd"},
+        {"items": [{"pin": "•••89abcdef"}, {"pin": "•••89abcdef"}]},
+        "•••0123abcd",
+    ):
+        with pytest.raises(Problem, match="type the value itself"):
+            put_back(moved, shown, whole)
