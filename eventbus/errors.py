@@ -200,7 +200,8 @@ class SignalRefused(EventBusError):
     """A job did not take a signal.
 
     `reason` is `ended` (the job), `stopping` (its tree is being cancelled or rolled back), `full` (it has 1,000 signals, or
-    1 MiB of them, that it has not taken yet) or `foreign` (another program's value stands in the place of its inbox).
+    1 MiB of them, that it has not taken yet), `foreign` (another program's value stands in the place of its inbox) or `unwanted` (it
+    accepts no such trigger now: that of a state machine at another place, or one that another trigger came before).
     """
 
     def __init__(self, job_id: str, name: str, reason: str) -> None:
@@ -214,6 +215,7 @@ _UNTAKEN = {
     "stopping": "its tree is being cancelled or rolled back",
     "full": "it has 1,000 signals, or 1 MiB of them, that it has not taken yet; try again later",
     "foreign": "another program's value stands in the place of its inbox",
+    "unwanted": "the job accepts no such trigger now",
 }
 
 
