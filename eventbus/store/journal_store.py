@@ -70,9 +70,7 @@ class JournalStore:
         """Return a live text of a job, None if there is none of this name."""
         return await self._caller.command("HGET", self._keys.of("live", job), name, deadline=deadline)
 
-    async def lives(
-        self, job: str, names: Sequence[str], *, deadline: float | None = None
-    ) -> dict[str, str]:
+    async def lives(self, job: str, names: Sequence[str], *, deadline: float | None = None) -> dict[str, str]:
         """Return live texts of a job by name: those of these names that it has, or all if there are no names."""
         key = self._keys.of("live", job)
         if names:
