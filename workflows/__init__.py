@@ -42,7 +42,16 @@ from workflows.machines.transition import END, Transition, transition
 from workflows.pipelines.context import PipelineContext
 from workflows.pipelines.pipeline import Pipeline
 from workflows.provider import WorkflowProvider
-from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
+from workflows.records.report import (
+    FlowReport,
+    FlowStatus,
+    FlowSummary,
+    FlowTree,
+    MachineReport,
+    MoveReport,
+    RollbackReport,
+    StepReport,
+)
 from workflows.registry import StepRegistry
 
 __all__ = [
@@ -63,6 +72,8 @@ __all__ = [
     "FlowTree",
     "HistoryFull",
     "MachineContext",
+    "MachineReport",
+    "MoveReport",
     "NonDeterminismError",
     "Pipeline",
     "PipelineContext",

@@ -25,6 +25,7 @@ from eventbus.lowlevel import (
 from workflows.client.durable_report import children_of, report_durable, tree_durable
 from workflows.client.flow_list import error_in, step_of, version_of
 from workflows.client.local_report import report_local
+from workflows.client.machine_report import machine_status, report_machine, tree_machine
 from workflows.client.member_report import report_apart, report_item, report_member
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
@@ -66,7 +67,8 @@ class FlowInspector:
         page = await self._jobs.look(flow_id, limit=1, deadline=deadline)
         if not page.root:
             raise UnknownJob(flow_id)
-        return status_of(page.root, is_seen=is_seen_in(page, page.members))
+        status = status_of(page.root, is_seen=is_seen_in(page, page.members))
+        return machine_status(read_message_of(flow_id, page.root.get("body", "")), page.root, status)
 
     async def report(
         self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
@@ -99,9 +101,12 @@ class FlowInspector:
         if not page.root:
             raise UnknownJob(flow_id)
         message = read_message_of(flow_id, page.root.get("body", ""))
-        if message.durable:
+        if message.durable or message.machine:
             status = status_of(page.root, is_seen=is_seen_in(page, ()))
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
+            if message.machine:
+                live = await self._jobs.lives(flow_id)
+                return report_machine(flow_id, message, page.root, status, entries, live)
             return report_durable(flow_id, message, page.root, status, entries)
         history = await self._history(flow_id, message, page, deadline)
         version = version_of(message, page, history)
@@ -178,6 +183,15 @@ class FlowInspector:
                 for label, child in children_of(flow_id, entries).items()
             }
             return tree_durable(report, entries, nested)
+        if message.machine:
+            entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
+            nested = {
+                starter_of(member.id).removeprefix(f"{flow_id}/"): [
+                    await self._nested(member.id, member.state, codecs_of, deadline)
+                ]
+                for member in members
+            }
+            return tree_machine(report, entries, nested)
         errors: dict[str, list[str]] = {}
         history = await self._history(flow_id, message, page, deadline)
         for name, step in history.steps.items():
@@ -239,6 +253,14 @@ class FlowInspector:
             members += page.members
             if not page.members or len(members) >= page.total:
                 return page, members
+
+
+def _message_in(flow_id: str, page: TreePage) -> FlowMessage | None:
+    """Return the message of a flow; None if it cannot be read."""
+    try:
+        return read_message_of(flow_id, page.root.get("body", ""))
+    except StoreCorrupt:
+        return None
 
 
 def _is_local(history: GraphHistory, message: FlowMessage, codecs: Codecs | None) -> bool:

@@ -255,8 +255,9 @@ class MachineChildren:
             self._core.check(definition)
         self._definitions[definition.name, definition.version] = definition
 
-    async def start(self, children: Sequence[Awaited]) -> None:
+    async def start(self, children: Sequence[Awaited], *, rests: bool) -> None:
         """Start children."""
+        del rests
         for child in children:
             workflow = self._definitions[child.workflow, child.version]
             self._ends[child.id] = self._core.follow(

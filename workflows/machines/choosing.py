@@ -57,8 +57,8 @@ class Children(Protocol):
         """Raise DefinitionError if flows of this definition cannot be started here."""
         ...
 
-    async def start(self, children: Sequence[Awaited]) -> None:
-        """Start children that are recorded. Those that are there already are not started again."""
+    async def start(self, children: Sequence[Awaited], *, rests: bool) -> None:
+        """Start children that are recorded; if the machine `rests` now, with its wait at the latest."""
         ...
 
     async def ends(self, children: Sequence[Awaited]) -> Mapping[str, Outcome]:
@@ -108,8 +108,8 @@ class Chooser:
             if argument == (None,):
                 continue
             if each.guard is not None:
-                context = context or self._make_context(state, place, moves)
                 try:
+                    context = context or self._make_context(state, place, moves)
                     if not await self.ask(each, context, argument):
                         continue
                 except Exception as error:  # noqa: BLE001  (whatever a guard raises)

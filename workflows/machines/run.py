@@ -217,7 +217,7 @@ class MachineRun:
         await recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
         self._decided = following
         if new:
-            await self._children.start(new)
+            await self._children.start(new, rests=isinstance(following, Rest))
 
     async def _fail(self, fire: Fire, came: Failure, began: int) -> None:
         """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody helps."""

@@ -194,7 +194,7 @@ def test_a_class_without_a_start_or_without_a_state_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match="does not say what its state is"):
 
-        class NoState(StateMachine, start="a"):  # type: ignore[type-arg]  # pyright: ignore
+        class NoState(StateMachine, start="a"):  # type: ignore[type-arg]  # pyright: ignore[reportUnusedClass, reportMissingTypeArgument]
             @transition("a", to=END)
             async def go(self, ctx: MachineContext[Any]) -> None: ...
 

@@ -190,6 +190,7 @@ class Once(StateMachine[Draft], name="once", start="a"):
                 return object()
             case _:
                 ctx.state.value += 1
+        return None
 
 
 @pytest.mark.parametrize(
