@@ -34,7 +34,12 @@ from workflows import FlowCancelled, StepContext, StepError, Workflow, WorkflowP
 _ROOT = Path(__file__).resolve().parent.parent
 _PAGES = [_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", *sorted((_ROOT / "docs").rglob("*.md"))]
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
-_SHOWN = {"schedules.md": "nightly_report", "controls.md": "tenants", "pipelines.md": "sync_pipeline"}
+_SHOWN = {
+    "schedules.md": "nightly_report",
+    "controls.md": "tenants",
+    "pipelines.md": "sync_pipeline",
+    "machines.md": "review",
+}
 _STAGES = _ROOT / "examples" / "stages.py"
 _EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
 
@@ -141,7 +146,7 @@ def test_the_examples_of_durable_functions_print_what_their_page_shows(words: tu
     assert ran.stdout.splitlines() == printed
 
 
-@pytest.mark.parametrize("page", ["schedules.md", "pipelines.md"])
+@pytest.mark.parametrize("page", ["schedules.md", "pipelines.md", "machines.md"])
 def test_a_page_has_the_example(page: str) -> None:
     programs = [source for _, source in _blocks(_ROOT / "docs" / page, "python")]
     assert (_ROOT / "examples" / f"{_SHOWN[page]}.py").read_text() in programs

@@ -22,8 +22,8 @@ from eventbus.lowlevel import (
     seconds,
     shown,
 )
-from workflows.client.flow_list import FlowList
 from workflows.client.definitions import AnyWorkflow, Definitions, known_of
+from workflows.client.flow_list import FlowList
 from workflows.client.flow_retry import retry_flow
 from workflows.client.handle import FlowHandle
 from workflows.client.inspection import FlowInspector
@@ -332,4 +332,3 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         return await self._inspection.tree(
             check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
         )
-

@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from eventbus.cli.toolkit import moment, open_console, printable, span
 from eventbus.lowlevel import FINAL_STATES
-from workflows import FlowReport, FlowSummary, FlowTree, StepReport
+from workflows import FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
 __all__ = ["print_list", "print_tree"]
 

@@ -23,7 +23,7 @@ from eventbus.lowlevel import (
     clock,
 )
 from workflows.client.durable_report import children_of, report_durable, tree_durable
-from workflows.client.flow_list import error_in, step_of, version_of
+from workflows.client.flow_list import step_of, version_of
 from workflows.client.local_report import report_local
 from workflows.client.machine_report import machine_status, report_machine, tree_machine
 from workflows.client.member_report import report_apart, report_item, report_member
@@ -42,7 +42,7 @@ from workflows.records.report import (
     RollbackReport,
     StepReport,
 )
-from workflows.records.status import is_seen_in, number_in, status_of
+from workflows.records.status import error_in, is_seen_in, number_in, status_of
 
 __all__ = ["FlowInspector"]
 
@@ -68,7 +68,7 @@ class FlowInspector:
         if not page.root:
             raise UnknownJob(flow_id)
         status = status_of(page.root, is_seen=is_seen_in(page, page.members))
-        return machine_status(read_message_of(flow_id, page.root.get("body", "")), page.root, status)
+        return machine_status(page.root, status)
 
     async def report(
         self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
@@ -141,7 +141,7 @@ class FlowInspector:
                 for path, text in read_undone(page.saved).items()
             ],
             is_parked=page.root.get("state") == "parked",
-            error=error_in(page, status.state),
+            error=error_in(page.root, status.state),
             created_ms=number_in(page.root, "created"),
             ended_ms=number_in(page.root, "ended"),
         )
@@ -255,14 +255,6 @@ class FlowInspector:
                 return page, members
 
 
-def _message_in(flow_id: str, page: TreePage) -> FlowMessage | None:
-    """Return the message of a flow; None if it cannot be read."""
-    try:
-        return read_message_of(flow_id, page.root.get("body", ""))
-    except StoreCorrupt:
-        return None
-
-
 def _is_local(history: GraphHistory, message: FlowMessage, codecs: Codecs | None) -> bool:
     """Tell whether the steps are no jobs. A flow that has not begun may still become either."""
     if history.mode:
@@ -299,7 +291,7 @@ def _local_report(
             RollbackReport(step=path, error=error_text(text)) for path, text in history.undone.items()
         ],
         is_parked=page.root.get("state") == "parked",
-        error=error_in(page, status.state),
+        error=error_in(page.root, status.state),
         created_ms=number_in(page.root, "created"),
         ended_ms=number_in(page.root, "ended"),
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from eventbus import StoreCorrupt
 from eventbus.lowlevel import FINAL_STATES
 from workflows.machines.snapshot import (
     ACCEPTS,
@@ -23,7 +24,7 @@ from workflows.machines.snapshot import (
 )
 from workflows.records.entries import Entry
 from workflows.records.ids import workflow_of
-from workflows.records.records import FlowMessage, error_text
+from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import (
     FlowReport,
     FlowStatus,
@@ -34,7 +35,7 @@ from workflows.records.report import (
     StepReport,
     StepState,
 )
-from workflows.records.status import number_in
+from workflows.records.status import error_in, number_in
 
 __all__ = ["machine_status", "machine_waits", "report_machine", "tree_machine"]
 
@@ -42,11 +43,15 @@ _KINDS = ("move", "try", "failed", "refused", "retry")
 _RESTS = ("delayed", "waiting-children")
 
 
-def machine_status(message: FlowMessage, root: Mapping[str, str], status: FlowStatus) -> FlowStatus:
+def machine_status(root: Mapping[str, str], status: FlowStatus) -> FlowStatus:
     """Return the status of a flow; a machine that rests is waiting."""
-    if message.machine and status.state == "running" and root.get("state") in _RESTS:
-        return FlowStatus("waiting")
-    return status
+    if status.state != "running" or root.get("state") not in _RESTS:
+        return status
+    try:
+        is_machine = read_message_of("", root.get("body", "")).machine
+    except StoreCorrupt:
+        return status
+    return FlowStatus("waiting") if is_machine else status
 
 
 def report_machine(
@@ -59,7 +64,7 @@ def report_machine(
 ) -> FlowReport:
     """Return the report of a flow whose root has these fields, with its newest entries and its live texts. Raises StoreCorrupt."""
     snapshot = read_snapshot(flow_id, live)
-    status = machine_status(message, root, status)
+    status = machine_status(root, status)
     steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
     return FlowReport(
         flow_id=flow_id,
@@ -150,13 +155,12 @@ def _machine(
 
 
 def _error_of(root: Mapping[str, str], status: FlowStatus, snapshot: Snapshot | None) -> str:
-    if root.get("state") == "parked":
-        return root.get("why", "")
-    if status.state in ("failed", "cancelled"):
-        return error_text(root.get("text", ""))
-    return (
-        error_text(snapshot.trouble.failure) if snapshot is not None and snapshot.trouble is not None else ""
-    )
+    has_trouble = snapshot is not None and snapshot.trouble is not None and status.state not in FINAL_STATES
+    if root.get("state") == "parked" or not has_trouble:
+        return error_in(root, status.state)
+    assert snapshot is not None  # noqa: S101  (asked above)
+    assert snapshot.trouble is not None  # noqa: S101  (asked above)
+    return error_text(snapshot.trouble.failure)
 
 
 def _label(entry: Entry) -> str:

@@ -43,7 +43,8 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 Body: TypeAlias = Callable[[Any, MachineContext[Any]], Coroutine[Any, Any, Any]]
 PayloadBody: TypeAlias = Callable[[Any, MachineContext[Any], P], Coroutine[Any, Any, Any]]
-Guard: TypeAlias = Callable[..., bool | Awaitable[bool]]
+Answer: TypeAlias = bool | Awaitable[bool]
+Guard: TypeAlias = Callable[..., Answer]
 
 
 class Transition(Generic[P]):
@@ -154,7 +155,7 @@ def transition(
     *,
     to: str,
     wait: type[P],
-    when: Guard | None = ...,
+    when: Callable[[MachineContext[Any], P], Answer] | None = ...,
     priority: int = ...,
     retry: Retry | None = ...,
     timeout: Duration | None = ...,
@@ -166,7 +167,7 @@ def transition(
     *,
     to: str,
     wait: None,
-    when: Guard | None = ...,
+    when: Callable[[MachineContext[Any], None], Answer] | None = ...,
     priority: int = ...,
     retry: Retry | None = ...,
     timeout: Duration | None = ...,
@@ -178,7 +179,7 @@ def transition(
     *,
     to: str,
     after: After,
-    when: Guard | None = ...,
+    when: Callable[[MachineContext[Any], Settled], Answer] | None = ...,
     priority: int = ...,
     retry: Retry | None = ...,
     timeout: Duration | None = ...,
@@ -189,7 +190,7 @@ def transition(
     source: str | Sequence[str],
     *,
     to: str,
-    when: Guard | None = ...,
+    when: Callable[[MachineContext[Any]], Answer] | None = ...,
     priority: int = ...,
     retry: Retry | None = ...,
     timeout: Duration | None = ...,
