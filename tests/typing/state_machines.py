@@ -67,7 +67,7 @@ async def run(flows: WorkflowProvider) -> None:
     await flow.trigger(Review.approve, Verdict(ok=True))
     await flow.trigger(Review.skip)
     await flow.trigger("approve", {"ok": True})
-    await flow.trigger(Review.approve, "yes")  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
-    await flow.trigger(Review.approve)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await flow.trigger(Review.approve, "yes")  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await flow.trigger(Review.approve)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await flow.retry(target="draft")
-    await flows.execute(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
+    await flows.execute(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
