@@ -25,14 +25,14 @@ from eventbus.lowlevel import (
 from workflows.client.durable_report import children_of, report_durable, tree_durable
 from workflows.client.flow_list import step_of, version_of
 from workflows.client.local_report import report_local
-from workflows.client.machine_report import machine_status, report_machine, tree_machine
+from workflows.client.machines.machine_report import machine_status, report_machine, tree_machine
 from workflows.client.member_report import report_apart, report_item, report_member
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal
 from workflows.records.checkpoints import read_undone
 from workflows.records.graph_history import GraphHistory, read_graph
-from workflows.records.ids import is_nested, split_item, workflow_of
+from workflows.records.ids import is_nested, split_item, starter_of, workflow_of
 from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import (
     FlowReport,

@@ -1,0 +1,1 @@
+"""State machines as their callers see them: reports, and triggers."""
