@@ -54,11 +54,11 @@ from workflows.records.report import (
 )
 from workflows.registry import StepRegistry
 
-__all__ = [  # noqa: RUF022  (by the alphabet alone; a constant is no other name)
+__all__ = [
+    "END",
     "AttemptContext",
     "ConflictError",
     "Durable",
-    "END",
     "FlowCancelled",
     "FlowContext",
     "FlowError",

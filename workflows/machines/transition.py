@@ -129,6 +129,11 @@ class Transition(Generic[P]):
             check_place(self.error_place, f"error_place of {self.where}")
             if self.error_place == END:
                 raise DefinitionError(f"error_place of {self.where} is END; name a place of the machine")
+            if self.error_place in self.sources:
+                raise DefinitionError(
+                    f"error_place of {self.where} is {self.error_place!r}, where it begins, so it would fail there again; "
+                    "leave it out: then the machine stays and waits for a retry"
+                )
         hint = Any if self.kind == "automatic" else taken_by(self.function, 2)
         given = self.payload if self.waits else Settled
         if not is_untyped(hint) and not accepts(hint, type(None) if given is None else given):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apps.machine_app import Draft, Part, Review, Toggle
+from apps.handlers.machine_app import Draft, Part, Review, Toggle
 from checks.audit import Audit
 from harness.backends import Backend
 from harness.conditions import until
@@ -31,7 +31,7 @@ Run = Callable[..., Program]
 
 pytestmark = [pytest.mark.servers("one"), pytest.mark.timeout(120)]
 
-_APP = "apps.machine_app:provider"
+_APP = "apps.handlers.machine_app:provider"
 _BODIES = ("prepare", "approve", "part 1", "part 2", "collect", "publish")
 
 

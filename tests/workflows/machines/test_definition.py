@@ -160,6 +160,7 @@ _WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (body, {"when": lambda: True}, "expected the guard of transition 'body'"),
     (body, {"priority": "high"}, "expected priority"),
     (body, {"error_place": END}, "error_place of transition 'body' is END"),
+    (body, {"error_place": "a"}, "is 'a', where it begins"),
     (body, {"retry": 3}, "expected retry"),
     (body, {"timeout": -1}, "timeout"),
 ]

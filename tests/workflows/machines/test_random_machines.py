@@ -217,6 +217,7 @@ def whole(some: list[Edge]) -> list[Edge]:
         )
         for source in range(4)
     ]
+    some = [msgspec.structs.replace(edge, error=None) if edge.error == edge.source else edge for edge in some]
     guarded = [
         edge if edge.waits or edge.guard is not None else msgspec.structs.replace(edge, guard=0)
         for edge in some
