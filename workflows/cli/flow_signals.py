@@ -17,8 +17,8 @@ from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
 from workflows.client.histories import FlowRecord, recorded_flows
-from workflows.client.machines.sent_triggers import send_trigger_text
 from workflows.client.open_waits import open_waits
+from workflows.client.sent_triggers import send_trigger_text
 from workflows.records.ids import workflow_of
 from workflows.records.status import number_in
 

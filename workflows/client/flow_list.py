@@ -20,8 +20,8 @@ import msgspec
 
 from eventbus import DefinitionError, StoreCorrupt, StoreRefused, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient, RootPlace, RootRow, TreePage, shown
-from workflows.client.durable_report import count_completed
-from workflows.client.machines.machine_report import machine_status
+from workflows.client.reports.durable_report import count_completed
+from workflows.client.reports.machine_report import machine_status
 from workflows.distributed.activation import read_journal
 from workflows.machines.snapshot import NAMES, read_snapshot
 from workflows.records.checkpoints import GRAPH

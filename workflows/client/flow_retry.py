@@ -23,7 +23,7 @@ import msgspec
 
 from eventbus import UnknownJob, UsageError
 from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
-from workflows.client.machines.sent_triggers import send_retry
+from workflows.client.sent_triggers import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
 from workflows.records.checkpoints import GRAPH, read_undone

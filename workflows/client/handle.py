@@ -9,7 +9,7 @@ import msgspec
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import Codec, Duration, Emission, JobClient, seconds
-from workflows.client.machines.sent_triggers import send_trigger
+from workflows.client.sent_triggers import send_trigger
 from workflows.definition.signal import Signal
 from workflows.functions.definition import Durable
 from workflows.machines.definition import MachineDefinition

@@ -16,7 +16,7 @@ import msgspec
 
 from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient
-from workflows.client.durable_report import children_of, open_children_of
+from workflows.client.reports.durable_report import children_of, open_children_of
 from workflows.distributed.activation import read_journal
 from workflows.functions.history_check import FlowHistory
 from workflows.records.entries import Entry, encode_entry

@@ -22,11 +22,11 @@ from eventbus.lowlevel import (
     TreePage,
     clock,
 )
-from workflows.client.durable_report import children_of, report_durable, tree_durable
 from workflows.client.flow_list import step_of, version_of
-from workflows.client.local_report import report_local
-from workflows.client.machines.machine_report import machine_status, report_machine, tree_machine
-from workflows.client.member_report import report_apart, report_item, report_member
+from workflows.client.reports.durable_report import children_of, report_durable, tree_durable
+from workflows.client.reports.local_report import report_local
+from workflows.client.reports.machine_report import machine_status, report_machine, tree_machine
+from workflows.client.reports.member_report import report_apart, report_item, report_member
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal

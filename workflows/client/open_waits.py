@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from eventbus.lowlevel import FINAL_STATES, JobClient
-from workflows.client.durable_report import waits_of
 from workflows.client.histories import FlowRecord
-from workflows.client.machines.machine_report import machine_waits
+from workflows.client.reports.durable_report import waits_of
+from workflows.client.reports.machine_report import machine_waits
 from workflows.records.entries import Entry, entries_of_run
 from workflows.records.graph_history import read_graph
 from workflows.records.ids import member_id

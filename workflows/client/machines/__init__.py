@@ -1,1 +1,0 @@
-"""State machines as their callers see them: reports, and triggers."""
