@@ -1,7 +1,8 @@
 """The workflows of the benchmarks, with steps that do nothing.
 
 `chain`: so many steps, one after the other. `fan`: one step, so many side by side after it, and
-one after these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the other. Each step and the `completed` hook return `n + 1`, as the peer's jobs
+one after these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the other. `machine`: a
+state machine that makes so many moves. Each step and the `completed` hook return `n + 1`, as the peer's jobs
 do.
 """
 
@@ -13,7 +14,20 @@ from functools import partial
 import msgspec
 
 from eventbus import EventProvider
-from workflows import Durable, FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, task
+from workflows import (
+    END,
+    Durable,
+    FlowContext,
+    MachineContext,
+    Signal,
+    StateMachine,
+    StepContext,
+    Workflow,
+    WorkflowProvider,
+    durable,
+    task,
+    transition,
+)
 
 
 class Start(msgspec.Struct):
@@ -23,7 +37,7 @@ class Start(msgspec.Struct):
 
 
 BenchGraph = Workflow[Start, int]
-BenchFlow = Workflow[Start, int] | Durable[Start, int]
+BenchFlow = Workflow[Start, int] | Durable[Start, int] | type[StateMachine[Start]]
 
 
 async def answer(ctx: StepContext[Start]) -> int:
@@ -75,12 +89,28 @@ def program(members: int) -> Durable[Start, int]:
     return run_steps
 
 
+def machine(members: int) -> type[StateMachine[Start]]:
+    """Return a state machine that makes so many moves."""
+
+    class Mover(StateMachine[Start], name=f"machine-{members}", start="going"):
+        @transition("going", to="going", when=lambda ctx: ctx.moves < members - 1)
+        async def go(self, ctx: MachineContext[Start]) -> None:
+            """Stay, which is a move, too."""
+
+        @transition("going", to=END)
+        async def end(self, ctx: MachineContext[Start]) -> int:
+            return ctx.state.n + 1
+
+    return Mover
+
+
 _MAKERS: dict[str, Callable[[int], BenchFlow]] = {
     "chain": chain,
     "fan": fan,
     "chain-spread": partial(chain, spread=True),
     "fan-spread": partial(fan, spread=True),
     "program": program,
+    "machine": machine,
 }
 
 

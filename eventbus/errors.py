@@ -197,14 +197,17 @@ class UnknownJob(EventBusError):
 
 
 class SignalRefused(EventBusError):
-    """A job did not take a signal.
+    """A job did not take a signal, and nothing has changed.
 
     `reason` is `ended` (the job), `stopping` (its tree is being cancelled or rolled back), `full` (it has 1,000 signals, or
-    1 MiB of them, that it has not taken yet) or `foreign` (another program's value stands in the place of its inbox).
+    1 MiB of them, that it has not taken yet), `foreign` (another program's value stands in the place of its inbox) or `unwanted` (it
+    accepts no such trigger now: that of a state machine at another place, or one that another trigger came before).
     """
 
-    def __init__(self, job_id: str, name: str, reason: str) -> None:
-        super().__init__(f"signal {name} was not sent to job {job_id}: {_UNTAKEN.get(reason, reason)}")
+    def __init__(self, job_id: str, name: str, reason: str, detail: str = "") -> None:
+        super().__init__(
+            f"signal {name} was not sent to job {job_id}: {detail or _UNTAKEN.get(reason, reason)}"
+        )
         self.job_id = job_id
         self.reason = reason
 
@@ -214,6 +217,7 @@ _UNTAKEN = {
     "stopping": "its tree is being cancelled or rolled back",
     "full": "it has 1,000 signals, or 1 MiB of them, that it has not taken yet; try again later",
     "foreign": "another program's value stands in the place of its inbox",
+    "unwanted": "the job accepts no such trigger now",
 }
 
 

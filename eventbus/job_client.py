@@ -233,6 +233,11 @@ class JobClient(RootPages):
         journals = self._life.running("read a live text").store.journals
         return await journals.live(job_id, name, deadline=_deadline())
 
+    async def lives(self, job_id: str, names: Sequence[str] = ()) -> dict[str, str]:
+        """Return live texts of any job by name, or all of them; none that is not there."""
+        journals = self._life.running("read live texts").store.journals
+        return await journals.lives(job_id, names, deadline=_deadline())
+
     async def signal(
         self,
         job_id: str,
@@ -330,7 +335,7 @@ class JobClient(RootPages):
         *,
         run: int,
         timeout: float | None = None,  # noqa: ASYNC109  (of the run, kept in the server)
-        keeps: Collection[Literal["journal", "inbox", "live"]] = (),
+        keeps: Collection[Literal["journal", "inbox", "live", "texts"]] = (),
         deadline: float | None = None,
     ) -> str:
         """Run the root of an ended tree again with `body`, as the run after number `run`.

@@ -231,7 +231,7 @@ _OFFERED = {
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"
     ),
     workflows.FlowSchedules: "add cron every",
-    workflows.FlowHandle: "cancel id report result signal state status workflow",
+    workflows.FlowHandle: "cancel id report result retry signal state status trigger workflow",
     workflows.FlowContext: (
         "continue_as_new correlation_id emit flow flow_id gather history_is_long input log map meta now patched race random retired rollback "
         "run shared sleep state step uuid wait_for"

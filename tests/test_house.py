@@ -191,10 +191,10 @@ def test_every_module_is_named_for_what_it_holds() -> None:
 
 
 @pytest.mark.parametrize("package", _PACKAGES)
-def test_the_front_door_lists_its_names_sorted_and_documented(package: str) -> None:
+def test_the_front_door_lists_its_names_once_and_documented(package: str) -> None:
     module = importlib.import_module(package)
     offered: list[str] = module.__all__
-    assert offered == sorted(set(offered))
+    assert len(offered) == len(set(offered))  # how they are sorted, `test_exported_members.py` says
     assert [name for name in offered if not _is_documented(getattr(module, name))] == []
 
 

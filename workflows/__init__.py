@@ -35,13 +35,27 @@ from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, durable
 from workflows.functions.step_key import TaskContext, step_key, task_context
 from workflows.functions.task import Task, task
+from workflows.machines.context import MachineContext
+from workflows.machines.machine import StateMachine
+from workflows.machines.settled import Settled
+from workflows.machines.transition import END, Transition, transition
 from workflows.pipelines.context import PipelineContext
 from workflows.pipelines.pipeline import Pipeline
 from workflows.provider import WorkflowProvider
-from workflows.records.report import FlowReport, FlowStatus, FlowSummary, FlowTree, RollbackReport, StepReport
+from workflows.records.report import (
+    FlowReport,
+    FlowStatus,
+    FlowSummary,
+    FlowTree,
+    MachineReport,
+    MoveReport,
+    RollbackReport,
+    StepReport,
+)
 from workflows.registry import StepRegistry
 
 __all__ = [
+    "END",
     "AttemptContext",
     "ConflictError",
     "Durable",
@@ -57,13 +71,18 @@ __all__ = [
     "FlowTimeout",
     "FlowTree",
     "HistoryFull",
+    "MachineContext",
+    "MachineReport",
+    "MoveReport",
     "NonDeterminismError",
     "Pipeline",
     "PipelineContext",
     "ResultNotLoaded",
     "RollbackError",
     "RollbackReport",
+    "Settled",
     "Signal",
+    "StateMachine",
     "Step",
     "StepContext",
     "StepError",
@@ -74,6 +93,7 @@ __all__ = [
     "StepSkipped",
     "Task",
     "TaskContext",
+    "Transition",
     "Winner",
     "Workflow",
     "WorkflowError",
@@ -83,4 +103,5 @@ __all__ = [
     "step_key",
     "task",
     "task_context",
+    "transition",
 ]

@@ -7,12 +7,11 @@ their reports (`client.inspection`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, Unpack, overload
 
-from eventbus import DefinitionError, EmitError, EventProvider, PayloadError, UnknownJob, UsageError
+from eventbus import EmitError, EventProvider, UnknownJob, UsageError
 from eventbus.lowlevel import (
-    Codec,
     Duration,
     FailureFunction,
     check_correlation_id,
@@ -23,22 +22,25 @@ from eventbus.lowlevel import (
     seconds,
     shown,
 )
+from workflows.client.definitions import AnyWorkflow, Definitions, known_of
 from workflows.client.flow_list import FlowList
 from workflows.client.flow_retry import retry_flow
-from workflows.client.handle import FlowHandle, FlowOutcomeDecoder
+from workflows.client.handle import FlowHandle
 from workflows.client.inspection import FlowInspector
 from workflows.client.looks import FlowLooks
 from workflows.client.pauses import FlowPauses
 from workflows.client.removals import FlowRemovals
 from workflows.client.scheduling import FlowSchedules
 from workflows.client.starting import check_flag, meeting_of, message_of, not_started
-from workflows.definition.codecs import Codecs
 from workflows.definition.job_tree import tree_of
+from workflows.definition.keywords import StartKeywords
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.workflow import Workflow
 from workflows.distributed.extension import FlowExtension
-from workflows.functions.definition import Durable, DurableCodecs
+from workflows.functions.definition import Durable
 from workflows.graphs.graph import Graph
+from workflows.machines.machine import StateMachine
+from workflows.machines.transition import Transition
 from workflows.records.ids import check_flow_id, new_flow_id, workflow_of
 from workflows.records.report import FlowReport, FlowStatus, FlowTree
 from workflows.registry import StepRegistry
@@ -65,16 +67,16 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         self._inspection = FlowInspector(provider.jobs, provider.inspector)
         self._lists = FlowList(provider.jobs)
         self._graphs: dict[tuple[str, str], Graph] = {}
-        self._codecs: dict[int, Codecs | DurableCodecs] = {}
+        self._definitions = Definitions(self._registry, provider.jobs)
         self._middleware: list[FlowMiddleware] = []
-        self.schedules: FlowSchedules = FlowSchedules(provider, self._input_of)
+        self.schedules: FlowSchedules = FlowSchedules(provider, self._definitions)
         """Starts flows at times."""
         provider.jobs.attach(FlowExtension(provider.jobs, self._registry, self._middleware))
 
     # Registering.
 
-    def register(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
-        """Register a workflow and its sub-workflows, or a durable function, so that its flows can be executed and run here.
+    def register(self, workflow: AnyWorkflow[Any, Any]) -> None:
+        """Register a workflow and its sub-workflows, a durable function or a state machine: its flows can be executed and run here.
 
         Several versions of one name may be registered: new flows use the version registered last, and the
         workers of this process run flows of every version. A workflow without steps and hooks can only be
@@ -119,10 +121,24 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
 
     # Executing.
 
+    @overload
     async def execute(
         self,
         workflow: Workflow[I, O] | Durable[I, O],
-        input: I,  # noqa: A002  (as the workflow calls it)
+        input: I,
+        **options: Unpack[StartKeywords],
+    ) -> FlowHandle[O]: ...
+    @overload
+    async def execute(
+        self,
+        workflow: type[StateMachine[I]],
+        input: I,
+        **options: Unpack[StartKeywords],
+    ) -> FlowHandle[Any]: ...
+    async def execute(
+        self,
+        workflow: AnyWorkflow[Any, Any],
+        input: Any,  # noqa: A002  (as the workflow calls it)
         *,
         idempotency_key: str | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  (of the flow, kept in the server)
@@ -136,8 +152,10 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         keep_completed: Duration | None = None,
         keep_failed: Duration | None = None,
         call_timeout: Duration | None = None,
-    ) -> FlowHandle[O]:
-        """Start a flow of a workflow or of a durable function; return its handle once the server has recorded the whole flow.
+    ) -> FlowHandle[Any]:
+        """Start a flow of a workflow of any kind; return its handle once the server has recorded the whole flow.
+
+        The input of a state machine is its first state.
 
         If the `idempotency_key` belongs to an open or completed flow, the handle refers to that flow. A
         failed flow is started again, unless `reuse_failure`; `supersede` cancels an open flow. With `require_worker`,
@@ -151,10 +169,8 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         Raises, before anything runs: DefinitionError for a workflow that is not registered here and for wrong
         options, PayloadError for an input that does not fit the workflow's type, EmitError, ProviderStopped.
         """
-        self._check_registered(workflow)
-        known = workflow
-        codecs = self._codecs_of(known)
-        given = self._encode_input(codecs, known, input)
+        known = self._definitions.registered(workflow)
+        given = self._definitions.encode_input(known, input)
         flow_id = new_flow_id(known.name)
         limit = known.timeout if timeout is None else seconds(timeout, setting="timeout") or None
         effective = None if limit is None else limit + self.provider.settings.lease
@@ -167,7 +183,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
             message.bare = True  # the worker adds the steps
         is_keyed = idempotency_key is not None
         tree = tree_of(
-            None if isinstance(known, Durable) else known,
+            known if isinstance(known, Workflow) else None,
             flow_id,
             message,
             delay=wait,
@@ -178,7 +194,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
             require_worker=require_worker,
             keeps=keeps,
         )
-        reading = self._reading(known.name)
+        reading = self._definitions.reading(known.name)
         emission = self._jobs.add(
             tree, reading, correlation_id=message.correlation_id, call_timeout=call_timeout
         )
@@ -191,11 +207,12 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
 
     async def run_inline(
         self,
-        workflow: Workflow[I, O] | Durable[I, O],
+        workflow: Workflow[I, O] | Durable[I, O] | type[StateMachine[I]],
         input: I,  # noqa: A002  (as the workflow calls it)
         *,
         meta: Mapping[str, Any] | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  (of the flow, with rollback)
+        triggers: Sequence[tuple[Transition[Any], Any]] = (),
     ) -> O:
         """Run a flow in this process, without jobs: the same rules and errors, but nothing is durable.
 
@@ -209,15 +226,14 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
             timeout=timeout,
             provider=self.provider,
             middleware=tuple(self._middleware),
+            triggers=triggers,
         )
 
     @overload
-    def handle(self, flow_id: str, workflow: None = None) -> FlowHandle[Any]: ...
+    def handle(self, flow_id: str, workflow: type[StateMachine[Any]] | None = None) -> FlowHandle[Any]: ...
     @overload
     def handle(self, flow_id: str, workflow: Workflow[Any, O] | Durable[Any, O]) -> FlowHandle[O]: ...
-    def handle(
-        self, flow_id: str, workflow: Workflow[Any, Any] | Durable[Any, Any] | None = None
-    ) -> FlowHandle[Any]:
+    def handle(self, flow_id: str, workflow: AnyWorkflow[Any, Any] | None = None) -> FlowHandle[Any]:
         """Return a handle for any flow by its id; the handle's calls find out whether the flow exists.
 
         `workflow` gives the handle the types of its output and declared errors; it need not be registered
@@ -227,14 +243,14 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         """
         name = workflow_of(flow_id)
         if workflow is None:
-            return FlowHandle(flow_id, self._jobs, self._reading(name), self)
-        _check_workflow(workflow, "the workflow of a flow")
-        if workflow.name != name:
+            return FlowHandle(flow_id, self._jobs, self._definitions.reading(name), self)
+        known = known_of(workflow, "the workflow of a flow")
+        if known.name != name:
             raise UnknownJob(
                 flow_id,
-                f"{shown(flow_id)} is the id of a flow of workflow {name!r}, not of {workflow.name!r}",
+                f"{shown(flow_id)} is the id of a flow of workflow {name!r}, not of {known.name!r}",
             )
-        return FlowHandle(flow_id, self._jobs, self._reading_of(workflow), self)
+        return FlowHandle(flow_id, self._jobs, self._definitions.reading_of(known), self)
 
     # Inspecting flows, and managing them. `call_timeout` is how long the server may take to answer the whole
     # call, by default the provider's `reply_timeout`; a call that takes longer raises StoreUnavailable.
@@ -245,8 +261,9 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         flow_id: str,
         resume: bool | None = ...,
         *,
-        workflow: None = None,
+        workflow: type[StateMachine[Any]] | None = None,
         run: int | None = ...,
+        target: str | None = ...,
         call_timeout: Duration | None = ...,
     ) -> FlowHandle[Any]: ...
     @overload
@@ -257,6 +274,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         *,
         workflow: Workflow[Any, O] | Durable[Any, O],
         run: int | None = ...,
+        target: str | None = ...,
         call_timeout: Duration | None = ...,
     ) -> FlowHandle[O]: ...
     async def retry(
@@ -264,8 +282,9 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         flow_id: str,
         resume: bool | None = None,
         *,
-        workflow: Workflow[Any, Any] | Durable[Any, Any] | None = None,
+        workflow: AnyWorkflow[Any, Any] | None = None,
         run: int | None = None,
+        target: str | None = None,
         call_timeout: Duration | None = None,
     ) -> FlowHandle[Any]:
         """Run a flow that has ended again, under the same id; return its handle once the retry is recorded.
@@ -275,13 +294,19 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         one from the start. Input, meta, version, key and timeout stay the same; the timeout starts again.
         Handles of the earlier run keep its outcome; the returned handle, and later ones, get the new outcome.
         Any process can ask for a retry; a worker that has the workflow runs it. With `run` it is refused unless that is
-        the number of the last run, so that of two callers who saw the same end one begins a run. Raises FlowNotEnded (also if
+        the number of the last run, so that of two callers who saw the same end one begins a run.
+
+        A state machine that has not ended runs the transition again that failed, or with `target` moves to that place first.
+
+        Raises FlowNotEnded (also if
         another caller retries the flow at the same time, or did since `run`), UnknownJob and DefinitionError as `handle` does,
         UsageError for the flow of a sub-workflow, StoreError.
         """
         handle = self.handle(flow_id) if workflow is None else self.handle(flow_id, workflow)
         deadline = self._jobs.settings.deadline(call_timeout)
-        await retry_flow(self._jobs, flow_id, resume=resume, run=run, deadline=deadline)
+        if target is not None:
+            self._definitions.check_place(workflow_of(flow_id), target)
+        await retry_flow(self._jobs, flow_id, resume=resume, run=run, target=target, deadline=deadline)
         return handle
 
     async def status(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowStatus:
@@ -296,7 +321,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         cannot be read.
         """
         return await self._inspection.report(
-            check_flow_id(flow_id), self._find_codecs, call_timeout=call_timeout
+            check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
         )
 
     async def tree(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowTree:
@@ -305,67 +330,5 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         Raises the errors of `report`.
         """
         return await self._inspection.tree(
-            check_flow_id(flow_id), self._find_codecs, call_timeout=call_timeout
+            check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
         )
-
-    def _check_registered(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
-        _check_workflow(workflow, "a workflow to execute")
-        if not any(registered is workflow for registered in (*self._registry, *self._registry.durables)):
-            raise DefinitionError(
-                f"workflow {workflow.name!r} is not registered here; call flows.register({workflow.name}) before"
-            )
-
-    def _codecs_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> Codecs | DurableCodecs:
-        # By identity, because two versions of a workflow share their name.
-        known = self._codecs.get(id(workflow))
-        if known is None:
-            limit = int(self.provider.settings.max_payload)
-            if isinstance(workflow, Durable):
-                known = DurableCodecs(workflow, max_bytes=limit)
-            else:
-                known = Codecs(workflow, max_bytes=limit)
-            self._codecs[id(workflow)] = known
-        return known
-
-    def _find_codecs(self, workflow: str, version: str) -> Codecs | None:
-        if not self._registry.has(workflow, version=version or None):
-            return None
-        found = self._codecs_of(self._registry.workflow(workflow, version or None))
-        return found if isinstance(found, Codecs) else None
-
-    def _encode_input(
-        self, codecs: Codecs | DurableCodecs, workflow: Workflow[Any, Any] | Durable[Any, Any], given: Any
-    ) -> bytes:
-        try:
-            return codecs.input.encode(given)
-        except PayloadError as error:
-            raise PayloadError(
-                f"the input of workflow {workflow.name!r} failed its validation: {error}",
-                event=workflow.name,
-                path=error.path,
-                role="payload",
-            ) from error
-
-    def _input_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any], given: Any) -> bytes:
-        self._check_registered(workflow)
-        return self._encode_input(self._codecs_of(workflow), workflow, given)
-
-    def _reading(self, workflow: str) -> FlowOutcomeDecoder:
-        durable = self._registry.durable(workflow)
-        if durable is not None:
-            return self._reading_of(durable)
-        if self._registry.has(workflow):
-            return self._reading_of(self._registry.workflow(workflow))
-        limit = int(self.provider.settings.max_result)
-        return FlowOutcomeDecoder(workflow, Codec(Any, role="result", owner=workflow, max_bytes=limit), ())
-
-    def _reading_of(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> FlowOutcomeDecoder:
-        codecs = self._codecs_of(workflow)
-        state = codecs.state if isinstance(codecs, DurableCodecs) else None
-        known = workflow if isinstance(workflow, Durable) else None
-        return FlowOutcomeDecoder(workflow.name, codecs.output, workflow.errors, state, known)
-
-
-def _check_workflow(given: object, what: str) -> None:
-    if not isinstance(given, (Workflow, Durable)):
-        raise DefinitionError(f"expected {what} to be a Workflow or a durable function, got: {shown(given)}")

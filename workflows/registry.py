@@ -22,6 +22,8 @@ from workflows.functions.definition import Durable
 from workflows.functions.task import check_tasks
 from workflows.graphs.definitions import graph_of
 from workflows.graphs.graph import Graph
+from workflows.machines.definition import MachineDefinition
+from workflows.machines.machine import StateMachine, definition_of
 
 __all__ = ["StepRegistry"]
 
@@ -35,23 +37,30 @@ class StepRegistry:
     def __init__(self) -> None:
         self._versions: dict[str, dict[str, Workflow[Any, Any]]] = {}
         self._durables: dict[str, dict[str, Durable[Any, Any]]] = {}
+        self._machines: dict[str, dict[str, MachineDefinition]] = {}
 
-    def register(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> list[Workflow[Any, Any]]:
+    def register(
+        self, workflow: Workflow[Any, Any] | Durable[Any, Any] | type[StateMachine[Any]]
+    ) -> list[Workflow[Any, Any]]:
         """Add a workflow and its sub-workflows; return those that were not registered before.
 
-        A durable function is added alone. The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
+        A durable function or a state machine is added alone. The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
         that does not pass its check, and for a different definition of the same name and version. A
         registered workflow takes no further steps.
         """
         if isinstance(workflow, Durable):
             self._register_durable(workflow)
             return []
+        machine = definition_of(workflow)
+        if machine is not None:
+            self._register_machine(machine)
+            return []
         if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"expected a workflow to register, got: {shown(workflow)}")
         workflow.check()
         fresh: dict[tuple[str, str], Workflow[Any, Any]] = {}
         for definition in (workflow, *workflow.nested()):
-            if definition.name in self._durables:
+            if definition.name in self._durables or definition.name in self._machines:
                 raise _other_kind(definition.name)
             place = (definition.name, definition.version)
             known = fresh.get(place) or self._versions.get(definition.name, {}).get(definition.version)
@@ -69,7 +78,7 @@ class StepRegistry:
         return list(fresh.values())
 
     def _register_durable(self, durable: Durable[Any, Any]) -> None:
-        if durable.name in self._versions:
+        if durable.name in self._versions or durable.name in self._machines:
             raise _other_kind(durable.name)
         check_tasks(durable.function, durable.where, durable.errors, durable.retry_on)
         known = self._durables.setdefault(durable.name, {})
@@ -79,6 +88,30 @@ class StepRegistry:
                 "rename one, or give them versions of their own with version=..."
             )
         known[durable.version] = known.pop(durable.version)  # the one that was registered last
+
+    def _register_machine(self, machine: MachineDefinition) -> None:
+        if machine.name in self._versions or machine.name in self._durables:
+            raise _other_kind(machine.name)
+        known = self._machines.setdefault(machine.name, {})
+        if known.setdefault(machine.version, machine) is not machine:
+            raise DefinitionError(
+                f"another state machine {machine.name!r} is registered in version {machine.version!r} already; "
+                "rename one, or give them versions of their own with version=..."
+            )
+        known[machine.version] = known.pop(machine.version)  # the one that was registered last
+
+    def machine(self, name: str, version: str | None = None) -> MachineDefinition | None:
+        """Return a state machine that may run flows of this version, the one registered last; None without one."""
+        versions = self._machines.get(name, {})
+        if version is not None and version in versions:
+            return versions[version]
+        every = reversed(versions.values())
+        return next((each for each in every if version is None or each.knows(version)), None)
+
+    @property
+    def machines(self) -> list[MachineDefinition]:
+        """Every state machine in every version."""
+        return [machine for versions in self._machines.values() for machine in versions.values()]
 
     def durable(self, name: str, version: str | None = None) -> Durable[Any, Any] | None:
         """Return a durable function; None if it is not registered in this version."""
@@ -152,9 +185,10 @@ class StepRegistry:
         """Forget all workflows."""
         self._versions.clear()
         self._durables.clear()
+        self._machines.clear()
 
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
-        """Yield every workflow in every version, without durable functions."""
+        """Yield every workflow in every version, without durable functions and state machines."""
         return iter([workflow for versions in self._versions.values() for workflow in versions.values()])
 
     def __len__(self) -> int:
@@ -163,5 +197,5 @@ class StepRegistry:
 
 def _other_kind(name: str) -> DefinitionError:
     return DefinitionError(
-        f"{name!r} is the name of a workflow of steps and of a durable function; rename one of them"
+        f"{name!r} is the name of two workflows of different kinds (steps, a durable function, a state machine); rename one of them"
     )

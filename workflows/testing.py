@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -21,7 +21,10 @@ from workflows.functions.definition import Durable
 from workflows.functions.history_check import FlowHistory, check_history
 from workflows.inline.durable_flow import open_durable
 from workflows.inline.flow import InlineFlow, Stop
+from workflows.inline.machine_flow import open_machine
 from workflows.inline.start import open_inline
+from workflows.machines.machine import StateMachine, definition_of
+from workflows.machines.transition import Transition
 from workflows.records.report import FlowReport, FlowStatus, RollbackReport, StepReport
 
 __all__ = [
@@ -114,7 +117,7 @@ def start_inline(
 
 
 async def run_inline(
-    workflow: Workflow[I, O] | Durable[I, O],
+    workflow: Workflow[I, O] | Durable[I, O] | type[StateMachine[I]],
     input: I,  # noqa: A002  (as the workflow calls it)
     *,
     meta: Mapping[str, Any] | None = None,
@@ -125,6 +128,7 @@ async def run_inline(
     middleware: Sequence[FlowMiddleware] = (),
     signals: Sequence[tuple[Signal[Any], Any]] = (),
     replay: Literal["", "always"] = "",
+    triggers: Sequence[tuple[Transition[Any], Any]] = (),
 ) -> O:
     """Run a flow in this process and return its output.
 
@@ -132,6 +136,10 @@ async def run_inline(
     too. For the flow of a durable function, after it has returned, the flow's clock shows the time that was slept to. With `replay="always"` the
     function starts again from its top after each record, so that a test finds what is not the same in each replay: it
     raises NonDeterminismError then. Raises UsageError if the flow waits for a signal that does not come.
+
+    `triggers` are those of a state machine, each with its payload, in the order in which they come: the next one is sent when the
+    machine rests. Raises UsageError if it does not accept that one, or waits for one that does not come; a transition that
+    failed for good raises StepError then.
 
     The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
     of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing, like the
@@ -149,9 +157,15 @@ async def run_inline(
             replays=replay == "always",
         )
         return await flow.run()
+    machine = definition_of(workflow)
+    if machine is not None:
+        limit = machine.timeout if timeout is None else seconds(timeout, setting="timeout") or None
+        flow = open_machine(machine, input, environment, meta=meta, limit=limit, triggers=triggers)
+        return await flow.run()
+    graph = cast("Workflow[I, O]", workflow)
     handle: InlineHandle[O] = InlineHandle(
         open_inline(
-            workflow,
+            graph,
             input,
             meta=meta,
             timeout=timeout,

@@ -101,3 +101,13 @@ class DurableSequence(_Size):
 
     def __init__(self) -> None:
         super().__init__("program", ("10 steps", "9,000 steps"), (1, 1), large=9000)
+
+
+class MachineMoves(_Size):
+    """State machines that make few moves and very many: what a move costs does not depend on how many there were."""
+
+    name = "machine-moves"
+    title = "state machines that make 10 and 9,000 moves, one flow at a time"
+
+    def __init__(self) -> None:
+        super().__init__("machine", ("10 moves", "9,000 moves"), (1, 1), large=9000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.own.demo import Demo
 from benchmarks.own.fleet import Fleet
-from benchmarks.own.flows import Breadth, DurableSequence, LocalSequence, Sequence
+from benchmarks.own.flows import Breadth, DurableSequence, LocalSequence, MachineMoves, Sequence
 from benchmarks.own.memory import Memory
 from benchmarks.own.payloads import Payloads
 from benchmarks.own.process import Idle, ServerCpu, WorkerCpu
@@ -27,6 +27,7 @@ ROWS: tuple[Row, ...] = (
     Memory(),
     LocalSequence(),
     DurableSequence(),
+    MachineMoves(),
     Sequence(),
     Breadth(),
     Sleepers(),

@@ -46,6 +46,10 @@ class Job(msgspec.Struct, gc=False):
     """What the job has appended to its journal, in this run and in earlier ones."""
     unread: int = 0
     """How many further entries the journal has, because the claim brings only the first ones of a long one."""
+    passed: int = 0
+    """How many entries stand before those of `journal`, which this process does not have (`keep_newest`)."""
+    keeps: int = 0
+    """How many of its newest entries the journal keeps; 0 for all."""
     signals: list[Signal] = []
     """The signals that the job was sent before its claim, and that no entry has taken, in the order in which they came."""
     heard: int = 0
@@ -56,6 +60,15 @@ class Job(msgspec.Struct, gc=False):
     """When this worker got it, in monotonic seconds."""
     ending: Literal["", "timeout", "shutdown", "lease", "cancel"] = ""
     """Why its executor cancelled it; empty while it did not. May be read in any thread."""
+
+    def keep_newest(self, count: int) -> None:
+        """Let each append of this run drop all but the newest `count` entries of the journal, and keep none of them here.
+
+        If the server forgets entries in a failover, the lease counts as lost: what goes with them, live texts, is lost too,
+        and the next run begins with what the server has. Call it before the first append of a run.
+        """
+        self.passed += len(self.journal) + self.unread
+        self.journal, self.unread, self.keeps = [], 0, count
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):

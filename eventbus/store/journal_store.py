@@ -38,7 +38,8 @@ class JournalStore:
         """Send a signal to a job. `signal` is its id, the same when it is sent again.
 
         Return `sent`, `unknown` (no record of the job), `ended`, `stopping` (its tree stops), `full` (too many signals
-        are not taken yet) or `foreign` (another program's value stands in the place of the inbox).
+        are not taken yet), `foreign` (another program's value stands in the place of the inbox) or `unwanted` (a trigger, whose
+        name begins with `!`, that the live text `accepts` does not name).
         """
         return await self._adder.script("signal", [now, job, signal, name, payload], deadline=deadline)
 
@@ -68,6 +69,15 @@ class JournalStore:
     async def live(self, job: str, name: str, *, deadline: float | None = None) -> str | None:
         """Return a live text of a job, None if there is none of this name."""
         return await self._caller.command("HGET", self._keys.of("live", job), name, deadline=deadline)
+
+    async def lives(self, job: str, names: Sequence[str], *, deadline: float | None = None) -> dict[str, str]:
+        """Return live texts of a job by name: those of these names that it has, or all if there are no names."""
+        key = self._keys.of("live", job)
+        if names:
+            texts: Sequence[str | None] = await self._caller.command("HMGET", key, *names, deadline=deadline)
+            return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+        flat: Sequence[str] = await self._caller.command("HGETALL", key, deadline=deadline)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def read_signals(flat: Sequence[str]) -> list[Signal]:

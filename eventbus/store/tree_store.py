@@ -184,7 +184,7 @@ class TreeStore:
         run: int,
         body: str,
         timeout_ms: int | str = "",
-        keeps: Collection[Literal["journal", "inbox", "live"]] = (),
+        keeps: Collection[Literal["journal", "inbox", "live", "texts"]] = (),
         deadline: float | None = None,
         now: int | str = "",
     ) -> str:

@@ -1,4 +1,4 @@
-"""`eventbus flows signal` and `eventbus flows waiting`: tell a flow what it waits for, and see which flows wait."""
+"""`eventbus flows signal`, `trigger` and `waiting`: tell a flow what it waits for, and see which flows wait."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
 from workflows.client.histories import FlowRecord, recorded_flows
 from workflows.client.open_waits import open_waits
+from workflows.client.sent_triggers import send_trigger_text
 from workflows.records.ids import workflow_of
 from workflows.records.status import number_in
 
-__all__ = ["list_waiting", "send_signal"]
+__all__ = ["list_waiting", "send_signal", "send_trigger"]
+
+
+_TRIGGER = "!"  # begins the names of triggers, as those of their signals
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -53,30 +57,72 @@ def send_signal(
 ) -> int:
     """Send a signal to a flow, which keeps it until it waits for it; ends when that is recorded.
 
-    With --app a signal that the flow's function does not declare is refused, and so is a payload that does not fit.
+    With --app a signal that the flow's function does not declare is refused, and so is a payload that does not fit. To a state
+    machine it is a trigger.
     """
+    _check_json(payload)
+    if app is not None:
+        _check(app, flow_id, name, payload)
+
+    async def send(flows: WorkflowProvider) -> bool:
+        jobs = flows.provider.jobs
+        is_machine = (await flows.report(flow_id)).machine is not None
+        if is_machine:
+            await send_trigger_text(jobs, flows.handle(flow_id).id, name, payload)
+        else:
+            await jobs.signal(flows.handle(flow_id).id, name, payload)
+        return is_machine
+
+    is_machine = ask_flows(url, send)
+    print(f"{'trigger' if is_machine else 'signal'} {name} is sent to flow {flow_id}")
+    return 0
+
+
+def send_trigger(
+    flow_id: Annotated[str, typer.Argument(metavar="ID", help="The flow's id.")],
+    transition: Annotated[str, typer.Argument(metavar="TRANSITION", help="The name of the transition.")],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="Its payload.")] = "null",
+    *,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:PROVIDER", help="Check the payload by the program's state machine."),
+    ] = None,
+    url: UrlOption = None,
+) -> int:
+    """Fire a transition of a state machine that waits for it; it is refused if the place of the machine does not accept it.
+
+    Ends when the trigger is recorded. With --app a payload that does not fit is refused; else the worker judges it.
+    """
+    _check_json(payload)
+    if app is not None:
+        _check(app, flow_id, transition, payload)
+
+    async def send(flows: WorkflowProvider) -> None:
+        await send_trigger_text(flows.provider.jobs, flows.handle(flow_id).id, transition, payload)
+
+    ask_flows(url, send)
+    print(f"trigger {transition} is sent to flow {flow_id}")
+    return 0
+
+
+def _check_json(payload: str) -> None:
     try:
         msgspec.json.decode(payload)
     except (msgspec.MsgspecError, UnicodeError):
         raise CommandError(f"expected the payload to be JSON, got: {shown(payload)}") from None
 
-    if app is not None:
-        _check(app, flow_id, name, payload)
-
-    async def send(flows: WorkflowProvider) -> None:
-        await flows.provider.jobs.signal(flows.handle(flow_id).id, name, payload)
-
-    ask_flows(url, send)
-    print(f"signal {name} is sent to flow {flow_id}")
-    return 0
-
 
 def _check(app: str, flow_id: str, name: str, payload: str) -> None:
-    """Refuse what the function of a flow does not declare. Without a declaration anything is accepted."""
-    known = registry_of(load_provider(app), app).durable(workflow_of(flow_id))
-    if known is None:
-        raise CommandError(f"{app} has no durable function {workflow_of(flow_id)!r}")
+    """Refuse what the function or the machine of a flow does not declare. Without a declaration anything is accepted."""
+    registry = registry_of(load_provider(app), app)
+    machine, known = registry.machine(workflow_of(flow_id)), registry.durable(workflow_of(flow_id))
+    if known is None and machine is None:
+        raise CommandError(f"{app} has no durable function or state machine {workflow_of(flow_id)!r}")
     try:
+        if machine is not None:
+            machine.find(name).decode(payload)
+            return
+        assert known is not None  # noqa: S101  (one of them is there)
         signal = known.check_signal(name)
         if signal is not None:
             signal.decode(payload)
@@ -119,6 +165,8 @@ async def _lines_of(jobs: JobClient, flow: FlowRecord) -> list[Waiting]:
         found.append(Waiting(flow.flow_id, flow.root_id, "", "", created, 0, why))
     for entry in await open_waits(jobs, flow):
         signal = entry.name if entry.kind == "wait" else ""
+        if flow.message.machine and signal:
+            signal = f"{_TRIGGER}{signal}"
         line = Waiting(flow.flow_id, flow.root_id, entry.place, signal, entry.started_ms, entry.due_ms)
         found.append(line)
     return found
@@ -127,6 +175,8 @@ async def _lines_of(jobs: JobClient, flow: FlowRecord) -> list[Waiting]:
 def _told(line: Waiting) -> str:
     if line.parked:
         return f"another worker: {' '.join(line.parked.split())}"
+    if line.waits_for.startswith(_TRIGGER):
+        return f"trigger {line.waits_for.removeprefix(_TRIGGER)}"
     return f"signal {line.waits_for}" if line.waits_for else "a time"
 
 

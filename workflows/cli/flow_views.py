@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from eventbus.cli.toolkit import moment, open_console, printable, span
 from eventbus.lowlevel import FINAL_STATES
-from workflows import FlowReport, FlowSummary, FlowTree, StepReport
+from workflows import FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
 __all__ = ["print_list", "print_tree"]
 
@@ -72,6 +72,8 @@ def _flow(flow: FlowTree) -> Tree:
         head.append(f"  run {report.run}")
     head.append(f"  began {moment(report.created_ms)}, {_took(report)}")
     tree = Tree(head)
+    if report.machine is not None:
+        tree.add(_place(report.machine))
     for entry in flow.errors.get("", []):
         tree.add(Text(f"earlier: {printable(entry)}"))
     for step in report.steps.values():
@@ -86,6 +88,22 @@ def _flow(flow: FlowTree) -> Tree:
     if report.error:
         tree.add(Text(printable(report.error), "red"))
     return tree
+
+
+def _place(machine: MachineReport) -> Text:
+    """Return a line about where a state machine stands."""
+    if not machine.place:
+        return Text("at its start")
+    line = Text.assemble("at ", (machine.place, "bold"), f", {_counted(machine.version, 'move')}")
+    if machine.accepts:
+        line.append(f", accepts {', '.join(machine.accepts)}")
+    if machine.documents:
+        line.append(f", documents {', '.join(map(printable, machine.documents))}")
+    return line
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:

@@ -18,7 +18,7 @@ from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_graph import draw_graph
 from workflows.cli.flow_history import check_flows, export_flows
-from workflows.cli.flow_signals import list_waiting, send_signal
+from workflows.cli.flow_signals import list_waiting, send_signal, send_trigger
 from workflows.cli.flow_views import print_list, print_tree
 from workflows.cli.following import follow_flow
 from workflows.records.report import FlowState
@@ -112,18 +112,31 @@ def retry_flow(
     resume: Annotated[
         bool, typer.Option("--resume", help="Run only what is not done, or was rolled back.")
     ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="Of a state machine that stands with an error: move it there first."
+        ),
+    ] = None,
     url: UrlOption = None,
 ) -> int:
-    """Run a flow that has ended once more: a failed one is resumed, a completed one runs from its start."""
+    """Run a flow that has ended once more: a failed one is resumed, a completed one runs from its start.
+
+    A state machine that stands with an error runs again the transition that failed.
+    """
     if from_start and resume:
         raise CommandError("expected either --from-start or --resume, got both")
     chosen = True if resume else False if from_start else None
 
-    async def retry(flows: WorkflowProvider) -> int:
-        handle = await flows.retry(flow_id, resume=chosen)
-        return (await handle.report()).run
+    async def retry(flows: WorkflowProvider) -> tuple[int, bool]:
+        before = (await flows.report(flow_id)).run
+        handle = await flows.retry(flow_id, resume=chosen, target=target)
+        run = (await handle.report()).run
+        return run, run == before
 
-    print(f"flow {flow_id} runs again, for the {_ordinal(ask_flows(url, retry))} time")
+    run, is_open = ask_flows(url, retry)
+    what = "goes on at its place" if target is None else f"goes on at place {target}"
+    print(f"flow {flow_id} {what if is_open else f'runs again, for the {_ordinal(run)} time'}")
     return 0
 
 
@@ -145,6 +158,7 @@ def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
 
 app.command("follow")(follow_flow)
 app.command("signal")(send_signal)
+app.command("trigger")(send_trigger)
 app.command("waiting")(list_waiting)
 app.command("graph")(draw_graph)
 app.command("check")(check_flows)

@@ -20,17 +20,19 @@ import msgspec
 
 from eventbus import DefinitionError, StoreCorrupt, StoreRefused, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient, RootPlace, RootRow, TreePage, shown
-from workflows.client.durable_report import count_completed
+from workflows.client.reports.durable_report import count_completed
+from workflows.client.reports.machine_report import machine_status
 from workflows.distributed.activation import read_journal
+from workflows.machines.snapshot import NAMES, read_snapshot
 from workflows.records.checkpoints import GRAPH
 from workflows.records.entries import read_entries
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.ids import find_member, flow_queue, is_nested, starter_of, workflow_of
-from workflows.records.records import FlowMessage, error_text, read_message_of
+from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.report import FlowPage, FlowSummary
-from workflows.records.status import is_seen_in, number_in, status_of
+from workflows.records.status import error_in, is_seen_in, number_in, status_of
 
-__all__ = ["FlowList", "error_in", "step_of", "version_of"]
+__all__ = ["FlowList", "step_of", "version_of"]
 
 _DONE = ("completed", "skipped")
 _AT_ONCE = 50  # flows that are read side by side
@@ -119,7 +121,7 @@ class FlowList:
         try:
             message = read_message_of(flow_id, page.root.get("body", ""))
             known = message.version or page.saved.get(GRAPH, "")
-            if known or not page.root.get("journal"):
+            if known or message.machine or not page.root.get("journal"):
                 return known
             first = await self._jobs.journal(flow_id, first=0, limit=1, deadline=deadline)
             return read_graph(read_entries(flow_id, first), message).version
@@ -164,6 +166,7 @@ class FlowList:
         if status.state == "running" and (run > 1 or not page.total):
             first = await self._jobs.look(flow_id, limit=1, deadline=deadline)
             status = status_of(first.root or page.root, is_seen=is_seen_in(first, first.members))
+        status = machine_status(page.root, status)
         version, completed = await self._read_run(flow_id, page, deadline)
         return FlowSummary(
             flow_id=flow_id,
@@ -176,7 +179,7 @@ class FlowList:
             created_ms=number_in(page.root, "created"),
             ended_ms=number_in(page.root, "ended"),
             is_parked=page.root.get("state") == "parked",
-            error=error_in(page, status.state),
+            error=error_in(page.root, status.state),
         )
 
     async def _read_run(self, flow_id: str, page: TreePage, deadline: float) -> tuple[str, int]:
@@ -186,6 +189,9 @@ class FlowList:
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
         except StoreCorrupt:
             return "", 0
+        if message.machine:
+            snapshot = read_snapshot(flow_id, await self._jobs.lives(flow_id, NAMES))
+            return message.version, 0 if snapshot is None else snapshot.moves
         if message.durable:
             return message.version, count_completed(entries)
         history = read_graph(entries, message)
@@ -210,13 +216,6 @@ class FlowList:
 def version_of(message: FlowMessage, page: TreePage, history: GraphHistory) -> str:
     """Return the version of a graph's flow; empty until a worker has chosen it."""
     return message.version or page.saved.get(GRAPH, "") or history.version
-
-
-def error_in(page: TreePage, state: str) -> str:
-    """Return why a flow is parked, or the text of its error if it has failed."""
-    if page.root.get("state") == "parked":
-        return page.root.get("why", "")
-    return error_text(page.root.get("text", "")) if state in ("failed", "cancelled") else ""
 
 
 def step_of(flow_id: str, message: FlowMessage, member: str, *, of_flow: bool = False) -> str | None:

@@ -16,10 +16,14 @@ step a second time changes nothing).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import msgspec
 
 from eventbus import UnknownJob, UsageError
 from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
+from workflows.client.sent_triggers import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
 from workflows.records.checkpoints import GRAPH, read_undone
@@ -32,13 +36,20 @@ __all__ = ["retry_flow"]
 
 
 async def retry_flow(
-    jobs: JobClient, flow_id: str, *, resume: bool | None, run: int | None = None, deadline: float
+    jobs: JobClient,
+    flow_id: str,
+    *,
+    resume: bool | None,
+    run: int | None = None,
+    target: str | None = None,
+    deadline: float,
 ) -> int:
     """Begin the next run of a flow; return its number.
 
     If `resume` is true, steps that completed and were not undone keep their records; if it is false, all
     steps run. None runs a completed flow from the start, and resumes any other. A `run` that is not the last one is
-    refused as if that run had not ended. `deadline` is a time of the
+    refused as if that run had not ended. A state machine that has not ended is told to run again what failed, or to move to
+    `target`. `deadline` is a time of the
     monotonic clock. Raises FlowNotEnded, UnknownJob, UsageError for the flow of a sub-workflow, StoreError,
     and StoreUnavailable past the deadline.
     """
@@ -47,9 +58,15 @@ async def retry_flow(
     if not page.root:
         raise UnknownJob(flow_id)
     state = status_of(page.root).state
-    if state not in FINAL_STATES:
-        raise FlowNotEnded(flow_id=flow_id, state=state)
     last = read_message_of(flow_id, page.root.get("body", ""))
+    if state not in FINAL_STATES:
+        if not last.machine:
+            raise FlowNotEnded(flow_id=flow_id, state=state)
+        if not await send_retry(jobs, flow_id, target):
+            raise FlowNotEnded(flow_id=flow_id, state=f"{state}, and nothing failed at its place")
+        return last.run
+    if target is not None:
+        raise UsageError(f"flow {flow_id} has ended and stands at no place; retry it without a target")
     if (
         run is not None and run != last.run
     ):  # another caller began the run after it, whatever became of that one
@@ -57,7 +74,7 @@ async def retry_flow(
     is_resumed = state != "completed" if resume is None else resume
     following = msgspec.structs.replace(last, run=last.run + 1, kept={}, bare=True)
     following.mode = ""
-    if is_resumed:
+    if is_resumed and not last.machine:
         history = read_graph(await read_journal(jobs, flow_id, page.root, deadline=deadline), last)
         # What is kept lies where the last run recorded it, whatever later releases say.
         following.mode = history.mode
@@ -72,7 +89,7 @@ async def retry_flow(
         encode_message(following),
         run=last.run,
         timeout=last.timeout,
-        keeps=("journal", "inbox", "live") if is_resumed else () if last.durable else ("journal",),
+        keeps=_kept_of(last, is_resumed=is_resumed),
         deadline=deadline,
     )
     if word == "unknown":
@@ -80,6 +97,15 @@ async def retry_flow(
     if word != "restarted":  # another caller began this run first
         raise FlowNotEnded(flow_id=flow_id, state="running")
     return following.run
+
+
+def _kept_of(
+    last: FlowMessage, *, is_resumed: bool
+) -> Sequence[Literal["journal", "inbox", "live", "texts"]]:
+    """Return what stays in the server of the last run."""
+    if is_resumed:
+        return ("journal", "inbox", "live", "texts") if last.machine else ("journal", "inbox", "live")
+    return () if last.durable or last.machine else ("journal",)
 
 
 def _kept_in(history: GraphHistory, last: FlowMessage) -> dict[str, int]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
+from eventbus import DefinitionError
 from eventbus.lowlevel import Codec, Duration, Emission, JobClient, seconds
+from workflows.client.sent_triggers import send_trigger
 from workflows.definition.signal import Signal
 from workflows.functions.definition import Durable
+from workflows.machines.definition import MachineDefinition
+from workflows.machines.transition import Transition
 from workflows.records.ids import flow_queue, workflow_of
 from workflows.records.records import revive_flow
 from workflows.records.report import FlowReport, FlowStatus
@@ -30,13 +34,13 @@ class FlowOutcomeDecoder:
         output: Codec,
         errors: Sequence[type[Exception]],
         state: Codec | None = None,
-        durable: Durable[Any, Any] | None = None,
+        definition: Durable[Any, Any] | MachineDefinition | None = None,
     ) -> None:
         """Decode with `output`, and live states with `state`; without it, these are untyped JSON.
 
-        With `durable`, signals that it does not declare are refused.
+        With `definition`, signals that it does not declare are refused, and triggers that it does not have.
         """
-        self.durable: Durable[Any, Any] | None = durable
+        self.definition: Durable[Any, Any] | MachineDefinition | None = definition
         self.name: str = f"workflow {workflow}"
         self.queue: str = flow_queue(workflow)
         self._output = output
@@ -66,6 +70,17 @@ class Reporter(Protocol):
 
     async def report(self, flow_id: str, *, call_timeout: Duration | None = None) -> FlowReport:
         """Return the recorded state of the flow and its steps."""
+        ...
+
+    async def retry(
+        self,
+        flow_id: str,
+        resume: bool | None = None,
+        *,
+        target: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> Any:
+        """Run the flow again."""
         ...
 
 
@@ -148,15 +163,93 @@ class FlowHandle(Generic[O]):
         and declares some; PayloadError, and sends nothing, for a payload that does not fit; SignalRefused if the flow has ended or is
         stopping, or has too many signals that it has not taken; UnknownJob, StoreError.
         """
-        known = self._reading.durable
+        known = self._reading.definition
+        if isinstance(known, MachineDefinition):
+            raise DefinitionError(
+                f"{known.where} takes triggers and no signals; use trigger({signal.name!r}, ...)"
+            )
         declared = None if known is None else known.check_signal(signal.name)
         text = (declared or signal).encode(payload)
         await self._jobs.signal(
             self._id, signal.name, text, signal=signal_id or "", call_timeout=call_timeout
         )
 
+    @overload
+    async def trigger(
+        self,
+        transition: Transition[None],
+        payload: None = None,
+        *,
+        trigger_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    @overload
+    async def trigger(
+        self,
+        transition: Transition[T],
+        payload: T,
+        *,
+        trigger_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    @overload
+    async def trigger(
+        self,
+        transition: str,
+        payload: Any = ...,
+        *,
+        trigger_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    async def trigger(
+        self,
+        transition: Transition[Any] | str,
+        payload: Any = None,
+        *,
+        trigger_id: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Fire a transition of a state machine that waits, such as `Review.approve`; return once the trigger is recorded.
+
+        It is recorded only if the place of the machine accepts it now, and then the place is closed: of two triggers one fires.
+        Of several with the same `trigger_id` one counts. A name in place of a transition needs no definition here; its payload
+        is then checked by the worker. If the guard of the transition is false, or the payload does not fit there, the report of
+        the flow says `refused`, and the machine stays.
+
+        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload that does not fit,
+        SignalRefused if the machine does not accept it now, or has ended; UnknownJob, StoreError. Nothing is changed then.
+        """
+        known = self._reading.definition
+        machine = known if isinstance(known, MachineDefinition) else None
+        await send_trigger(
+            self._jobs,
+            self._id,
+            transition,
+            payload,
+            machine=machine,
+            trigger_id=trigger_id or "",
+            call_timeout=call_timeout,
+        )
+
+    async def retry(
+        self,
+        resume: bool | None = None,
+        *,
+        target: str | None = None,
+        call_timeout: Duration | None = None,
+    ) -> None:
+        """Run the flow again, as `WorkflowProvider.retry` does; return once that is recorded.
+
+        A state machine that has not ended runs the transition again that failed, or with `target` moves to that place first.
+        Raises FlowNotEnded, UsageError, UnknownJob, StoreError.
+        """
+        await self._reporter.retry(self._id, resume, target=target, call_timeout=call_timeout)
+        self._emission = None  # its outcome would be that of the run before
+
     async def state(self) -> Any:
         """Return what the flow's code set last as `ctx.state`, in the type of its definition; None before that.
+
+        Of a state machine it is the state behind the last move.
 
         Raises PayloadError if it does not fit that type, and StoreError.
         """

@@ -16,7 +16,7 @@ import msgspec
 
 from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient
-from workflows.client.durable_report import children_of, open_children_of
+from workflows.client.reports.durable_report import children_of, open_children_of
 from workflows.distributed.activation import read_journal
 from workflows.functions.history_check import FlowHistory
 from workflows.records.entries import Entry, encode_entry
@@ -147,8 +147,8 @@ async def _nested_in(jobs: JobClient, flow: FlowRecord, *, ended: bool) -> list[
     if flow.message.durable:
         find = children_of if ended else open_children_of
         return list(find(flow.flow_id, flow.entries).values())
-    history = read_graph(flow.entries, flow.message)
-    if history.is_local:
+    history = None if flow.message.machine else read_graph(flow.entries, flow.message)
+    if history is not None and history.is_local:
         children = history.children if ended else history.open_children
         return [each.child for each in children.values() if is_nested(each.child, flow.flow_id)]
     found: list[str] = []

@@ -22,16 +22,17 @@ from eventbus.lowlevel import (
     TreePage,
     clock,
 )
-from workflows.client.durable_report import children_of, report_durable, tree_durable
-from workflows.client.flow_list import error_in, step_of, version_of
-from workflows.client.local_report import report_local
-from workflows.client.member_report import report_apart, report_item, report_member
+from workflows.client.flow_list import step_of, version_of
+from workflows.client.reports.durable_report import children_of, report_durable, tree_durable
+from workflows.client.reports.local_report import report_local
+from workflows.client.reports.machine_report import machine_status, report_machine, tree_machine
+from workflows.client.reports.member_report import report_apart, report_item, report_member
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal
 from workflows.records.checkpoints import read_undone
 from workflows.records.graph_history import GraphHistory, read_graph
-from workflows.records.ids import is_nested, split_item, workflow_of
+from workflows.records.ids import is_nested, split_item, starter_of, workflow_of
 from workflows.records.records import FlowMessage, error_text, read_message_of
 from workflows.records.report import (
     FlowReport,
@@ -41,7 +42,7 @@ from workflows.records.report import (
     RollbackReport,
     StepReport,
 )
-from workflows.records.status import is_seen_in, number_in, status_of
+from workflows.records.status import error_in, is_seen_in, number_in, status_of
 
 __all__ = ["FlowInspector"]
 
@@ -66,7 +67,8 @@ class FlowInspector:
         page = await self._jobs.look(flow_id, limit=1, deadline=deadline)
         if not page.root:
             raise UnknownJob(flow_id)
-        return status_of(page.root, is_seen=is_seen_in(page, page.members))
+        status = status_of(page.root, is_seen=is_seen_in(page, page.members))
+        return machine_status(page.root, status)
 
     async def report(
         self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
@@ -99,9 +101,12 @@ class FlowInspector:
         if not page.root:
             raise UnknownJob(flow_id)
         message = read_message_of(flow_id, page.root.get("body", ""))
-        if message.durable:
+        if message.durable or message.machine:
             status = status_of(page.root, is_seen=is_seen_in(page, ()))
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
+            if message.machine:
+                live = await self._jobs.lives(flow_id)
+                return report_machine(flow_id, message, page.root, status, entries, live)
             return report_durable(flow_id, message, page.root, status, entries)
         history = await self._history(flow_id, message, page, deadline)
         version = version_of(message, page, history)
@@ -136,7 +141,7 @@ class FlowInspector:
                 for path, text in read_undone(page.saved).items()
             ],
             is_parked=page.root.get("state") == "parked",
-            error=error_in(page, status.state),
+            error=error_in(page.root, status.state),
             created_ms=number_in(page.root, "created"),
             ended_ms=number_in(page.root, "ended"),
         )
@@ -178,6 +183,15 @@ class FlowInspector:
                 for label, child in children_of(flow_id, entries).items()
             }
             return tree_durable(report, entries, nested)
+        if message.machine:
+            entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
+            nested = {
+                starter_of(member.id).removeprefix(f"{flow_id}/"): [
+                    await self._nested(member.id, member.state, codecs_of, deadline)
+                ]
+                for member in members
+            }
+            return tree_machine(report, entries, nested)
         errors: dict[str, list[str]] = {}
         history = await self._history(flow_id, message, page, deadline)
         for name, step in history.steps.items():
@@ -277,7 +291,7 @@ def _local_report(
             RollbackReport(step=path, error=error_text(text)) for path, text in history.undone.items()
         ],
         is_parked=page.root.get("state") == "parked",
-        error=error_in(page, status.state),
+        error=error_in(page.root, status.state),
         created_ms=number_in(page.root, "created"),
         ended_ms=number_in(page.root, "ended"),
     )

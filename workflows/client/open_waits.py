@@ -1,12 +1,13 @@
-"""What open flows wait for: the signals and times of durable functions and of step graphs, read from their journals."""
+"""What open flows wait for: signals, triggers and times, read from their journals, or from the snapshots of state machines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from eventbus.lowlevel import FINAL_STATES, JobClient
-from workflows.client.durable_report import waits_of
 from workflows.client.histories import FlowRecord
+from workflows.client.reports.durable_report import waits_of
+from workflows.client.reports.machine_report import machine_waits
 from workflows.records.entries import Entry, entries_of_run
 from workflows.records.graph_history import read_graph
 from workflows.records.ids import member_id
@@ -21,6 +22,8 @@ async def open_waits(jobs: JobClient, flow: FlowRecord) -> Sequence[Entry]:
     """
     if flow.has_ended or flow.fields.get("stop"):
         return ()
+    if flow.message.machine:
+        return machine_waits(flow.flow_id, await jobs.lives(flow.flow_id))
     if flow.message.durable:
         return waits_of(flow.entries)
     history = read_graph(flow.entries, flow.message)

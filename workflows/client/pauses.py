@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from eventbus import DefinitionError, EventProvider, Limit
-from eventbus.lowlevel import Duration, shown
+from eventbus.lowlevel import Duration
+from workflows.client.definitions import AnyWorkflow, known_of
 from workflows.definition.checks.options import check_limit
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.distributed.paused_steps import may_pause
 from workflows.functions.definition import Durable
+from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import check_step_name, check_workflow_name, flow_queue, steps_queue
 from workflows.registry import StepRegistry
 
@@ -25,7 +27,7 @@ class FlowPauses:
 
     async def pause(
         self,
-        workflow: Workflow[Any, Any] | Durable[Any, Any] | str,
+        workflow: AnyWorkflow[Any, Any] | str,
         *,
         step: Step[Any, Any] | str | None = None,
         reason: str = "",
@@ -48,7 +50,7 @@ class FlowPauses:
 
     async def resume(
         self,
-        workflow: Workflow[Any, Any] | Durable[Any, Any] | str,
+        workflow: AnyWorkflow[Any, Any] | str,
         *,
         step: Step[Any, Any] | str | None = None,
         call_timeout: Duration | None = None,
@@ -61,7 +63,7 @@ class FlowPauses:
 
     async def set_limit(
         self,
-        workflow: Workflow[Any, Any] | Durable[Any, Any] | str,
+        workflow: AnyWorkflow[Any, Any] | str,
         limit: Limit | None,
         *,
         step: Step[Any, Any] | str | None = None,
@@ -80,15 +82,13 @@ class FlowPauses:
 
     def _queue_of(
         self,
-        workflow: Workflow[Any, Any] | Durable[Any, Any] | str,
+        workflow: AnyWorkflow[Any, Any] | str,
         step: Step[Any, Any] | str | None,
     ) -> str:
         if isinstance(workflow, str):
             name = check_workflow_name(workflow)
-        elif isinstance(workflow, (Workflow, Durable)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            name = workflow.name
         else:
-            raise DefinitionError(f"expected a workflow or its name, got: {shown(workflow)}")
+            name = known_of(workflow, "a workflow, unless it is a name,").name
         if step is None:
             return flow_queue(name)
         found = self._find(workflow, step)
@@ -99,19 +99,23 @@ class FlowPauses:
         return steps_queue(name, check_step_name(step, name) if isinstance(step, str) else step.name)
 
     def _find(
-        self, workflow: Workflow[Any, Any] | Durable[Any, Any] | str, step: Step[Any, Any] | str
+        self, workflow: AnyWorkflow[Any, Any] | str, step: Step[Any, Any] | str
     ) -> Step[Any, Any] | None:
         """Return a step by itself or its name; None if this process does not know the workflow."""
-        name = workflow if isinstance(workflow, str) else workflow.name
-        if isinstance(workflow, Durable) or self._registry.durable(name) is not None:
+        known = workflow if isinstance(workflow, str) else known_of(workflow, "a workflow")
+        name = known if isinstance(known, str) else known.name
+        if isinstance(known, Durable) or self._registry.durable(name) is not None:
             raise DefinitionError(
                 f"durable function {name!r} has tasks and no steps; pause the function, or the events that its tasks emit"
             )
-        if isinstance(workflow, str):
+        if isinstance(known, MachineDefinition) or self._registry.machine(name) is not None:
+            raise DefinitionError(f"state machine {name!r} has transitions and no steps; pause the machine")
+        if isinstance(known, str):
             if not self._registry.has(name):
                 return step if isinstance(step, Step) else None
-            workflow = self._registry.workflow(name)
-        return workflow.find(step)
+            known = self._registry.workflow(name)
+        assert isinstance(known, Workflow)  # noqa: S101  (the other kinds have no steps)
+        return known.find(step)
 
 
 def _check_has_queue(step: Step[Any, Any]) -> None:

@@ -6,23 +6,22 @@ What must always hold: the flow of a slot follows from the schedule and the slot
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
 from eventbus import EventProvider, Schedule, ScheduleKeywords
 from eventbus.lowlevel import Duration, RootForm, ScheduledRoot
+from workflows.client.definitions import AnyWorkflow, Definitions
 from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable
+from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import flow_queue
 from workflows.records.records import FlowMessage, encode_message, hidden_in
 
 __all__ = ["FlowSchedules"]
 
 I = TypeVar("I")  # noqa: E741  (input)
-
-_Encode: TypeAlias = Callable[[Workflow[Any, Any] | Durable[Any, Any], Any], bytes]
 
 
 class FlowSchedules:
@@ -33,19 +32,19 @@ class FlowSchedules:
 
     The workflow is registered before. The options, and when a declared one is made, are those of `provider.schedules`, which
     also finds, pauses, lists and removes the schedules made here. The meta of a flow has the `schedule` and the `slot`, in
-    Unix ms. A flow has the workflow's timeout. A flow of a durable function has the version that is registered when the
+    Unix ms. A flow has the workflow's timeout. A flow of a durable function or of a state machine has the version that is registered when the
     schedule is made; for a workflow the worker that starts the flow chooses it. Each method raises DefinitionError for
     options that cannot be, and for a workflow that is not registered here, and PayloadError for an input of another type.
     """
 
-    def __init__(self, provider: EventProvider, encode: _Encode) -> None:
+    def __init__(self, provider: EventProvider, definitions: Definitions) -> None:
         self._provider = provider
-        self._encode = encode
+        self._definitions = definitions
 
     def cron(
         self,
         cron: str,
-        workflow: Workflow[I, Any] | Durable[I, Any],
+        workflow: AnyWorkflow[I, Any],
         *,
         id: str,  # noqa: A002
         input: I,  # noqa: A002  (as the workflow calls it)
@@ -57,7 +56,7 @@ class FlowSchedules:
     def every(
         self,
         every: Duration,
-        workflow: Workflow[I, Any] | Durable[I, Any],
+        workflow: AnyWorkflow[I, Any],
         *,
         id: str,  # noqa: A002
         input: I,  # noqa: A002  (as the workflow calls it)
@@ -68,7 +67,7 @@ class FlowSchedules:
 
     async def add(
         self,
-        workflow: Workflow[I, Any] | Durable[I, Any],
+        workflow: AnyWorkflow[I, Any],
         *,
         id: str,  # noqa: A002
         input: I,  # noqa: A002  (as the workflow calls it)
@@ -83,16 +82,18 @@ class FlowSchedules:
         root = self._root(workflow, input)
         return await self._provider.schedules.add(root, id=id, cron=cron, every=every, **options)
 
-    def _root(self, workflow: Workflow[Any, Any] | Durable[Any, Any], given: Any) -> ScheduledRoot:
-        given = self._encode(workflow, given)  # first: it checks what it gets
-        is_durable = isinstance(workflow, Durable)
+    def _root(self, given_workflow: AnyWorkflow[Any, Any], given: Any) -> ScheduledRoot:
+        workflow = self._definitions.registered(given_workflow)
+        given = self._definitions.encode_input(workflow, given)
+        is_graph = isinstance(workflow, Workflow)
         timeout = None if workflow.timeout is None else workflow.timeout + self._provider.settings.lease
         message = FlowMessage(
             input=msgspec.Raw(given),
-            version=workflow.version if is_durable else "",
+            version="" if is_graph else workflow.version,
             timeout=timeout,
             bare=True,
-            durable=is_durable,
+            durable=isinstance(workflow, Durable),
+            machine=isinstance(workflow, MachineDefinition),
             hidden=hidden_in(workflow.input, workflow.output),
         )
         form = RootForm(meta="m", key="k", chain="c", timeout=round((timeout or 0.0) * 1000))

@@ -9,9 +9,11 @@ import msgspec
 
 from eventbus import DefinitionError, EmitError, EventProvider, NoWorker
 from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE, Codec, baggage_around, current, shown
+from workflows.client.definitions import AnyDefinition
 from workflows.definition.workflow import Workflow
 from workflows.execution.spans import start_context
 from workflows.functions.definition import Durable
+from workflows.machines.definition import MachineDefinition
 from workflows.records.records import FlowMessage, hidden_in
 
 __all__ = ["check_flag", "meeting_of", "message_of", "not_started"]
@@ -49,7 +51,7 @@ def meeting_of(key: str | None, *, reuse_failure: bool, supersede: bool) -> int:
 
 def message_of(
     provider: EventProvider,
-    workflow: Workflow[Any, Any] | Durable[Any, Any],
+    workflow: AnyDefinition,
     flow_id: str,
     given: bytes,
     meta: Mapping[str, Any] | None,
@@ -71,8 +73,8 @@ def message_of(
         limit = int(provider.settings.max_payload)
         Codec(dict[str, Any], role="meta", owner=workflow.name, max_bytes=limit).encode(merged)
     # Without steps here the worker chooses the version, too.
-    is_durable = isinstance(workflow, Durable)
-    is_unknown = not is_durable and not workflow.steps and workflow.completed_hook is None
+    is_graph = isinstance(workflow, Workflow)
+    is_unknown = is_graph and not workflow.steps and workflow.completed_hook is None
     return FlowMessage(
         input=msgspec.Raw(given),
         version="" if is_unknown else workflow.version,
@@ -83,8 +85,9 @@ def message_of(
         tracestate=tracestate,
         key=key or "",
         timeout=timeout,
-        bare=is_durable or is_unknown or not workflow.spreads or workflow.listens,
-        durable=is_durable,
+        bare=not is_graph or is_unknown or not workflow.spreads or workflow.listens,
+        durable=isinstance(workflow, Durable),
+        machine=isinstance(workflow, MachineDefinition),
         baggage=baggage_around(),
         hidden=hidden_in(workflow.input, workflow.output),
     )

@@ -19,6 +19,7 @@ __all__ = [
     "OnFailure",
     "PauseKeywords",
     "PipelineKeywords",
+    "StartKeywords",
     "StepKeywords",
     "WorkflowKeywords",
     "check_options",
@@ -43,6 +44,23 @@ class WorkflowKeywords(TypedDict, total=False):
     spread: bool
     errors: Sequence[type[Exception]]
     retry_on: Sequence[type[Exception]]
+
+
+class StartKeywords(TypedDict, total=False):
+    """The options of a new flow; `WorkflowProvider.execute` documents each of them."""
+
+    idempotency_key: str | None
+    timeout: Duration | None
+    delay: Duration | None
+    priority: int
+    meta: Mapping[str, Any] | None
+    correlation_id: str | None
+    reuse_failure: bool
+    supersede: bool
+    require_worker: bool
+    keep_completed: Duration | None
+    keep_failed: Duration | None
+    call_timeout: Duration | None
 
 
 class StepKeywords(TypedDict, Generic[I], total=False):

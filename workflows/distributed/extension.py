@@ -10,6 +10,7 @@ from workflows.distributed.flow_consumer import FlowConsumer
 from workflows.distributed.functions.durable_consumer import DurableConsumer
 from workflows.distributed.functions.task_jobs import TaskConsumer
 from workflows.distributed.functions.task_pools import check_tasks
+from workflows.distributed.machines.machine_consumer import MachineConsumer
 from workflows.distributed.step_consumer import StepConsumer, step_queues
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.records.ids import flow_queue, split_queue, steps_queue
@@ -34,7 +35,7 @@ class FlowExtension:
     def queues(self) -> Sequence[str]:
         """The queues that workers of this process serve.
 
-        There are two for each durable function, and for each workflow with steps or hooks here. Each step with a
+        There is one for each state machine, and two for each durable function, and for each workflow with steps or hooks here. Each step with a
         concurrency of its own has one more.
         """
         names = dict.fromkeys(
@@ -52,7 +53,8 @@ class FlowExtension:
             for name in names
             for queue in (flow_queue(name), *step_queues(self._registry.limited(name), name))
         ]
-        return [*steps, *functions]
+        machines = [flow_queue(name) for name in dict.fromkeys(each.name for each in self._registry.machines)]
+        return [*steps, *functions, *machines]
 
     def make_consumer(self, queue: str, services: WorkerServices) -> Consumer:
         """Make the consumer of one of these queues."""
@@ -64,6 +66,9 @@ class FlowExtension:
             for durable in self._registry.durables:
                 check_tasks(durable, self._runtime)
         name, step = split_queue(queue)
+        machine = self._registry.machine(name)
+        if machine is not None:
+            return MachineConsumer(name, self._runtime, services, machine)
         is_durable = self._registry.durable(name) is not None
         if step is not None:
             if is_durable:

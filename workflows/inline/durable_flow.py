@@ -19,6 +19,7 @@ from eventbus.lowlevel import Codec, Outcome, current
 from eventbus.lowlevel import Signal as SentSignal
 from workflows.definition.context import FlowFacts
 from workflows.definition.signal import Signal
+from workflows.definition.workflow import Workflow
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import Saga, failures_of, verdict_on
 from workflows.execution.step_tools import MemoryShelf
@@ -38,7 +39,7 @@ from workflows.records.entries import Entry
 from workflows.records.ids import new_flow_id
 from workflows.records.records import Cause, describe_flow, revive_flow
 
-__all__ = ["InlineDurable", "open_durable"]
+__all__ = ["InlineDurable", "no_span", "open_durable", "open_graph"]
 
 
 class InlineDurable:
@@ -200,17 +201,7 @@ class InlineDurable:
                 limit=child.timeout,
                 replays=self.recorder.replays,
             )
-        facts = FlowFacts(flow_id=child.id, meta=self._meta, correlation_id=self._correlation_id)
-        return _InlineGraph(
-            InlineFlow(
-                workflow,
-                child.given,
-                facts,
-                self._environment,
-                timeout=child.timeout,
-                inbox=InlineInbox(is_open=False),
-            )
-        )
+        return open_graph(child, self._environment, meta=self._meta, correlation_id=self._correlation_id)
 
     def _around(self, run: str) -> Surroundings:
         return Surroundings(
@@ -220,7 +211,7 @@ class InlineDurable:
             tools=InlineTools(self._environment.provider, {}),
             call_sync=self._environment.call_sync,
             sleep=self._environment.sleep,
-            span=_no_span(self._environment.traceparent),
+            span=no_span(self._environment.traceparent),
             meta=self._meta,
             correlation_id=self._correlation_id,
             traceparent=self._environment.traceparent,
@@ -271,8 +262,20 @@ class InlineDurable:
             )
 
 
+def open_graph(
+    child: Child, environment: Environment, *, meta: Mapping[str, Any], correlation_id: str
+) -> InlineChild:
+    """Return the flow of a child that is a graph of steps."""
+    assert isinstance(child.workflow, Workflow)  # noqa: S101  (of what other kind it is, its starter has asked)
+    facts = FlowFacts(flow_id=child.id, meta=meta, correlation_id=correlation_id)
+    inbox = InlineInbox(is_open=False)
+    return _InlineGraph(
+        InlineFlow(child.workflow, child.given, facts, environment, timeout=child.timeout, inbox=inbox)
+    )
+
+
 class _InlineGraph:
-    """A flow of a graph of steps that a durable function started."""
+    """A flow of a graph of steps that another flow started."""
 
     def __init__(self, flow: InlineFlow) -> None:
         self._flow = flow
@@ -319,7 +322,9 @@ def open_durable(
     )
 
 
-def _no_span(traceparent: str) -> Callable[[str, str, int], Any]:
+def no_span(traceparent: str) -> Callable[[str, str, int], Any]:
+    """Return what opens no span, and yields this traceparent."""
+
     @contextmanager
     def span(_what: str, _label: str, _attempt: int) -> Generator[str]:
         yield traceparent

@@ -32,6 +32,16 @@ A flow of a durable function has these besides; `place` is the position of a cal
     raised   the function raised; `place` names the call whose error that is
     again    the function starts again with the input in `result`, and forgets all entries before
 
+A flow of a state machine has these besides; `name` is the transition, `origin` the place where it began, and `move` counts
+the moves. Its journal keeps the newest entries alone:
+
+    move     the machine has come to `place`; `result` is what triggered it. With `is_lost` a transition failed, and this is
+             the error place. Without a name somebody moved it by hand
+    try      an attempt of a transition failed, and another one follows at `due_ms`
+    failed   a transition failed for good
+    retry    somebody had the transition run again that had failed
+    refused  a trigger came that does not fit, or whose guard is false; `error` says why
+
 What must always hold: an entry is never changed; a reader ignores keys and kinds that it does not know, because
 releases may differ. Values inside an entry are JSON already (`Raw`).
 """
@@ -75,6 +85,8 @@ class Entry(
         "steps": "o",
         "at_once": "m",
         "keeps_failures": "f",
+        "origin": "g",
+        "move": "c",
     },
 ):
     """One entry. `place` is the name of a graph's step, or the position of a call in a durable function.
@@ -103,6 +115,8 @@ class Entry(
     steps: tuple[str, ...] = ()
     at_once: int = 0
     keeps_failures: bool = False
+    origin: str = ""
+    move: int = 0
 
     @property
     def failure(self) -> str:

@@ -13,7 +13,7 @@ from eventbus import JobFailure
 from eventbus.lowlevel import Failure, FailureOutcome, Job, outcome_of, read_failure
 from workflows.records.records import FlowFailure, decode_message, error_text, read_flow_failure
 
-__all__ = ["describe_failed_flow"]
+__all__ = ["describe_failed_flow", "reason_in"]
 
 
 def describe_failed_flow(workflow: str, job: Job, text: str) -> JobFailure | None:
@@ -72,3 +72,11 @@ def _message_of(job: Job) -> tuple[dict[str, object], str]:
     except (msgspec.MsgspecError, UnicodeError):
         return {}, ""
     return dict(message.meta or {}), message.correlation_id
+
+
+def reason_in(text: str) -> str:
+    """Return the reason in the record of a cancellation; empty if there is none."""
+    try:
+        return msgspec.json.decode(text, type=Failure).message
+    except (msgspec.MsgspecError, UnicodeError):
+        return ""

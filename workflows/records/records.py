@@ -72,6 +72,7 @@ class FlowMessage(
         "baggage": "g",
         "mode": "l",
         "durable": "f",
+        "machine": "q",
         "item": "x",
         "is_short": "h",
         "hidden": HIDDEN_FIELD,
@@ -84,7 +85,8 @@ class FlowMessage(
     their list by `list_name`. A flow is `bare` if its caller added no
     steps: its root runs them or adds them, and `version` may be empty until then. `mode` is `local` or `spread`
     if an earlier run decided that. `baggage` is the text of a W3C header.
-    `durable` tells that the flow is one of a durable function, so that its journal says what happened. `item` is the item
+    `durable` tells that the flow is one of a durable function, so that its journal says what happened, and `machine` that it
+    is one of a state machine. `item` is the item
     that the job of an each step has. `is_short` tells that the input is left out: the root's message has it.
     `hidden` says where the input and the output are sensitive (`hidden_in`).
     """
@@ -111,6 +113,7 @@ class FlowMessage(
     baggage: str = ""
     mode: str = ""
     durable: bool = False
+    machine: bool = False
     item: msgspec.Raw = _NO_ITEM
     is_short: bool = False
     hidden: msgspec.Raw = _NOT_HIDDEN

@@ -20,6 +20,8 @@ __all__ = [
     "FlowTree",
     "FlowVersion",
     "FlowWait",
+    "MachineReport",
+    "MoveReport",
     "RollbackReport",
     "StepReport",
     "StepState",
@@ -79,6 +81,39 @@ class RollbackReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
+class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the history of a state machine: a `move`, an attempt that failed (`try`, or `failed` for good), a `refused` trigger, or a `retry`.
+
+    `version` is the number of moves that it had made then. A move without a `transition` was made by hand. `at_ms` is a Unix time.
+    """
+
+    kind: str
+    transition: str
+    source: str
+    target: str
+    version: int
+    attempts: int = 0
+    error: str = ""
+    at_ms: int = 0
+
+
+class MachineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a state machine stands. `version` counts its moves; `place` is `__end__` at the end, and empty before a worker has begun.
+
+    `state` and `documents` are JSON values as the last move recorded them. `accepts` names the transitions that may be triggered
+    now, `children` the flows that it awaits, and `moves` is the newest part of its history.
+    """
+
+    place: str
+    version: int = 0
+    entered_ms: int = 0
+    state: Any = None
+    documents: dict[str, Any] = {}
+    accepts: list[str] = []
+    children: list[str] = []
+    moves: list[MoveReport] = []
+
+
 class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     """One flow. `order` names the completed steps in order of completion; `rollbacks` are in running order.
 
@@ -86,7 +121,8 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     sub-workflow cannot be read, it has no steps, and its `error` says why. `version` is that of its workflow, empty until a
     worker has chosen it. A flow that `is_parked` waits for a
     worker that can run it, and `error` says why none of those that tried can. `created_ms` and `ended_ms` are
-    Unix times in milliseconds, or 0.
+    Unix times in milliseconds, or 0. The flow of a state machine has a `machine`, and its steps are the transitions that fired;
+    while it waits, `error` is that of the transition that failed last.
     """
 
     flow_id: str
@@ -102,6 +138,7 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     created_ms: int = 0
     ended_ms: int = 0
+    machine: MachineReport | None = None
 
 
 class FlowTree(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,9 +8,10 @@ import msgspec
 
 from eventbus.lowlevel import TreeMember, TreePage
 from workflows.errors import Rollback
+from workflows.records.records import error_text
 from workflows.records.report import FlowStatus
 
-__all__ = ["is_seen_in", "number_in", "status_of"]
+__all__ = ["error_in", "is_seen_in", "number_in", "status_of"]
 
 _UNSEEN = ("waiting", "delayed", "waiting-children")
 
@@ -58,6 +59,13 @@ def is_seen_in(page: TreePage, members: Sequence[TreeMember]) -> bool:
         return root.get("state") == "waiting-children"  # it waits for members, but their list is lost
     step = members[0]
     return bool(step.claimed or step.attempts or step.stalls) or step.state not in _UNSEEN
+
+
+def error_in(root: Mapping[str, str], state: str) -> str:
+    """Return the text of the error of the flow whose root job has these fields, or why it is parked; empty otherwise."""
+    if root.get("state") == "parked":
+        return root.get("why", "")
+    return error_text(root.get("text", "")) if state in ("failed", "cancelled") else ""
 
 
 def number_in(fields: Mapping[str, str], name: str) -> int:

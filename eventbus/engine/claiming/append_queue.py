@@ -4,12 +4,14 @@ What a job appends while a row of it is under way goes with its next row, so a j
 two lanes of a worker could otherwise bring its entries in the wrong order.
 
 What must always hold:
-- `job.journal` has what the server has recorded, and only that, from the answer on;
+- `job.journal` has what the server has recorded, and only that, from the answer on; a job that keeps the newest entries alone
+  has none of them here, and counts them;
 - a row whose call failed is sent again as it was: the server knows a repeat by the place and the entries of a row;
 - whoever waits for an append hears of it, at the latest when the worker ends.
 
 Crash windows: `append-not-answered` (the turn is made again), `append-given-up` (the call failed: the same row goes with
-another turn), `lost-in-failover` (the server says how many entries it has: the row grows by those that it lost).
+another turn), `lost-in-failover` (the server says how many entries it has: the row grows by those that it lost; a job that keeps the newest entries alone has
+lost its lease, because what it needs is in the live texts of those rows).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ __all__ = ["AppendQueue"]
 
 _MOST = 200  # rows in one call: the server serves nobody else while a script runs
 _BYTES = 1 << 20  # of texts in one call
+_CUT = "#cut"  # the live text that says how many of the first entries are gone (`appends.lua`)
 _TEXTS = 500  # from so many on, what a job appends next gets a row of its own
 
 
@@ -68,10 +71,11 @@ class _Series:
 
     def make_row(self) -> Append:
         if self.row is None:
-            part = self.sent = self.later.popleft()
-            self.row = Append(
-                self.job.id, self.job.token, len(self.job.journal), part.entries, part.live, part.taken
-            )
+            part, job = self.later.popleft(), self.job
+            self.sent, place = part, job.passed + len(job.journal)
+            if job.keeps:
+                part.live[_CUT] = str(max(0, place + len(part.entries) - job.keeps))
+            self.row = Append(job.id, job.token, place, part.entries, part.live, part.taken)
         return self.row
 
     def restore(self, length: int) -> None:
@@ -84,7 +88,10 @@ class _Series:
     def end(self, word: str) -> None:
         """Tell those who wait for the row."""
         if word in ("ok", "stopping"):
-            self.job.journal += self.sent.entries
+            if self.job.keeps:
+                self.job.passed += len(self.sent.entries)
+            else:
+                self.job.journal += self.sent.entries
             if self.sent.entries:
                 self.job.attempts = self.job.stalls = 0  # the server forgot them
         for waiter in self.sent.waiters:
@@ -146,11 +153,12 @@ class AppendQueue:
         for place, row in enumerate(rows, 1):
             series = self._series[_name(row)]
             refusal = refused.get(place)
-            if refusal is not None and refusal.word == "behind":
+            if refusal is not None and refusal.word == "behind" and not series.job.keeps:
                 series.restore(refusal.length)
                 self._waiting.append(series)
                 continue
-            series.end("ok" if refusal is None else refusal.word)
+            word = "ok" if refusal is None else refusal.word
+            series.end("lost" if word == "behind" else word)
             if series.later:
                 self._waiting.append(series)
             else:

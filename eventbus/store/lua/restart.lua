@@ -7,7 +7,7 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now id call run body timeout keeps
 --   call: fresh for each request, the same when it is sent again | run: the last one's number, counted from 1
---   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`
+--   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`; `texts`: with it, all of them
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree, or removed)
 --include base changes guard codec completed fields format ready record pointer putting_off outcomes waking
@@ -47,7 +47,7 @@ for _, kind in ipairs(keeps) do kept[kind] = true end
 for _, kind in ipairs({ 'journal', 'inbox', 'live' }) do
   if not kept[kind] then redis.call('DEL', key(kind, id)) end
 end
-local live = try('HGETALL', key('live', id)) or {}
+local live = not kept.texts and try('HGETALL', key('live', id)) or {}
 for i = 1, #live, 2 do
   if live[i]:sub(1, 11) ~= 'saved/kept/' then redis.call('HDEL', key('live', id), live[i]) end
 end

@@ -309,3 +309,19 @@ async def test_a_damaged_record_with_a_journal_leaves_nothing_behind_in_the_end(
     shard.now += 8 * 86_400_000
     await shard.sweep(SweepQueue(QUEUE, 0, 1, 0, 1))
     assert await _leftovers(shard) == 0
+
+
+async def test_a_journal_that_keeps_its_newest_entries_counts_the_ones_that_are_gone(shard: Shard) -> None:
+    await shard.add(row("a"))
+    token = await _claim(shard, "a")
+    for place in range(5):
+        cut = str(max(0, place + 1 - 2))
+        assert await shard.append("a", token, place, f"{place}", live={"x": "1", "#cut": cut}) == ("ok", 0)
+    assert await _journal(shard) == ["3", "4"]
+    assert await shard.append("a", token, 4, "4", live={"#cut": "3"}) == ("ok", 0), "a repeat is known"
+    assert await shard.append("a", token, 3, "3", live={"#cut": "2"}) == ("ok", 0), "an older one, too"
+    assert await shard.append("a", token, 1, "1", live={"#cut": "0"}) == ("torn", 5)
+    assert await shard.append("a", token, 9, "9", live={"#cut": "8"}) == ("behind", 5)
+    await shard.turn(settle(_A, token, "waiting", ""), want=0)
+    answer = await shard.turn()
+    assert [(each.length, each.entries) for each in answer.journals] == [(5, [])]

@@ -296,3 +296,28 @@ async def test_what_a_job_that_slept_said_while_it_ran_is_forgotten(shard: Shard
     await shard.signal("a")
     assert await _told(shard, "w") == []
     await _claim(shard)
+
+
+async def test_a_trigger_is_taken_only_while_it_is_accepted_and_closes_the_place(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    assert await shard.signal("a", "!ok", signal="s0") == "unwanted"
+    await shard.append("a", token, 0, "one", live={"accepts": "!ok !no"})
+    await shard.turn(settle(claim, token, "suspended", "0", delay=-1), want=0)
+    assert await shard.signal("a", "!o", signal="s1") == "unwanted", "whole words count"
+    assert await shard.state("a") == "waiting-children", "a refused one wakes nobody"
+    assert await shard.signal("a", "!ok", "1", signal="s2") == "sent"
+    assert await shard.signal("a", "!no", "2", signal="s3") == "unwanted"
+    assert await shard.signal("a", "!ok", "1", signal="s2") == "sent", "a repeat"
+    assert [each.id for each in await _inbox(shard)] == ["s2"]
+
+
+async def test_a_late_repeat_of_a_trigger_that_was_taken_fires_nothing(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    await shard.append("a", token, 0, "one", live={"accepts": "!ok"})
+    assert await shard.signal("a", "!ok", signal="s1") == "sent"
+    await shard.append("a", token, 1, "two", live={"accepts": "!ok"}, taken=["s1"])
+    assert await shard.signal("a", "!ok", signal="s1") == "sent"
+    await shard.turn(settle(claim, token, "waiting", ""), want=0)
+    assert await _inbox(shard) == []

@@ -34,9 +34,11 @@ from workflows.distributed.functions.durable_flow import DurableFlow
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
+from workflows.functions.definition import Durable
 from workflows.functions.rollbacks import UnknownTask
 from workflows.graphs.definitions import graph_of
 from workflows.graphs.graph import encode_graph
+from workflows.machines.definition import MachineDefinition
 from workflows.records.failures import describe_failed_flow
 from workflows.records.ids import flow_queue
 from workflows.records.records import is_declared, read_flow_failure
@@ -53,11 +55,18 @@ class DurableConsumer:
 
     group = ""
 
-    def __init__(self, name: str, runtime: WorkerRuntime, services: WorkerServices) -> None:
+    def __init__(
+        self,
+        name: str,
+        runtime: WorkerRuntime,
+        services: WorkerServices,
+        newest: Durable[Any, Any] | MachineDefinition | None = None,
+    ) -> None:
+        """Run flows of `name` with the options of `newest`, by default the function that was registered last."""
         self.queue: str = flow_queue(name)
         self.base: str = self.queue
         self.follows: Sequence[str] = ()
-        newest = runtime.registry.durable(name)
+        newest = newest or runtime.registry.durable(name)
         own = None if newest is None else newest.concurrency
         self.concurrency: int = own or services.settings.concurrency
         limit = None if newest is None else newest.limit
@@ -70,8 +79,8 @@ class DurableConsumer:
             for each in runtime.registry.durables
             if each.name == name
         }
-        self._name = name
-        self._runtime = runtime
+        self.name: str = name
+        self.runtime: WorkerRuntime = runtime
         self._parked = ParkedFlows()
 
     def settled(self, job_id: str, state: str, text: str) -> None:
@@ -88,7 +97,7 @@ class DurableConsumer:
     async def run(self, job: Job) -> Settle | None:
         """Run the flow until it ends or sleeps, or undo it if it was stopped."""
         try:
-            return note_completed(self._name, await self._run(job))
+            return note_completed(self.name, await self.advance(job))
         except UnknownTask as error:
             _log.error(
                 "flow parked, this worker has not imported what it needs", **self.facts(job), error=str(error)
@@ -99,12 +108,13 @@ class DurableConsumer:
                 return await self._give_up(job, error)
             raise
 
-    async def _run(self, job: Job) -> Settle | None:
+    async def advance(self, job: Job) -> Settle | None:
+        """Run the flow, or undo it; return the settle, None if the lease is lost."""
         message = read_message(job)
-        durable = self._runtime.registry.durable(self._name, message.version or None)
+        durable = self.runtime.registry.durable(self.name, message.version or None)
         if durable is None:
-            return park(f"not known here: version {message.version} of durable function {self._name}")
-        flow = DurableFlow(self._runtime, durable, job, message, self._parked)
+            return park(f"not known here: version {message.version} of durable function {self.name}")
+        flow = DurableFlow(self.runtime, durable, job, message, self._parked)
         return await (flow.undo() if job.stop else flow.advance())
 
     def decide(self, job: Job, error: BaseException) -> Settle:
@@ -116,15 +126,15 @@ class DurableConsumer:
         attempts = job.attempts + 1
         if job.stop:  # back off up to a minute
             return retry(describe(error, attempts=attempts), min(1000 * 2 ** min(attempts, 6), 60_000))
-        return fail(describe(error, attempts=attempts, event=self._name))
+        return fail(describe(error, attempts=attempts, event=self.name))
 
     def facts(self, job: Job) -> Mapping[str, Any]:
         """Return the fields that `ctx.log` has too."""
-        return {"workflow": self._name, "flow_id": job.id, **facts_of(job)}
+        return {"workflow": self.name, "flow_id": job.id, **facts_of(job)}
 
     def failure(self, job: Job, text: str) -> JobFailure | None:
         """Return what hooks are told of a flow that has failed, None if it is still to be undone."""
-        return describe_failed_flow(self._name, job, text)
+        return describe_failed_flow(self.name, job, text)
 
     def failed(self, job: Job, settle: Settle) -> None:
         """Log the end of the flow, or a failure of this package; the steps have logged theirs."""
@@ -140,7 +150,7 @@ class DurableConsumer:
         """Log the end of the flow, without a traceback: its step or its rollbacks have logged theirs."""
         del facts["attempt"]
         failure = read_flow_failure(settle.text)
-        note_stopped(self._name, settle, failure)
+        note_stopped(self.name, settle, failure)
         is_answer = settle.state == "cancelled"
         if failure is not None:
             facts |= {"cause": job.stop, "rollback": failure.rollback}
@@ -153,7 +163,7 @@ class DurableConsumer:
     async def _give_up(self, job: Job, error: StoreCorrupt) -> Settle | None:
         """End a stopped flow whose message or journal cannot be read: nobody can undo it, and it must end."""
         _log.error("flow not undone, its records cannot be read", flow_id=job.id, error=str(error))
-        if not await self._runtime.ask(self._runtime.jobs.checkpoint(job, acknowledges=True)):
+        if not await self.runtime.ask(self.runtime.jobs.checkpoint(job, acknowledges=True)):
             return None
         text = describe(error, attempts=job.attempts)
         return cancel(text) if job.stop == "cancelled" else fail(text, counts=False)

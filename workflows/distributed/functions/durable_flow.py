@@ -22,7 +22,6 @@ import msgspec
 
 from eventbus import PayloadError, StoreCorrupt, StoreError
 from eventbus.lowlevel import (
-    Failure,
     Job,
     Settle,
     attach_baggage,
@@ -58,6 +57,7 @@ from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.rollbacks import doubts_in, undone_in
 from workflows.records.entries import Entry
+from workflows.records.failures import reason_in
 from workflows.records.records import Cause, FlowMessage, describe_flow, is_declared
 
 __all__ = ["DurableFlow"]
@@ -260,7 +260,7 @@ class DurableFlow:
             error=error if cause == "failed" else "",
             job=self._job.id,
             timeout=self._message.timeout or 0.0,
-            reason=_reason(root.get("text", "")) if cause == "cancelled" else "",
+            reason=reason_in(root.get("text", "")) if cause == "cancelled" else "",
             rollback="incomplete" if is_doubtful else verdict_on(every),
             rollback_errors=failures_of(every),
         )
@@ -285,10 +285,3 @@ def _short(error: NonDeterminismError) -> str:
 def _hides_steps(entry: Entry) -> bool:
     """Tell whether steps may have taken effect that nobody knows of."""
     return entry.kind == "stop" and entry.is_lost
-
-
-def _reason(text: str) -> str:
-    try:
-        return msgspec.json.decode(text, type=Failure).message
-    except (msgspec.MsgspecError, UnicodeError):
-        return ""

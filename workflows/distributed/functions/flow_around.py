@@ -1,4 +1,4 @@
-"""What surrounds the code, the steps and the rollbacks of a flow of a durable function in a worker."""
+"""What surrounds the code, the steps and the rollbacks of a flow of a durable function, or of a state machine, in a worker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from workflows.execution.spans import flow_attributes, work_span
 from workflows.execution.step_tools import MemoryShelf, Shelf
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.surroundings import Children, NoChildren, Surroundings
+from workflows.machines.definition import MachineDefinition
 from workflows.records.records import FlowMessage
 
 __all__ = ["FlowAround", "codecs_for"]
@@ -28,13 +29,13 @@ class FlowAround:
     def __init__(
         self,
         runtime: WorkerRuntime,
-        durable: Durable[Any, Any],
+        durable: Durable[Any, Any] | MachineDefinition,
         flow_id: str,
         message: FlowMessage,
         *,
         job_id: str = "",
     ) -> None:
-        """Use `job_id` for a job of the flow that is not its root."""
+        """Use `job_id` for a job of the flow that is not its root. A state machine has no tasks, and so no pools."""
         self._runtime = runtime
         self._durable = durable
         self._flow_id = flow_id
@@ -61,13 +62,14 @@ class FlowAround:
             middleware=self._runtime.middleware,
             children=children or NoChildren(),
             shelf=shelf or MemoryShelf(),
-            pools=TaskPools(
-                self._runtime,
-                self._durable,
-                self._flow_id,
-                max_bytes=codecs_for(self._runtime, self._durable).max_bytes,
-            ),
+            pools=self._pools(),
         )
+
+    def _pools(self) -> TaskPools | None:
+        runtime, durable = self._runtime, self._durable
+        if not isinstance(durable, Durable):
+            return None
+        return TaskPools(runtime, durable, self._flow_id, max_bytes=codecs_for(runtime, durable).max_bytes)
 
     def facts(self) -> dict[str, Any]:
         """Return the fields of log events."""

@@ -24,10 +24,11 @@ from workflows.functions.calls.child_call import Child
 from workflows.functions.calls.history import History
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Asleep
+from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage
 
-__all__ = ["FlowChildren"]
+__all__ = ["FlowChildren", "check_registered", "flow_member"]
 
 
 class FlowChildren:
@@ -51,17 +52,7 @@ class FlowChildren:
 
     def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
         """Raise DefinitionError for a workflow that is not registered with this flow's."""
-        registry, name = self._runtime.registry, workflow.name
-        known = registry.durable(name, workflow.version) or (
-            registry.workflow(name, workflow.version)
-            if registry.has(name, version=workflow.version)
-            else None
-        )
-        if known is not workflow:
-            raise DefinitionError(
-                f"workflow {name!r} is not registered with the provider that runs flow {self._activation.job.id}; "
-                "register it, so that its flows can be run and undone"
-            )
+        check_registered(self._runtime, self._activation.job.id, workflow)
 
     def follow(self, child: Child) -> asyncio.Future[Outcome]:
         """Add a child, unless it is there; return the future of its end."""
@@ -105,19 +96,60 @@ class FlowChildren:
         job, flow_id = self._activation.job, self._activation.job.id
         if child.workflow is None:
             return child_job(workflow_of(flow_id), child.id, describe_task(self._message, child))
-        lease = self._runtime.services.settings.lease
-        is_stub = isinstance(child.workflow, Workflow) and not (
-            child.workflow.steps or child.workflow.completed_hook
-        )
-        message = nested_message(
+        return flow_member(
+            self._runtime,
             self._message,
-            flow_id=flow_id,
-            job_id=job.id,
+            job.id,
+            child.id,
+            child.workflow,
             given=child.given,
-            version="" if is_stub else child.workflow.version,
-            timeout=None if not child.timeout else child.timeout + lease,
-            traceparent=self._message.traceparent,
-            types_=(child.workflow.input, child.workflow.output),
-            is_durable=isinstance(child.workflow, Durable),
+            timeout=child.timeout,
         )
-        return nested_root(child.workflow.name, child.id, message, up="ignore")
+
+
+def check_registered(
+    runtime: WorkerRuntime, flow_id: str, workflow: Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition
+) -> None:
+    """Raise DefinitionError for a workflow that is not registered with that of the flow which wants to start it."""
+    registry, name = runtime.registry, workflow.name
+    known = (
+        registry.durable(name, workflow.version)
+        or registry.machine(name, workflow.version)
+        or (
+            registry.workflow(name, workflow.version)
+            if registry.has(name, version=workflow.version)
+            else None
+        )
+    )
+    if known is not workflow:
+        raise DefinitionError(
+            f"workflow {name!r} is not registered with the provider that runs flow {flow_id}; "
+            "register it, so that its flows can be run and undone"
+        )
+
+
+def flow_member(
+    runtime: WorkerRuntime,
+    outer: FlowMessage,
+    flow_id: str,
+    child_id: str,
+    workflow: Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition,
+    *,
+    given: bytes,
+    timeout: float | None,
+) -> Member:
+    """Return the root of a flow that the flow `flow_id` with the message `outer` starts, and whose failure stops nothing."""
+    is_stub = isinstance(workflow, Workflow) and not (workflow.steps or workflow.completed_hook)
+    message = nested_message(
+        outer,
+        flow_id=flow_id,
+        job_id=flow_id,
+        given=given,
+        version="" if is_stub else workflow.version,
+        timeout=None if not timeout else timeout + runtime.services.settings.lease,
+        traceparent=outer.traceparent,
+        types_=(workflow.input, workflow.output),
+        is_durable=isinstance(workflow, Durable),
+    )
+    message.machine = isinstance(workflow, MachineDefinition)
+    return nested_root(workflow.name, child_id, message, up="ignore")

@@ -1,7 +1,8 @@
---needs base codec fields format hold marks
+--needs base codec fields format hold journal marks
 --exports appends
 -- Appending to journals (`journal.lua`).
 -- Who holds the job appends, by rows of its turns. A row names the place of its first entry, counted from 0.
+-- A row with the live text `#cut` keeps the newest entries alone: that many of the first ones are gone then, and count on.
 -- What must hold: a row is written whole or not at all, and once: if its entries stand at its place already, it is a
 -- repeat.
 -- Crash windows: `append-not-answered` (the turn is sent again with its number; or given up, and the row goes with
@@ -20,6 +21,7 @@ function appends.read_rows(count, take)
   for part, name in ipairs({ 'live', 'taken', 'entries' }) do
     for _, row in ipairs(rows) do
       for i = 1, row.counts[part] * (name == 'live' and 2 or 1) do row[name][i] = take() end
+      if name == 'live' and row.live[#row.live - 1] == '#cut' then row.cut = tonumber(row.live[#row.live]) end -- it comes last
     end
   end
   return rows
@@ -27,7 +29,8 @@ end
 
 -- Whether these very entries stand at that place.
 local function has_entries(name, row)
-  local found = try('LRANGE', name, row.place, row.place + #row.entries - 1) or {}
+  local first = row.place - row.gone
+  local found = first >= 0 and try('LRANGE', name, first, first + #row.entries - 1) or {}
   for i, text in ipairs(row.entries) do
     if found[i] ~= text then return false end
   end
@@ -38,6 +41,8 @@ end
 local function judge(row, flags)
   local name = key('journal', row.id)
   local length = bit.band(flags, FLAG.JOURNAL) == 0 and 0 or try('LLEN', name)
+  row.gone = row.cut and journals.count_gone(row.id) or 0
+  length = length and length + row.gone
   if length == row.place then return nil, length end
   if not length or length > row.place then return length and has_entries(name, row) and 'done' or 'torn', length or 0 end
   return 'behind', length
@@ -76,6 +81,7 @@ end
 -- Returns what is wrong.
 local function write_row(row, flags, attempts)
   if row.entries[1] and not push_entries(row, flags) then return 'torn' end
+  if row.cut and row.cut > row.gone then redis.call('LTRIM', key('journal', row.id), row.cut - row.gone, -1) end
   if row.live[1] then write_live(row.id, row.live) end
   if row.taken[1] then take_signals(row) end
   if row.entries[1] then -- who gets on is in no trouble

@@ -2,7 +2,8 @@
 --exports journals
 -- The journal of a job: what has happened in it, in order. And what goes with it:
 --   journal:<id>  list, one text an entry; only ever appended to
---   live:<id>     hash of name -> text, each replaced whole
+--   live:<id>     hash of name -> text, each replaced whole; `#cut`: how many of the first entries are gone, if only the
+--                 newest are kept; `#taken`: the newest triggers (`signal.lua`)
 --   inbox:<id>    hash of signal -> `order name payload`, of those that no entry has taken; `#`: how many ever came;
 --                 `#b`: the bytes of those that are there
 -- Who holds the job appends (`appends.lua`). A record says by JOURNAL that it has entries, so that claims bring and
@@ -17,18 +18,24 @@ function journals.count_signals(id)
   return tonumber(try('HGET', key('inbox', id), '#') or 0) or 0
 end
 
+-- How many of the first entries are gone.
+function journals.count_gone(id)
+  return tonumber(try('HGET', key('live', id), '#cut') or 0) or 0
+end
+
 -- Whether the entries that a record tells of are gone, or somebody else's.
 function journals.is_lost(id, record)
   return bit.band(record.flags, FLAG.JOURNAL) ~= 0 and (try('LLEN', key('journal', id)) or 0) == 0
 end
 
 -- What the holder of a job is told of its journal and its inbox: the job, length of the journal, how many signals ever came,
--- the first entries, and a flat list of signal, text. The second value: the size in bytes.
+-- the first entries, and a flat list of signal, text. The second value: the size in bytes. Where only the newest entries are
+-- kept, none are told: the live texts say all that their reader needs.
 function journals.read(id)
   local name, entries, size = key('journal', id), {}, 0
-  local length = try('LLEN', name) or 0
+  local gone, length = try('HGET', key('live', id), '#cut'), try('LLEN', name) or 0
   local page = FIRST
-  while #entries < math.min(length, MOST) and size < BYTES do
+  while not gone and #entries < math.min(length, MOST) and size < BYTES do
     for _, text in ipairs(redis.call('LRANGE', name, #entries, #entries + page - 1)) do
       entries[#entries + 1], size = text, size + #text
     end
@@ -42,5 +49,5 @@ function journals.read(id)
       signals[#signals + 1], signals[#signals + 2], size = inbox[i], inbox[i + 1], size + #inbox[i + 1]
     end
   end
-  return { id, length, came, entries, signals }, size
+  return { id, length + (tonumber(gone or 0) or 0), came, entries, signals }, size
 end

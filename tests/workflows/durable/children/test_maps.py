@@ -13,7 +13,7 @@ from drivers.recorded import RecordedFlow
 
 from eventbus import DefinitionError, PayloadError, Retry
 from workflows import FlowCancelled, FlowContext, StepError, WorkflowProvider, durable, step_key, task
-from workflows.client.durable_report import report_durable
+from workflows.client.reports.durable_report import report_durable
 from workflows.functions.endings import Completed, Mismatch
 from workflows.functions.rollbacks import doubts_in
 from workflows.records.entries import Entry

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from eventbus.lowlevel import TreeMember
-from workflows.client.local_report import typed_result
+from workflows.client.reports.local_report import typed_result
 from workflows.definition.codecs import Codecs
 from workflows.records.graph_history import GraphHistory, StepHistory
 from workflows.records.indeterminate import is_unknown

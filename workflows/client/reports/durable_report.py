@@ -18,7 +18,7 @@ from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, workflow_of
 from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import FlowReport, FlowStatus, FlowTree, RollbackReport, StepReport, StepState
-from workflows.records.status import number_in
+from workflows.records.status import error_in, number_in
 
 __all__ = ["children_of", "count_completed", "open_children_of", "report_durable", "tree_durable", "waits_of"]
 
@@ -56,16 +56,10 @@ def report_durable(
             for path, failure in undone_in(kept.entries).items()
         ],
         is_parked=root.get("state") == "parked",
-        error=_error_of(root, status),
+        error=error_in(root, status.state),
         created_ms=number_in(root, "created"),
         ended_ms=number_in(root, "ended"),
     )
-
-
-def _error_of(root: Mapping[str, str], status: FlowStatus) -> str:
-    if root.get("state") == "parked":
-        return root.get("why", "")
-    return error_text(root.get("text", "")) if status.state in ("failed", "cancelled") else ""
 
 
 def tree_durable(

@@ -1,0 +1,73 @@
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+"""The types of state machines, as a type checker sees them; nothing here is run."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import msgspec
+
+from workflows import (
+    END,
+    FlowHandle,
+    MachineContext,
+    Settled,
+    StateMachine,
+    Transition,
+    WorkflowProvider,
+    transition,
+)
+
+
+class Draft(msgspec.Struct):
+    text: str = ""
+
+
+class Verdict(msgspec.Struct):
+    ok: bool
+
+
+class Review(StateMachine[Draft], name="review", start="draft"):
+    @transition("draft", to="waiting")
+    async def prepare(self, ctx: MachineContext[Draft]) -> None:
+        assert_type(ctx.state, Draft)
+        ctx.children(Part, [1, 2])
+        ctx.children(Part, ["one"])  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+
+    @transition("waiting", to="approved", wait=Verdict, when=lambda _, verdict: verdict.ok)
+    async def approve(self, ctx: MachineContext[Draft], verdict: Verdict) -> None:
+        assert_type(verdict, Verdict)
+
+    @transition("waiting", to="approved", wait=None)
+    async def skip(self, ctx: MachineContext[Draft], payload: None) -> None: ...
+
+    @transition("approved", to=END, after="all_settled")
+    async def publish(self, ctx: MachineContext[Draft], settled: Settled) -> list[Any]:
+        return settled.results
+
+
+class Part(StateMachine[int], name="part", start="a"):
+    @transition("a", to=END)
+    async def go(self, ctx: MachineContext[int]) -> int:
+        return ctx.state
+
+
+assert_type(Review.approve, Transition[Verdict])
+assert_type(Review.skip, Transition[None])
+
+
+@transition("a", to="b", wait=Draft)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+async def unfit(self: Any, ctx: MachineContext[Draft], verdict: Verdict) -> None: ...
+
+
+async def run(flows: WorkflowProvider) -> None:
+    """Run one."""
+    flow = await flows.execute(Review, Draft("x"), idempotency_key="x")
+    assert_type(flow, FlowHandle[Any])
+    await flow.trigger(Review.approve, Verdict(ok=True))
+    await flow.trigger(Review.skip)
+    await flow.trigger("approve", {"ok": True})
+    await flow.trigger(Review.approve, "yes")  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await flow.trigger(Review.approve)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await flow.retry(target="draft")
+    await flows.execute(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]

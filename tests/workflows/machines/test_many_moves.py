@@ -1,0 +1,94 @@
+"""A machine that moves for years: what a worker reads of it, and what the server keeps, does not grow."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from workflows import END, FlowHandle, MachineContext, StateMachine, WorkflowProvider, transition
+from workflows.machines.snapshot import HISTORY
+
+Open = Callable[..., Awaitable[WorkflowProvider]]
+Until = Callable[..., Awaitable[None]]
+
+_MOVES = 100_000
+
+
+class Endless(StateMachine[int], name="endless", start="a"):
+    """Its state is how many moves are left before it rests."""
+
+    @transition("a", to="a", when=lambda ctx: ctx.state > 0)
+    async def tick(self, ctx: MachineContext[int]) -> None:
+        ctx.state -= 1
+
+    @transition("a", to="a", wait=int)
+    async def poke(self, ctx: MachineContext[int], moves: int) -> None:
+        ctx.state = moves
+
+    @transition("a", to=END, wait=None)
+    async def end(self, ctx: MachineContext[int], payload: None) -> int:
+        return ctx.moves
+
+
+async def _poke(flow: FlowHandle[Any], until: Until, moves: int = 0, *, within: float = 10) -> float:
+    """Let the machine wake up and move so often more; return the seconds until it rests again."""
+    machine = (await flow.report()).machine
+    assert machine is not None
+    wanted = machine.version + moves + 1
+
+    async def rests() -> bool:
+        report = await flow.report()
+        return report.state == "waiting" and report.machine is not None and report.machine.version == wanted
+
+    began = time.perf_counter()
+    await flow.trigger(Endless.poke, moves)
+    await until(rests, f"it has made {moves} moves", within=within)
+    return time.perf_counter() - began
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_a_hundred_thousand_moves_leave_claims_and_memory_as_they_were(
+    open_flows: Open, until: Until, admin: Callable[..., Any], prefix: str
+) -> None:
+    flows = await open_flows(Endless)
+    flow = await flows.execute(Endless, 3 * HISTORY)
+
+    async def rests() -> bool:
+        return (await flow.report()).state == "waiting"
+
+    await until(rests, "it rests for the first time", within=60)
+
+    def size() -> int:
+        names = [
+            each
+            for kind in ("journal", "live", "inbox")
+            for each in admin("KEYS", f"{prefix}*{kind}*{flow.id}*")
+        ]
+        return sum(admin("MEMORY", "USAGE", name) for name in names)
+
+    before, size_before = [await _poke(flow, until) for _ in range(15)], size()
+    tracemalloc.start()
+    await _poke(flow, until, 1000, within=60)
+    used_before, _ = tracemalloc.get_traced_memory()
+    await _poke(flow, until, 2000, within=60)
+    used_after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used_after - used_before < 2000 * 50, (
+        "less than 50 bytes a move, which are caches of the whole process"
+    )
+    await _poke(flow, until, _MOVES, within=800)
+    after, size_after = [await _poke(flow, until) for _ in range(15)], size()
+    assert size_after < 1.2 * size_before, (size_before, size_after)
+    assert statistics.median(after) < 2 * statistics.median(before), (before, after)
+    await flow.trigger(Endless.end)
+    assert await flow.result(timeout=20) > _MOVES
+    machine = (await flow.report()).machine
+    assert machine is not None
+    assert [each.version for each in machine.moves][-1] == machine.version
+    assert len(machine.moves) == HISTORY

@@ -1,0 +1,1 @@
+"""The reports of flows, by the way in which they are written."""

@@ -1,0 +1,201 @@
+"""The reports of flows of state machines, read from their snapshots and the newest entries of their journals.
+
+What must always hold: place, state and documents are those of one move, because they are read by one command; what a body has not
+recorded is in no report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus import StoreCorrupt
+from eventbus.lowlevel import FINAL_STATES
+from workflows.machines.snapshot import (
+    ACCEPTS,
+    STATE,
+    Snapshot,
+    documents_in,
+    obligations_in,
+    read_children,
+    read_snapshot,
+)
+from workflows.records.entries import Entry
+from workflows.records.ids import workflow_of
+from workflows.records.records import FlowMessage, error_text, read_message_of
+from workflows.records.report import (
+    FlowReport,
+    FlowStatus,
+    FlowTree,
+    MachineReport,
+    MoveReport,
+    RollbackReport,
+    StepReport,
+    StepState,
+)
+from workflows.records.status import error_in, number_in
+
+__all__ = ["machine_status", "machine_waits", "report_machine", "tree_machine"]
+
+_KINDS = ("move", "try", "failed", "refused", "retry")
+_RESTS = ("delayed", "waiting-children")
+
+
+def machine_status(root: Mapping[str, str], status: FlowStatus) -> FlowStatus:
+    """Return the status of a flow; a machine that rests is waiting."""
+    if status.state != "running" or root.get("state") not in _RESTS:
+        return status
+    try:
+        is_machine = read_message_of("", root.get("body", "")).machine
+    except StoreCorrupt:
+        return status
+    return FlowStatus("waiting") if is_machine else status
+
+
+def report_machine(
+    flow_id: str,
+    message: FlowMessage,
+    root: Mapping[str, str],
+    status: FlowStatus,
+    entries: Sequence[Entry],
+    live: Mapping[str, str],
+) -> FlowReport:
+    """Return the report of a flow whose root has these fields, with its newest entries and its live texts. Raises StoreCorrupt."""
+    snapshot = read_snapshot(flow_id, live)
+    status = machine_status(root, status)
+    steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
+    return FlowReport(
+        flow_id=flow_id,
+        workflow=workflow_of(flow_id),
+        state=status.state,
+        run=message.run,
+        rollback=status.rollback,
+        steps=steps,
+        order=[label for label, step in steps.items() if step.state == "completed"],
+        rollbacks=[
+            RollbackReport(step=each.path, error=error_text(bytes(each.error).decode()))
+            for each in obligations_in(flow_id, live)
+            if each.is_done
+        ],
+        is_parked=root.get("state") == "parked",
+        error=_error_of(root, status, snapshot),
+        created_ms=number_in(root, "created"),
+        ended_ms=number_in(root, "ended"),
+        machine=_machine(flow_id, message, snapshot, entries, live, has_ended=status.state in FINAL_STATES),
+    )
+
+
+def tree_machine(
+    report: FlowReport, entries: Sequence[Entry], nested: Mapping[str, list[FlowTree]]
+) -> FlowTree:
+    """Return a flow with the errors of attempts that another attempt followed, and of triggers that were refused."""
+    errors: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry.kind == "try" and entry.failure:
+            errors.setdefault(_label(entry), []).append(error_text(entry.failure))
+        elif entry.kind == "refused":
+            errors.setdefault("", []).append(f"trigger {entry.name!r} refused: {error_text(entry.failure)}")
+    return FlowTree(
+        report=report, errors={name: found[-50:] for name, found in errors.items()}, nested=dict(nested)
+    )
+
+
+def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
+    """Return an entry for each trigger that a machine waits for, and one for an attempt that is due later."""
+    snapshot = read_snapshot(flow_id, live)
+    if snapshot is None:
+        return []
+    place, since = snapshot.place, snapshot.entered_ms
+    found = [
+        Entry(kind="wait", place=place, name=name.removeprefix("!"), started_ms=since)
+        for name in live.get(ACCEPTS, "").split()
+        if not name.startswith("!!")
+    ]
+    trouble = snapshot.trouble
+    if trouble is not None and not trouble.is_over:
+        found.append(Entry(kind="sleep", place=place, started_ms=since, due_ms=trouble.due_ms))
+    return found
+
+
+def _machine(
+    flow_id: str,
+    message: FlowMessage,
+    snapshot: Snapshot | None,
+    entries: Sequence[Entry],
+    live: Mapping[str, str],
+    *,
+    has_ended: bool,
+) -> MachineReport:
+    accepts = () if has_ended else live.get(ACCEPTS, "").split()
+    return MachineReport(
+        place="" if snapshot is None else snapshot.place,
+        version=0 if snapshot is None else snapshot.moves,
+        entered_ms=0 if snapshot is None else snapshot.entered_ms,
+        state=_read(live.get(STATE) or bytes(message.input)),
+        documents={name: _read(text) for name, text in documents_in(live).items()},
+        accepts=[name.removeprefix("!") for name in accepts if not name.startswith("!!")],
+        children=[child.id for child in read_children(flow_id, live)],
+        moves=[
+            MoveReport(
+                kind=entry.kind,
+                transition=entry.name,
+                source=entry.origin,
+                target=entry.place,
+                version=entry.move,
+                attempts=entry.attempts,
+                error=error_text(entry.failure) if entry.failure else "",
+                at_ms=entry.started_ms + entry.took_ms,
+            )
+            for entry in entries
+            if entry.kind in _KINDS
+        ],
+    )
+
+
+def _error_of(root: Mapping[str, str], status: FlowStatus, snapshot: Snapshot | None) -> str:
+    has_trouble = snapshot is not None and snapshot.trouble is not None and status.state not in FINAL_STATES
+    if root.get("state") == "parked" or not has_trouble:
+        return error_in(root, status.state)
+    assert snapshot is not None  # noqa: S101  (asked above)
+    assert snapshot.trouble is not None  # noqa: S101  (asked above)
+    return error_text(snapshot.trouble.failure)
+
+
+def _label(entry: Entry) -> str:
+    number = entry.move if entry.kind == "move" and not entry.is_lost else entry.move + 1
+    return f"{entry.name}@{number}"
+
+
+def _steps(entries: Sequence[Entry], snapshot: Snapshot | None, *, has_ended: bool) -> dict[str, StepReport]:
+    """Return a step for each transition that fired, and for the one that failed last."""
+    found: dict[str, StepReport] = {}
+    states: dict[str, StepState] = {"move": "completed", "try": "delayed", "failed": "failed"}
+    for entry in entries:
+        if entry.kind not in states or not entry.name or entry.is_lost:
+            continue
+        found[_label(entry)] = StepReport(
+            step=_label(entry),
+            state="cancelled" if entry.kind == "try" and has_ended else states[entry.kind],
+            result=_read(bytes(entry.result)),
+            attempts=entry.attempts,
+            error=error_text(entry.failure) if entry.failure else "",
+            started_ms=entry.started_ms,
+            ended_ms=0 if entry.kind == "try" else entry.started_ms + entry.took_ms,
+        )
+    trouble = None if snapshot is None else snapshot.trouble
+    for label, step in found.items():
+        is_pending = (
+            trouble is not None and not trouble.is_over and label.startswith(f"{trouble.transition}@")
+        )
+        if step.state == "delayed" and not is_pending:
+            found[label] = msgspec.structs.replace(step, state="cancelled")
+    return found
+
+
+def _read(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None

@@ -1,0 +1,89 @@
+"""Sending triggers to state machines: checked here as far as the definition is known, and refused by the server otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from eventbus import DefinitionError, SignalRefused
+from eventbus.lowlevel import Codec, Duration, JobClient, shown
+from workflows.definition.codecs import MAX_VALUE
+from workflows.machines.choosing import MOVE, RETRY, trigger_name
+from workflows.machines.definition import MachineDefinition
+from workflows.machines.snapshot import ACCEPTS, NAMES, read_snapshot
+from workflows.machines.transition import END, Transition
+from workflows.machines.triggers import MoveTo
+from workflows.records.ids import workflow_of
+
+__all__ = ["send_retry", "send_trigger", "send_trigger_text"]
+
+
+async def send_trigger(
+    jobs: JobClient,
+    flow_id: str,
+    transition: Transition[Any] | str,
+    payload: Any,
+    *,
+    machine: MachineDefinition | None,
+    trigger_id: str = "",
+    call_timeout: Duration | None = None,
+) -> None:
+    """Send a trigger; `machine` is the definition, if it is known here. Raises as `FlowHandle.trigger`."""
+    name = transition.name if isinstance(transition, Transition) else transition
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise DefinitionError(f"expected a transition or its name, got: {shown(transition)}")
+    known = transition if isinstance(transition, Transition) else None
+    if machine is not None:
+        known = machine.find(name)
+    if known is None:
+        text = Codec(Any, role="payload", owner=name, max_bytes=MAX_VALUE).encode(payload).decode()
+    else:
+        text = known.encode(payload)
+    await send_trigger_text(jobs, flow_id, name, text, trigger_id=trigger_id, call_timeout=call_timeout)
+
+
+async def send_trigger_text(
+    jobs: JobClient,
+    flow_id: str,
+    transition: str,
+    payload: str,
+    *,
+    trigger_id: str = "",
+    call_timeout: Duration | None = None,
+) -> None:
+    """Send a trigger whose payload is JSON text already. Raises SignalRefused, with what the machine accepts instead."""
+    try:
+        await jobs.signal(
+            flow_id, trigger_name(transition), payload, signal=trigger_id, call_timeout=call_timeout
+        )
+    except SignalRefused as error:
+        if error.reason != "unwanted":
+            raise
+        told = await _tell_place(jobs, flow_id)
+        raise SignalRefused(flow_id, transition, error.reason, told) from None
+
+
+async def send_retry(jobs: JobClient, flow_id: str, target: str | None) -> bool:
+    """Have a machine that has not ended run again what failed, or move to `target`; return False if nothing failed there."""
+    try:
+        if target is None:
+            await jobs.signal(flow_id, RETRY)
+        else:
+            await jobs.signal(flow_id, MOVE, msgspec.json.encode(MoveTo(target)).decode())
+    except SignalRefused as error:
+        if error.reason != "unwanted":
+            raise
+        return False
+    return True
+
+
+async def _tell_place(jobs: JobClient, flow_id: str) -> str:
+    live = await jobs.lives(flow_id, NAMES)
+    snapshot = read_snapshot(flow_id, live)
+    if snapshot is None:
+        return f"no worker has begun it yet, or workflow {workflow_of(flow_id)!r} is no state machine"
+    offered = [name.removeprefix("!") for name in live.get(ACCEPTS, "").split() if not name.startswith("!!")]
+    place = "END" if snapshot.place == END else repr(snapshot.place)
+    accepted = f"accepts {', '.join(offered)}" if offered else "accepts no trigger now"
+    return f"the machine is at place {place}, which {accepted}"

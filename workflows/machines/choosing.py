@@ -1,0 +1,164 @@
+"""Choosing what a machine does next at its place: the first transition whose guard is true.
+
+    triggers in the inbox -> an attempt that is due -> guards of the place, by priority -> rest
+
+What must always hold: a guard gets a copy of the state, so that nothing it does to that is recorded; a guard that raises is
+a failed attempt of its transition.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from eventbus.lowlevel import Outcome
+from workflows.execution.attempt import Attempt
+from workflows.machines.context import MachineContext
+from workflows.machines.settled import ChildEnd, Settled
+from workflows.machines.snapshot import NOTHING, Awaited
+from workflows.machines.transition import END, Transition
+
+__all__ = ["MOVE", "RETRY", "Children", "Chooser", "Fire", "Rest", "trigger_name"]
+
+RETRY, MOVE = "!!retry", "!!move"
+"""The triggers that every machine knows: run what failed again, and move it by hand."""
+
+
+class Fire(msgspec.Struct, frozen=True, kw_only=True):
+    """A transition that fires. `argument` is what its method gets beside the context, in a tuple; `error` is that of its guard.
+
+    `payload` is that of its trigger, as JSON, and `signal` the id of that, if the inbox has it.
+    """
+
+    transition: Transition[Any]
+    argument: tuple[Any, ...] = ()
+    attempts: int = 0
+    payload: msgspec.Raw = NOTHING
+    signal: str = ""
+    error: BaseException | None = None
+
+
+class Rest(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing fires here before the time `until_ms`, or a trigger, or the end of `children` (with `first`: of one of them)."""
+
+    until_ms: int | None = None
+    children: tuple[str, ...] = ()
+    first: bool = False
+
+
+class Children(Protocol):
+    """What starts the children of a machine, and learns their ends."""
+
+    def check(self, definition: Any) -> None:
+        """Raise DefinitionError if flows of this definition cannot be started here."""
+        ...
+
+    async def start(self, children: Sequence[Awaited], *, rests: bool) -> None:
+        """Start children that are recorded; if the machine `rests` now, with its wait at the latest."""
+        ...
+
+    async def ends(self, children: Sequence[Awaited]) -> Mapping[str, Outcome]:
+        """Return the ends of those that have ended, by id; start those that are not there."""
+        ...
+
+    def read(self, child: Awaited, end: Outcome) -> ChildEnd:
+        """Return the end of a child with its result or its error."""
+        ...
+
+    async def cancel(self, child_id: str, reason: str) -> None:
+        """Stop a child."""
+        ...
+
+
+class Chooser:
+    """Asks the guards of a machine; `machine` is the instance of this activation."""
+
+    def __init__(
+        self,
+        out_of: Mapping[str, Sequence[Transition[Any]]],
+        children: Children,
+        make_context: Callable[[str, str, int], MachineContext[Any]],
+    ) -> None:
+        """`make_context(state, place, moves)` makes the context of guards."""
+        self._out_of = out_of
+        self._children = children
+        self._make_context = make_context
+
+    def triggers(self, place: str) -> list[str]:
+        """Return the names of the triggers that a place takes."""
+        return [trigger_name(each.name) for each in self._out_of.get(place, ()) if each.waits]
+
+    async def choose(
+        self, place: str, state: str, moves: int, awaited: Sequence[Awaited], *, is_new: bool
+    ) -> Fire | Rest:
+        """Return what a machine does that has come to a place with this state; children that are `is_new` have not ended."""
+        if place == END:
+            return await self._end(awaited, is_new=is_new)
+        leaving = [each for each in self._out_of.get(place, ()) if not each.waits]
+        settled: Settled | None = None
+        if any(each.kind == "following" for each in leaving):
+            settled = None if is_new and awaited else await self._settle(awaited, leaving)
+        context: MachineContext[Any] | None = None
+        for each in leaving:
+            argument = () if each.kind == "automatic" else (settled,)
+            if argument == (None,):
+                continue
+            if each.guard is not None:
+                try:
+                    context = context or self._make_context(state, place, moves)
+                    if not await self.ask(each, context, argument):
+                        continue
+                except Exception as error:  # noqa: BLE001  (whatever a guard raises)
+                    return Fire(transition=each, argument=argument, error=error)
+            return Fire(transition=each, argument=argument)
+        follows = [each for each in leaving if each.kind == "following"]
+        if not follows or settled is not None:
+            return Rest()
+        return Rest(
+            children=tuple(child.id for child in awaited), first=any(each.after == "all" for each in follows)
+        )
+
+    async def ask(
+        self, transition: Transition[Any], context: MachineContext[Any], argument: tuple[Any, ...]
+    ) -> bool:
+        """Return what a guard says. Raises what it raises, and TimeoutError."""
+        assert transition.guard is not None  # noqa: S101  (asked before)
+        said = transition.guard(context, *argument)
+        if not inspect.isawaitable(said):
+            return bool(said)
+        ended = await Attempt(
+            partial(_await, said), what=f"the guard of {transition.where}", timeout=transition.timeout
+        ).run()
+        if ended.error is not None:
+            raise ended.error
+        return bool(ended.value)
+
+    async def _end(self, awaited: Sequence[Awaited], *, is_new: bool) -> Rest:
+        """Return the children that a machine at END still waits for: it ends after them."""
+        ends: Mapping[str, Outcome] = {} if is_new or not awaited else await self._children.ends(awaited)
+        return Rest(children=tuple(child.id for child in awaited if child.id not in ends))
+
+    async def _settle(self, awaited: Sequence[Awaited], leaving: Sequence[Transition[Any]]) -> Settled | None:
+        """Return the ends of all children; None if some have not ended. Cancels these if one failed and that is enough."""
+        ends: Mapping[str, Outcome] = await self._children.ends(awaited) if awaited else {}
+        open_ones = [child for child in awaited if child.id not in ends]
+        if not open_ones:
+            return Settled(tuple(self._children.read(child, ends[child.id]) for child in awaited))
+        is_lost = any(end.state != "completed" for end in ends.values())
+        if is_lost and all(each.after == "all" for each in leaving if each.after):
+            for child in open_ones:
+                await self._children.cancel(child.id, "another child of the machine failed")
+        return None
+
+
+def trigger_name(transition: str) -> str:
+    """Return the name of the signal that triggers a transition."""
+    return f"!{transition}"
+
+
+async def _await(said: Any) -> Any:
+    return await said

@@ -1,0 +1,216 @@
+"""The context of a transition: the copy that it works on, and what is recorded with its move.
+
+What must always hold: after its attempt has ended a context does nothing any more, so that a body that ignores its
+cancellation changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+import msgspec
+
+from eventbus import DefinitionError, Emission, EmitKeywords, Event, StoreRefused, UsageError
+from eventbus.lowlevel import Codec, Logger, get_logger, shown
+from workflows.definition.codecs import MAX_VALUE
+from workflows.definition.workflow import Workflow
+from workflows.functions.calls.child_call import codecs_of
+from workflows.functions.definition import Durable
+from workflows.functions.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from workflows.machines.machine import StateMachine
+
+__all__ = ["MAX_DOCUMENT", "MAX_STATE", "MachineContext", "NewChild"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R")
+Q = TypeVar("Q")
+
+MAX_STATE = 256 << 10
+"""The bytes of a state as JSON."""
+
+MAX_DOCUMENT = 1 << 20
+"""The bytes of a document as JSON."""
+
+_MOST_DOCUMENTS = 50  # of one move: a row has at most 100 live texts
+_MOST_CHILDREN = 1000
+
+
+class NewChild(msgspec.Struct, frozen=True):
+    """A flow to start with the move: its definition, and its input as JSON."""
+
+    definition: Any
+    given: bytes
+
+
+class MachineContext(Generic[S]):
+    """What a transition, a guard and a rollback get: `async def prepare(self, ctx: MachineContext[Draft])`.
+
+    `state` is a copy of the machine's state: change it, or set another one. It is recorded with the move, as are `save` and
+    `children`; a body that fails leaves nothing of them. `place` is where the machine stands, and `moves` how many moves it has
+    made. `attempt` counts from 1 for each transition. `key` is the same in all attempts of this move, and that of no other: give
+    it to a service that must not act twice. `error` is the text of the last failure at this place, or the one that led to this
+    error place, else empty.
+    """
+
+    __slots__ = (
+        "_around",
+        "_check_child",
+        "_children",
+        "_documents",
+        "_has_ended",
+        "_load",
+        "_log",
+        "_may_change",
+        "attempt",
+        "correlation_id",
+        "error",
+        "flow_id",
+        "meta",
+        "moves",
+        "place",
+        "state",
+    )
+
+    def __init__(
+        self,
+        around: Surroundings,
+        state: S,
+        *,
+        place: str,
+        moves: int,
+        load: Callable[[str], Awaitable[str | None]],
+        check: Callable[[Any], None],
+        attempt: int = 1,
+        error: str = "",
+        may_change: bool = True,
+    ) -> None:
+        """`load(name)` reads the document `name`, and `check(definition)` raises for what cannot be started here. A guard and a
+        rollback may change nothing.
+        """
+        self.state: S = state
+        self.place: str = place
+        self.moves: int = moves
+        self.attempt: int = attempt
+        self.error: str = error
+        self.flow_id: str = around.flow_id
+        self.meta: Mapping[str, Any] = around.meta
+        self.correlation_id: str = around.correlation_id
+        self._around = around
+        self._load = load
+        self._check_child = check
+        self._may_change = may_change
+        self._documents: dict[str, str] = {}
+        self._children: list[NewChild] = []
+        self._has_ended = False
+        self._log: Logger | None = None
+
+    @property
+    def key(self) -> str:
+        """The idempotency key of this move: `<flow id>/<run>/<number of the move>`."""
+        return key_of(self._around, self.moves)
+
+    @property
+    def log(self) -> Logger:
+        """A structlog logger bound to the flow, its workflow and the place."""
+        if self._log is None:
+            self._log = get_logger("workflows.machine").bind(**self._around.facts, place=self.place)
+        return self._log
+
+    def save(self, name: str, value: Any) -> None:
+        """Save a document with the move, in place of the one of this name. None takes the document away.
+
+        Raises PayloadError for a value that cannot be stored, or over 1 MiB, and UsageError for a name that is none, or for more
+        than 50 documents in one move.
+        """
+        self._check_open("save")
+        if not isinstance(name, str) or not 0 < len(name) <= 128 or not name.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"expected the name of a document of 1 to 128 printable characters, got: {shown(name)}"
+            )
+        if name not in self._documents and len(self._documents) >= _MOST_DOCUMENTS:
+            raise UsageError(f"a move saves at most {_MOST_DOCUMENTS} documents; save more with the next one")
+        if value is None:
+            self._documents[name] = ""
+            return
+        codec = Codec(type(value), role="result", owner=f"document {name!r}", max_bytes=MAX_DOCUMENT)
+        self._documents[name] = codec.encode(value).decode()
+
+    async def load(self, name: str, type: type[T] | Any = Any) -> T | Any:  # noqa: A002  (the word of the field)
+        """Return a document as a value of `type`: what this transition saved, else what was recorded; None without one.
+
+        Raises PayloadError for one that does not fit, StoreError.
+        """
+        self._check_open("load", changes=False)
+        text = self._documents[name] if name in self._documents else await self._load(name)
+        if not text:
+            return None
+        return Codec(type, role="result", owner=f"document {name!r}", max_bytes=MAX_DOCUMENT).decode(text)
+
+    def children(
+        self,
+        workflow: Workflow[Q, Any] | Durable[Q, Any] | type[StateMachine[Q]],
+        inputs: Iterable[Q],
+    ) -> None:
+        """Start a flow of `workflow` for each of `inputs` with the move. A transition with `after` hears of their ends.
+
+        `workflow` must be registered where the machine is. Raises DefinitionError, PayloadError for an input that does not fit,
+        and UsageError for more than 1,000 children.
+        """
+        self._check_open("children")
+        definition: Any = workflow.definition if isinstance(workflow, type) else workflow
+        if isinstance(workflow, type):
+            codecs = definition.codecs
+        elif isinstance(workflow, (Workflow, Durable)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            codecs = codecs_of(workflow, MAX_VALUE)
+        else:
+            raise DefinitionError(
+                f"expected a Workflow, a durable function or a StateMachine in ctx.children, got: {shown(workflow)}"
+            )
+        self._check_child(definition)
+        self._children += [NewChild(definition, codecs.input.encode(each)) for each in inputs]
+        if len(self._children) > _MOST_CHILDREN:
+            raise UsageError(f"a move starts at most {_MOST_CHILDREN} children, got: {len(self._children)}")
+
+    def emit(
+        self, event: Event[Q, R] | str, payload: Any = None, **options: Unpack[EmitKeywords]
+    ) -> Emission[R]:
+        """Emit an event; await the emission for its result. What a body emits is sent at once, also if the move then fails.
+
+        Give it an `idempotency_key`, such as `ctx.key`, if it must not be sent twice.
+        """
+        self._check_open("emit")
+        return self._around.tools.emit(event, payload, **options)
+
+    def shared(self, lifespan: Callable[..., Any]) -> Any:
+        """Return the value that a lifespan of the provider yielded for this worker."""
+        return self._around.tools.shared(lifespan)
+
+    # For the run of the machine.
+
+    def take(self) -> tuple[dict[str, str], list[NewChild]]:
+        """Return the documents and the children of the move."""
+        return self._documents, self._children
+
+    def close(self) -> None:
+        """Let it do nothing from now on."""
+        self._has_ended = True
+
+    def _check_open(self, call: str, *, changes: bool = True) -> None:
+        if self._has_ended:
+            raise StoreRefused(
+                f"ctx.{call} did nothing: the attempt of this transition at place {self.place!r} has ended, and another one may "
+                "have begun"
+            )
+        if changes and not self._may_change:
+            raise UsageError(
+                f"ctx.{call} is for transitions: guards and rollbacks of a machine record nothing"
+            )
+
+
+def key_of(around: Surroundings, moves: int) -> str:
+    """Return the idempotency key of the move that follows `moves` others."""
+    return f"{around.flow_id}/{around.run}/{moves + 1}"

@@ -1,0 +1,110 @@
+"""The base class of state machines: a class is a definition, and an instance runs the transitions of one activation."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any, ClassVar, Generic, TypeVar
+
+from eventbus import DefinitionError, Limit
+from eventbus.lowlevel import Duration, KeepGiven
+from workflows.definition.checks.signature import told
+from workflows.machines.definition import MachineDefinition
+from workflows.machines.transition import Transition
+
+__all__ = ["StateMachine", "definition_of"]
+
+S = TypeVar("S")
+
+
+class StateMachine(Generic[S]):
+    """A flow that stands at named places, and moves from one to the next by transitions.
+
+        class Review(StateMachine[Draft], name="review", start="draft"):
+            @transition("draft", to="waiting")
+            async def prepare(self, ctx: MachineContext[Draft]) -> None: ...
+
+    The parameter is the type of its state, one that msgspec converts or a pydantic model; the input of a flow is its first
+    state. `name` is by default the name of the class; `start` is the first place. `timeout` bounds a whole flow, which then
+    is cancelled (None or 0: no limit). `concurrency` is how many flows of it a worker runs at a time; a flow that waits is not
+    counted. `keep_completed` and `keep_failed` say how long ended flows are kept.
+
+    Without a `version` any worker that has the place of a flow runs it, so that transitions and places may be added at any time.
+    With one, only workers that have the same version do.
+
+    An instance is made for each activation, without arguments; what it keeps in attributes is lost with it.
+
+    A class that is wrong raises DefinitionError where it is defined.
+    """
+
+    definition: ClassVar[MachineDefinition]
+
+    def __init_subclass__(
+        cls,
+        *,
+        start: str | None = None,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        concurrency: int | None = None,
+        limit: Limit | None = None,
+        keep_completed: KeepGiven | None = None,
+        keep_failed: KeepGiven | None = None,
+        version: str | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        if start is None:
+            if name is not None or _transitions(cls):
+                raise DefinitionError(
+                    f"class {cls.__name__} has no start; name its first place: "
+                    f'class {cls.__name__}(StateMachine[...], start="...")'
+                )
+            return  # a base class of machines, without transitions
+        cls.definition = MachineDefinition(
+            cls,
+            _transitions(cls),
+            name=cls.__name__ if name is None else name,
+            start=start,
+            state=_state_of(cls),
+            timeout=timeout,
+            concurrency=concurrency,
+            limit=limit,
+            keep_completed=keep_completed,
+            keep_failed=keep_failed,
+            version=version,
+        )
+
+
+def definition_of(machine: object) -> MachineDefinition | None:
+    """Return the definition of a state machine class; None for other values."""
+    if isinstance(machine, type) and issubclass(machine, StateMachine):
+        return machine.__dict__.get("definition")
+    return None
+
+
+def _transitions(cls: type[Any]) -> dict[str, Transition[Any]]:
+    """Return the transitions of a class and its bases by name, those of the bases first."""
+    found: dict[str, Transition[Any]] = {}
+    for base in reversed(cls.__mro__):
+        for attribute, value in vars(base).items():
+            found.pop(attribute, None)
+            if isinstance(value, Transition):
+                found[attribute] = typing.cast("Transition[Any]", value)
+    for attribute, each in found.items():
+        if each.name != attribute:
+            raise DefinitionError(
+                f"{each.where} of class {cls.__name__} stands under the name {attribute!r}; give both one name"
+            )
+    return found
+
+
+def _state_of(cls: type[Any]) -> Any:
+    for base in cls.__mro__:
+        for origin in getattr(base, "__orig_bases__", ()):
+            kind = typing.get_origin(origin)
+            if isinstance(kind, type) and issubclass(kind, StateMachine):
+                (state,) = typing.get_args(origin)
+                if not isinstance(state, TypeVar):
+                    return state
+    raise DefinitionError(
+        f"class {cls.__name__} does not say what its state is; name the type: "
+        f"class {cls.__name__}(StateMachine[{told(dict)}], ...)"
+    )

@@ -1,0 +1,335 @@
+"""The run of a machine in one activation: it fires transitions until the machine rests or has come to its end.
+
+    look at the inbox -> choose -> close the place -> body on a copy -> one append -> choose -> ... -> Rest | Completed | Leaving
+
+The design stands in the package. What must always hold: nothing begins before what came before it is recorded; after `append`
+has raised, the run ends; each append says what is accepted behind it, and what that is was chosen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from eventbus import Later
+from eventbus.lowlevel import describe, get_logger, log_failure
+from workflows.execution.step_runner import judge
+from workflows.functions.endings import Completed
+from workflows.functions.surroundings import Recorder, Surroundings
+from workflows.machines.choosing import Children, Chooser, Fire, Rest
+from workflows.machines.context import MachineContext
+from workflows.machines.definition import MachineDefinition
+from workflows.machines.firing import Failure, Firing, Moved
+from workflows.machines.recording import Recording
+from workflows.machines.snapshot import Awaited, Obligation, Snapshot, Trouble, write_obligation
+from workflows.machines.standing import Standing
+from workflows.machines.transition import END, Transition
+from workflows.machines.triggers import Triggers, offers
+from workflows.records.entries import Entry
+from workflows.records.ids import member_id, nested_flow_id
+from workflows.records.records import error_text
+
+__all__ = ["Leaving", "MachineRun"]
+
+_log = get_logger("workflows.machine")
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """The worker stops, so another one goes on."""
+
+
+class MachineRun:
+    """One run of a machine. Await `run` only once."""
+
+    def __init__(
+        self,
+        definition: MachineDefinition,
+        standing: Standing,
+        recorder: Recorder,
+        around: Surroundings,
+        children: Children,
+        *,
+        number: int,
+        load: Callable[[str], Awaitable[str | None]],
+    ) -> None:
+        """`number` is that of the flow's run, and `load(name)` reads a document."""
+        self._definition = definition
+        self._standing = standing
+        self._recording = Recording(recorder, standing)
+        self._around = around
+        self._children = children
+        self._number = number
+        self._load = load
+        self._chooser = Chooser(definition.out_of, children, self._guard_context)
+        self._firing = Firing(definition, definition.machine(), around, self._body_context)
+        self._triggers = Triggers(
+            definition,
+            self._recording,
+            self._chooser,
+            make_context=self._guard_context,
+            come=self._come,
+            facts=around.facts,
+        )
+        self._decided: Fire | Rest | None = None
+        """What the machine does at its place, chosen before the move there was recorded."""
+
+    async def run(self) -> Completed | Rest | Leaving:
+        """Fire until nothing fires here. Raises what the recorder and the children raise, and CancelledError."""
+        await self._begin()
+        while True:
+            following = await self._next()
+            if isinstance(following, Rest):
+                snapshot = self._standing.snapshot
+                if snapshot.place == END and not following.children:
+                    return Completed(bytes(snapshot.result).decode() or "null")
+                await self._open(following)
+                return following
+            if self._around.shelf.stopping == "stop":
+                return Leaving()
+            if await self._close(following):
+                await self._fire(following)
+
+    async def _begin(self) -> None:
+        """Begin the run of a retry by hand: what failed before it does not count any more."""
+        snapshot, recorder = self._standing.snapshot, self._recording.recorder
+        if not self._standing.is_recorded:
+            return
+        if snapshot.run != self._number:
+            fresh = msgspec.structs.replace(snapshot, run=self._number, trouble=None)
+            entry = Entry(kind="run", run=self._number, started_ms=self._recording.now_ms)
+            await self._recording.record(self._standing.change(snapshot=fresh), entry)
+        elif not self._standing.accepts:  # a trigger may have closed the place after this claim
+            await recorder.refresh()
+
+    async def _next(self) -> Fire | Rest:
+        snapshot = self._standing.snapshot
+        held = "" if snapshot.trouble is None else snapshot.trouble.signal
+        for signal in list(self._recording.recorder.signals):
+            if signal.id != held:
+                fire = await self._triggers.read(signal)
+                self._decided = None
+                return fire or await self._next()
+        if snapshot.trouble is not None and not snapshot.trouble.is_over:
+            return await self._try_again(snapshot.trouble)
+        if snapshot.stands:
+            return Rest()
+        decided, self._decided = self._decided, None
+        standing = self._standing
+        return decided or await self._chooser.choose(
+            snapshot.place, standing.state, snapshot.moves, standing.awaited, is_new=False
+        )
+
+    async def _try_again(self, trouble: Trouble) -> Fire | Rest:
+        """Return the transition that failed before, once it is due; if a release has taken it away, go on without it."""
+        transition = self._definition.transitions.get(trouble.transition)
+        standing = self._standing
+        if transition is None or trouble.origin not in transition.sources:
+            forgotten = msgspec.structs.replace(standing.snapshot, trouble=None)
+            entry = self._recording.entry("refused", name=trouble.transition, place=trouble.origin)
+            await self._recording.record(standing.change(snapshot=forgotten), entry, taken=_held(trouble))
+            return await self._next()
+        if trouble.due_ms > self._recording.now_ms:
+            return Rest(until_ms=trouble.due_ms)
+        fire = Fire(
+            transition=transition,
+            attempts=trouble.attempts,
+            payload=trouble.payload,
+            signal=trouble.signal,
+        )
+        try:
+            if transition.waits:
+                return msgspec.structs.replace(fire, argument=(transition.decode(bytes(trouble.payload)),))
+            if transition.after is not None:
+                chosen = await self._chooser.choose(
+                    trouble.origin, standing.state, standing.snapshot.moves, standing.awaited, is_new=False
+                )
+                if isinstance(chosen, Rest):
+                    return chosen
+                return msgspec.structs.replace(chosen, attempts=trouble.attempts)
+        except Exception as error:  # noqa: BLE001  (a payload that does not fit the type of a later release)
+            return msgspec.structs.replace(fire, error=error)
+        return fire
+
+    async def _open(self, rest: Rest) -> None:
+        """Record what is accepted here, if the server does not have it."""
+        accepts = offers(self._chooser, self._standing.snapshot, rest)
+        if self._standing.snapshot.place != END:
+            await self._recording.record(self._standing.change(accepts=accepts))
+
+    async def _close(self, fire: Fire) -> bool:
+        """Accept nothing while a body runs; return False if a trigger came before that."""
+        if not self._standing.accepts:
+            return True
+        await self._recording.record(self._standing.change())
+        recorder = self._recording.recorder
+        await recorder.refresh()
+        if all(signal.id == fire.signal for signal in recorder.signals):
+            return True
+        self._decided = None
+        return False
+
+    async def _fire(self, fire: Fire) -> None:
+        began = self._recording.now_ms
+        standing = self._standing
+        came = await self._firing.fire(fire, standing.snapshot, standing.state)
+        if isinstance(came, Moved):
+            try:
+                new = self._awaited(fire.transition, came)
+            except Exception as error:  # noqa: BLE001  (an id that would be too long)
+                came = Failure(error=error)
+            else:
+                await self._move(fire, came, new, began)
+                return
+        await self._fail(fire, came, began)
+
+    async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> None:
+        """Record a move with all that belongs to it, then start its children."""
+        transition, standing, recording = fire.transition, self._standing, self._recording
+        moved = self._moved_to(transition.target)
+        moved.result = came.result
+        heard = () if transition.after is not None else standing.awaited
+        awaited = (*heard, *new)
+        entry = recording.entry(
+            "move",
+            name=transition.name,
+            place=transition.target,
+            move=moved.moves,
+            result=fire.payload if bytes(fire.payload) else msgspec.Raw(b"null"),
+            attempts=fire.attempts,
+            started_ms=began,
+            took_ms=max(0, recording.now_ms - began),
+            traceparent=came.traceparent,
+        )
+        texts = dict(came.documents)
+        if transition.undo is not None:
+            texts |= write_obligation(Obligation(transition.name, moved.moves, traceparent=came.traceparent))
+        following = await self._chooser.choose(
+            moved.place, came.state, moved.moves, awaited, is_new=bool(new)
+        )
+        change = standing.change(
+            snapshot=moved,
+            state=came.state,
+            awaited=awaited,
+            accepts=offers(self._chooser, moved, following) if moved.place != END else (),
+        )
+        await recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
+        self._decided = following
+        if new:
+            await self._children.start(new, rests=isinstance(following, Rest))
+
+    async def _fail(self, fire: Fire, came: Failure, began: int) -> None:
+        """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody helps."""
+        transition, standing, recording = fire.transition, self._standing, self._recording
+        delay, error, attempts = self._judge(fire, came)
+        owner = f"{self._definition.name}.{transition.name}"
+        failure = describe(error, attempts=attempts, event=owner)
+        self._tell(transition, failure, attempts, delay)
+        facts: dict[str, Any] = {
+            "name": transition.name,
+            "move": standing.snapshot.moves,
+            "attempts": attempts,
+            "started_ms": began,
+            "took_ms": max(0, recording.now_ms - began),
+            "error": msgspec.Raw(failure.encode()),
+        }
+        place = standing.snapshot.place
+        trouble = Trouble(transition.name, place, attempts, facts["error"], payload=fire.payload)
+        if delay is not None:
+            trouble.due_ms, trouble.signal = recording.now_ms + round(delay * 1000), fire.signal
+            stays = msgspec.structs.replace(standing.snapshot, trouble=trouble)
+            change = standing.change(snapshot=stays, accepts=offers(self._chooser, stays, Rest()))
+            await recording.record(
+                change, recording.entry("try", place=place, due_ms=trouble.due_ms, **facts)
+            )
+            return
+        entries, following = [recording.entry("failed", place=place, **facts)], None
+        stands = msgspec.structs.replace(standing.snapshot, trouble=trouble)
+        if transition.error_place is not None:
+            stands = self._moved_to(transition.error_place)
+            stands.trouble = trouble
+            following = await self._come(stands)
+            entries.append(
+                recording.entry(
+                    "move", name=transition.name, place=stands.place, move=stands.moves, is_lost=True
+                )
+            )
+        change = standing.change(snapshot=stands, accepts=offers(self._chooser, stands, following or Rest()))
+        await recording.record(change, *entries, taken=[fire.signal] if fire.signal else ())
+        self._decided = following
+
+    def _judge(self, fire: Fire, came: Failure) -> tuple[float | None, BaseException, int]:
+        """Return the seconds until the next attempt (None: that was the last one), the error that counts, and how many failed."""
+        if isinstance(came.error, Later):
+            return came.error.delay, came.error, fire.attempts
+        attempts = fire.attempts + 1
+        if came.is_final:
+            return None, came.error, attempts
+        delay, error = judge(fire.transition.retry, attempts, came.error)
+        return delay, error, attempts
+
+    def _tell(self, transition: Transition[Any], failure: str, attempts: int, delay: float | None) -> None:
+        log_failure(
+            _log,
+            "transition failed" if delay is None else "attempt failed, trying again",
+            failure,
+            {
+                **self._around.facts,
+                "place": self._standing.snapshot.place,
+                "transition": transition.name,
+                "attempt": attempts,
+                "max_attempts": transition.retry.attempts,
+            },
+            retry_in=delay,
+        )
+
+    def _moved_to(self, place: str) -> Snapshot:
+        return Snapshot(place, self._standing.snapshot.moves + 1, self._recording.now_ms, run=self._number)
+
+    async def _come(self, snapshot: Snapshot) -> Fire | Rest:
+        """Choose what the machine does at a place to which it comes with the state that it has."""
+        standing = self._standing
+        return await self._chooser.choose(
+            snapshot.place, standing.state, snapshot.moves, standing.awaited, is_new=False
+        )
+
+    def _awaited(self, transition: Transition[Any], came: Moved) -> list[Awaited]:
+        """Return the children of a move. Raises DefinitionError for an id that would be too long."""
+        step = f"{transition.name}-{self._standing.snapshot.moves + 1}"
+        flow_id = self._around.flow_id
+        return [
+            Awaited(
+                nested_flow_id(member_id(flow_id, self._number, step, index), child.definition.name),
+                child.definition.name,
+                msgspec.Raw(child.given),
+                child.definition.version,
+            )
+            for index, child in enumerate(came.children)
+        ]
+
+    def _guard_context(self, state: str, place: str, moves: int) -> MachineContext[Any]:
+        return self._context(state, place, moves, 1, may_change=False)
+
+    def _body_context(self, snapshot: Snapshot, state: str, attempt: int) -> MachineContext[Any]:
+        return self._context(state, snapshot.place, snapshot.moves, attempt, may_change=True)
+
+    def _context(
+        self, state: str, place: str, moves: int, attempt: int, *, may_change: bool
+    ) -> MachineContext[Any]:
+        trouble = self._standing.snapshot.trouble
+        return MachineContext(
+            self._around,
+            self._definition.codecs.state.decode(state),
+            place=place,
+            moves=moves,
+            load=self._load,
+            check=self._children.check,
+            attempt=attempt,
+            error="" if trouble is None else error_text(trouble.failure),
+            may_change=may_change,
+        )
+
+
+def _held(trouble: Trouble) -> Sequence[str]:
+    return [trouble.signal] if trouble.signal else ()

@@ -1,0 +1,89 @@
+"""Where a machine stands in this activation, and what of that the server has: it makes the live texts of an append.
+
+What must always hold: it changes only after an append has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from workflows.machines.snapshot import (
+    ACCEPTS,
+    CHILDREN,
+    MACHINE,
+    STATE,
+    Awaited,
+    Snapshot,
+    read_children,
+    read_snapshot,
+    write_children,
+    write_snapshot,
+)
+
+__all__ = ["Change", "Standing"]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a machine stands after an append. `accepts` are the names of the triggers that it takes there."""
+
+    snapshot: Snapshot
+    state: str
+    awaited: tuple[Awaited, ...]
+    accepts: tuple[str, ...]
+
+    def texts(self) -> dict[str, str]:
+        """Return it as live texts."""
+        return {
+            MACHINE: write_snapshot(self.snapshot),
+            STATE: self.state,
+            CHILDREN: write_children(self.awaited),
+            ACCEPTS: " ".join(self.accepts),
+        }
+
+
+class Standing:
+    """Where one machine stands. `is_recorded` is false before the first append of the flow."""
+
+    def __init__(self, flow_id: str, live: Mapping[str, str], first: Snapshot, state: str) -> None:
+        """Begin with the live texts of the flow, or at `first` if there are none. Raises StoreCorrupt."""
+        snapshot = read_snapshot(flow_id, live)
+        self.is_recorded: bool = snapshot is not None
+        self.snapshot: Snapshot = snapshot or first
+        self.state: str = live.get(STATE, state)
+        self.awaited: tuple[Awaited, ...] = tuple(read_children(flow_id, live))
+        self.accepts: tuple[str, ...] = tuple(live.get(ACCEPTS, "").split())
+        self._written = dict(live)
+
+    def change(
+        self,
+        *,
+        snapshot: Snapshot | None = None,
+        state: str | None = None,
+        awaited: Sequence[Awaited] | None = None,
+        accepts: Sequence[str] = (),
+    ) -> Change:
+        """Return a change of what is given; nothing is accepted then unless `accepts` says so."""
+        return Change(
+            snapshot=snapshot or self.snapshot,
+            state=self.state if state is None else state,
+            awaited=self.awaited if awaited is None else tuple(awaited),
+            accepts=tuple(accepts),
+        )
+
+    def difference(self, change: Change) -> dict[str, str]:
+        """Return the live texts that the server does not have."""
+        return {name: text for name, text in change.texts().items() if self._written.get(name, "") != text}
+
+    def adopt(self, change: Change) -> None:
+        """Stand where the change says: it is recorded."""
+        self.snapshot, self.state, self.awaited = change.snapshot, change.state, change.awaited
+        self.accepts = change.accepts
+        self._written = change.texts()
+        self.is_recorded = True
+
+    def note_closed(self) -> None:
+        """Note that the server has closed the place, because a trigger came."""
+        self.accepts = ()
+        self._written[ACCEPTS] = ""

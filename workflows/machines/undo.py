@@ -1,0 +1,142 @@
+"""The rollbacks of a stopped machine: one for each move whose transition has one, the newest first.
+
+What must always hold: what is owed stands in live texts, so it is known however long the journal was; a rollback that this
+release does not know makes the list impossible, and another worker must undo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from eventbus import Retry
+from workflows.execution.spans import traceparent_around
+from workflows.execution.step_runner import CallSync
+from workflows.functions.rollbacks import UnknownTask
+from workflows.functions.surroundings import Surroundings
+from workflows.machines.context import MachineContext
+from workflows.machines.definition import MachineDefinition
+from workflows.machines.snapshot import NOTHING, Obligation, Snapshot, write_obligation
+
+__all__ = ["MachineUndo", "MachineUndos"]
+
+_RULE = Retry(attempts=3)
+_TIMEOUT = 300.0
+
+
+class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollback to run."""
+
+    obligation: Obligation
+    definition: MachineDefinition
+    around: Surroundings
+    machine: Any
+    make_context: Callable[[int], MachineContext[Any]]
+    rule: Retry = _RULE
+    timeout: float | None = _TIMEOUT
+    errors: Sequence[type[Exception]] = ()
+
+    @property
+    def path(self) -> str:
+        """The transition, and the number of its move."""
+        return self.obligation.path
+
+    @property
+    def owner(self) -> str:
+        """The name of the machine."""
+        return self.definition.name
+
+    @property
+    def traceparent(self) -> str:
+        """The traceparent of the transition that is undone."""
+        return self.obligation.traceparent
+
+    async def perform(self, number: int, call_sync: CallSync) -> None:
+        """Call the rollback. Raises what it raises, and PayloadError for a state that does not fit."""
+        del call_sync
+        undo, around = self.definition.transitions[self.obligation.transition].undo, self.around
+        assert undo is not None, "only transitions with a rollback are listed"  # noqa: S101
+        context = self.make_context(number)
+        traceparent = traceparent_around(around.traceparent)  # the saga has opened the span
+        key = f"{around.flow_id}/{around.run}/{self.obligation.move}/undo"
+        around.enter_attempt(self.path, number, key, traceparent)
+        try:
+            await around.through(
+                "rollback",
+                self.path,
+                number,
+                traceparent,
+                context.state,
+                partial(undo, self.machine, context),
+            )
+        finally:
+            context.close()
+
+
+class MachineUndos:
+    """Makes the rollbacks of one stopped machine, and their records."""
+
+    def __init__(
+        self,
+        definition: MachineDefinition,
+        around: Surroundings,
+        snapshot: Snapshot,
+        state: str,
+        load: Callable[[str], Awaitable[str | None]],
+    ) -> None:
+        self._definition = definition
+        self._around = around
+        self._snapshot = snapshot
+        self._state = state
+        self._load = load
+
+    def list_open(self, obligations: Sequence[Obligation]) -> list[MachineUndo]:
+        """Return the rollbacks to run, in order. Raises UnknownTask for one that this release does not have."""
+        machine = self._definition.machine()
+        for each in obligations:
+            known = self._definition.transitions.get(each.transition)
+            if known is None or known.undo is None:
+                raise UnknownTask(f"the rollback of transition {each.path}")
+        return [
+            MachineUndo(
+                obligation=each,
+                definition=self._definition,
+                around=self._around,
+                machine=machine,
+                make_context=self._context,
+            )
+            for each in obligations
+        ]
+
+    def done(self, obligations: Sequence[Obligation]) -> dict[str, str]:
+        """Return the outcomes that are recorded: path -> record of the error, empty on success."""
+        return {each.path: bytes(each.error).decode() for each in obligations if each.is_done}
+
+    def text_of(self, obligations: Sequence[Obligation], path: str, failure: str) -> dict[str, str]:
+        """Return the live text that records an outcome."""
+        owed = next(each for each in obligations if each.path == path)
+        return write_obligation(
+            msgspec.structs.replace(
+                owed, is_done=True, error=msgspec.Raw(failure.encode()) if failure else NOTHING
+            )
+        )
+
+    def _context(self, number: int) -> MachineContext[Any]:
+        return MachineContext(
+            self._around,
+            self._definition.codecs.state.decode(self._state),
+            place=self._snapshot.place,
+            moves=self._snapshot.moves,
+            load=self._load,
+            check=_refuse,
+            attempt=number,
+            may_change=False,
+        )
+
+
+def _refuse(definition: Any) -> None:
+    """Do nothing: a rollback may not start children, and its context says so first."""
+    del definition
