@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from apps.undo_app import trip
+from apps.pages.undo_app import trip
 from axe_playwright_python.async_playwright import Axe  # pyright: ignore[reportMissingTypeStubs]
 from harness.backends import Backend
 from harness.conditions import until
@@ -168,7 +168,7 @@ async def test_check_11_a_rollback_goes_on_after_a_kill_and_undoes_nothing_twice
     watch = Watch("")
 
     def start() -> Program:
-        worker = run("worker", "apps.undo_app:provider", url=server.url, lease="1s")
+        worker = run("worker", "apps.pages.undo_app:provider", url=server.url, lease="1s")
         worker.wait_logged("worker ready")
         return worker
 

@@ -33,7 +33,7 @@ class Site:
 
     def start(self) -> Program:
         """Start it, again on its port."""
-        self.program = self._run(str(self.port), url=self._url, module="apps.dashboard_app")
+        self.program = self._run(str(self.port), url=self._url, module="apps.pages.dashboard_app")
         return self.program
 
     def stop(self) -> float:

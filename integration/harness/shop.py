@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -139,7 +138,7 @@ class Shop:
 
 
 @asynccontextmanager
-async def serving(shop: Shop) -> AsyncIterator[Shop]:
+async def serving(shop: Shop) -> AsyncGenerator[Shop]:
     """Serve the dashboard of a shop, whose provider is started, with a token and with links."""
     shop.dashboard = Dashboard(
         shop.provider,

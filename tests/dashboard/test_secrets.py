@@ -177,7 +177,7 @@ class _Tags(HTMLParser):
             if (
                 name.startswith("on")
                 or name == "style"
-                or (value or "").strip().lower().startswith("javascript:")
+                or (name != "value" and (value or "").strip().lower().startswith("javascript:"))
             ):
                 self.wrong.append(f"{tag} {name}={value}")
 

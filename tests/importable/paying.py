@@ -59,7 +59,7 @@ def refuse_payment(order: Any) -> Receipt:
 
 def refuse_at_length(order: Any) -> Receipt:
     """Raise an error whose message and cause quote the card where texts are cut, whatever their length is."""
-    text = " ".join([order.card] * 3000)
+    text = " ".join([order.card] * 9000)
     try:
         raise KeyError(f"{text}.")
     except KeyError as error:

@@ -14,6 +14,7 @@ import msgspec
 
 from eventbus import DefinitionError, EventProvider, PayloadError
 from eventbus.lowlevel import Duration, JobClient, clock
+from workflows.client.definitions import Definitions
 from workflows.client.flow_list import FlowList
 from workflows.client.histories import read_record
 from workflows.client.inspection import FlowInspector
@@ -47,6 +48,7 @@ class FlowLooks:
     _inspection: FlowInspector
     _lists: FlowList
     _graphs: dict[tuple[str, str], Graph]
+    _definitions: Definitions
 
     async def flows(
         self,
@@ -98,7 +100,7 @@ class FlowLooks:
         same neighbours are one node, and there are 300 at most. `tree` is the flow, if it has been read. Raises UnknownJob, StoreError.
         """
         found = tree or await self._inspection.tree(
-            check_flow_id(flow_id), self._find_codecs, call_timeout=call_timeout
+            check_flow_id(flow_id), self._definitions.find_codecs, call_timeout=call_timeout
         )
         report = found.report
         known = None
@@ -188,9 +190,6 @@ class FlowLooks:
             )
             for place in sorted({*workers, *opened.counts})
         ]
-
-    def _find_codecs(self, workflow: str, version: str) -> Any:
-        raise NotImplementedError
 
     def _find_signal(self, workflow: str, name: str) -> Signal[Any] | None:
         """Return a signal as the workflow declares it; None if the workflow is not known here, or declares none.

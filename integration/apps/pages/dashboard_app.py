@@ -1,4 +1,4 @@
-"""A program that serves its dashboard with uvicorn as users do: `python -m apps.dashboard_app PORT`."""
+"""A program that serves its dashboard with uvicorn as users do: `python -m apps.pages.dashboard_app PORT`."""
 
 from __future__ import annotations
 
