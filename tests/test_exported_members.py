@@ -216,7 +216,7 @@ _OFFERED = {
     eventbus.JobFacts: _CONTEXT,
     eventbus.EventContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
-    eventbus.ProcessContext: f"{_CONTEXT} progress save saved stopping",
+    eventbus.ProcessContext: f"{_CONTEXT} keep_line progress save saved stopping",
     eventbus.Watch: "aclose newest pending position reached",
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: (
@@ -233,8 +233,8 @@ _OFFERED = {
     workflows.FlowSchedules: "add cron every",
     workflows.FlowHandle: "cancel id report result retry signal state status trigger workflow",
     workflows.FlowContext: (
-        "continue_as_new correlation_id emit flow flow_id gather history_is_long input log map meta now patched race random retired rollback "
-        "run shared sleep state step uuid wait_for"
+        "continue_as_new correlation_id emit flow flow_id gather history_is_long input keep_line log map meta now patched race random retired rollback "
+        "run shared sleep state step uuid wait_for worker"
     ),
     workflows.Durable: (
         "check_signal concurrency errors function input is_answer keep_completed keep_failed limit max_history name output retry retry_on signals state timeout version where"
@@ -242,7 +242,7 @@ _OFFERED = {
     workflows.Task: (
         "codec function is_async item_codec key name pool result retry rollback timeout undo undo_is_async undo_retry undo_timeout using where"
     ),
-    workflows.TaskContext: "attempt key save saved stopping",
+    workflows.TaskContext: "attempt keep_line key save saved stopping worker",
     workflows.Signal: "decode encode name type",
     workflows.StepContext: (
         "attempt correlation_id data emit emit_many flow_id input job_id keep_line load log meta progress provider result results run save "

@@ -23,7 +23,7 @@ from eventbus.store.scripting.note_rows import LineRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["MOST_BYTES", "LineWriter"]
+__all__ = ["MOST_BYTES", "LineWriter", "cut_line"]
 
 MOST_BYTES = 4096
 """The most bytes of one line, in UTF-8; a longer one is cut."""
@@ -62,7 +62,7 @@ class LineWriter:
 
         Does nothing for a job that does not run here any more.
         """
-        text = _cut(str(line))  # a line fails no handler
+        text = cut_line(line)
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -122,8 +122,9 @@ class LineWriter:
                 del self._said[job.id]
 
 
-def _cut(line: str) -> str:
-    text = line.encode(errors="backslashreplace")
+def cut_line(line: object) -> str:
+    """Return a line as text that UTF-8 can encode, of at most `MOST_BYTES`: it fails no handler, whatever it is."""
+    text = str(line).encode(errors="backslashreplace")
     if len(text) > MOST_BYTES:
         text = text[: MOST_BYTES - 3] + b"..."
     return text.decode(errors="ignore")

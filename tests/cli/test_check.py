@@ -254,7 +254,7 @@ def _levels(found: Any) -> list[tuple[str, str]]:
 
 def test_a_replica_an_old_server_and_a_cluster_are_errors() -> None:
     facts = {"role": "slave", "master_host": "h", "master_port": "1"}
-    (replica,) = diagnostics._role(facts, replicated=False)
+    (replica,) = diagnostics._role(facts, replicated=False, names_addresses=True)
     assert (replica.level, replica.remedy) == ("error", "use the URL of its primary, h:1")
     old = diagnostics._version({"redis_version": "6.0.16", "cluster_enabled": "1"})
     assert _levels(old) == [
@@ -265,7 +265,9 @@ def test_a_replica_an_old_server_and_a_cluster_are_errors() -> None:
 
 def test_replicated_durability_needs_a_replica() -> None:
     def look(count: str, *, replicated: bool) -> str:
-        (found,) = diagnostics._role({"role": "master", "connected_slaves": count}, replicated=replicated)
+        (found,) = diagnostics._role(
+            {"role": "master", "connected_slaves": count}, replicated=replicated, names_addresses=True
+        )
         return found.level
 
     assert [look("0", replicated=True), look("1", replicated=True), look("0", replicated=False)] == [

@@ -95,6 +95,7 @@ class StepContext(Generic[I]):
     __slots__ = (
         "_codecs",
         "_data",
+        "_lines_in",
         "_log",
         "_own",
         "_reach",
@@ -151,6 +152,7 @@ class StepContext(Generic[I]):
         self.provider: str = facts.provider
         self.step: str = step
         self.job_id: str = job_id
+        self._lines_in = job_id
         self.attempt: int = attempt
         self.traceparent: str = traceparent
         self._data = facts.data
@@ -232,10 +234,10 @@ class StepContext(Generic[I]):
     def keep_line(self, line: str) -> None:
         """Keep a log line with the job that this function runs in, as `EventContext.keep_line` does; return at once.
 
-        A local step runs in the job of its flow, so the line begins with the name of the step. Inline it does nothing. Raises
-        UsageError in a step with `pool="process"`.
+        A local step runs in the job of its flow, so the line begins with the name of the step. A rollback runs in the job of the
+        flow that is undone. Inline the call does nothing.
         """
-        self._tools.keep_line(self.job_id, f"{self.step}: {line}" if self.step else line)
+        self._tools.keep_line(self._lines_in, f"{self.step}: {line}" if self.step else line)
 
     def progress(self, value: Any) -> Awaitable[None]:
         """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.

@@ -162,7 +162,7 @@ def run_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
     step = workflow.steps[given.step]
 
     inner: StepContext[Any] = StepContext(
-        _ProcessTools(),
+        _ProcessTools(ctx),
         codecs,
         FlowFacts(
             flow_id=given.flow_id,
@@ -207,6 +207,10 @@ class ProcessAttempt:
     def __init__(self, ctx: ProcessContext) -> None:
         self._tools = tools_of(ctx)
 
+    def keep_line(self, line: str, /) -> None:
+        """Have the worker keep a log line."""
+        self._tools.keep_line(line)
+
     async def tell(self, progress: str, /) -> None:
         """Send the progress to the worker."""
         self._tools.tell(progress)
@@ -250,6 +254,9 @@ class _NoData(FlowData):
 class _ProcessTools:
     """The FlowTools of a step in a process, which has no connection to the server."""
 
+    def __init__(self, ctx: ProcessContext) -> None:
+        self._ctx = ctx
+
     def emit(self, *_: Any, **__: Any) -> Any:
         """Refuse."""
         _refuse("emit")
@@ -262,9 +269,9 @@ class _ProcessTools:
         """Refuse."""
         _refuse("shared")
 
-    def keep_line(self, job_id: str, line: str) -> None:  # noqa: ARG002
-        """Refuse."""
-        _refuse("keep_line")
+    def keep_line(self, job_id: str, line: str) -> None:  # noqa: ARG002  (the worker knows the job)
+        """Have the worker keep a log line."""
+        self._ctx.keep_line(line)
 
     async def load_record(self, step: str) -> StepRecord | None:
         """Refuse: what fits was sent along."""

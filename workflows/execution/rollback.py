@@ -22,6 +22,7 @@ import msgspec
 from eventbus import Retry
 from eventbus.lowlevel import describe, get_logger, log_failure
 from workflows.definition.context import StepContext, codecs_of
+from workflows.definition.contexts.reading import keeping_lines_in
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import Rollback
@@ -68,8 +69,11 @@ class Undoable(Protocol):
         """The declared errors of the workflow."""
         ...
 
-    async def perform(self, number: int, call_sync: CallSync) -> None:
-        """Make attempt number `number`. Raises what the rollback raises."""
+    async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
+        """Make attempt number `number`. Raises what the rollback raises.
+
+        `job_id` is the job that runs here, whatever the flow of the step: it keeps the log lines of the rollback.
+        """
         ...
 
 
@@ -109,9 +113,9 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
         """The declared errors of the workflow."""
         return self.workflow.errors
 
-    async def perform(self, number: int, call_sync: CallSync) -> None:
+    async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
         """Call the rollback with the result of its step. Raises what it raises, and PayloadError."""
-        step, ctx, record = self.step, self.ctx(number), self.record
+        step, ctx, record = self.step, keeping_lines_in(job_id, self.ctx(number)), self.record
         result = (
             codecs_of(ctx).result(step.name).decode(memoryview(record.result))
             if record is not None and record.has_result
@@ -207,7 +211,7 @@ class Saga(Generic[U]):
 
     async def _call(self, undo: U, number: int) -> None:
         with self._around(undo, number) if self._around is not None else nullcontext(""):
-            await undo.perform(number, self._call_sync)
+            await undo.perform(number, self._call_sync, self._flow_id)
 
 
 def failures_of(outcomes: Sequence[RollbackResult]) -> list[RollbackResult]:

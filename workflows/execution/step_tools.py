@@ -18,24 +18,28 @@ Alternatives: an entry of the journal for each save would never go; a hash of it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from eventbus import StoreRefused
+from eventbus import StoreRefused, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from eventbus.lowlevel import Job, Stopping, Tools
     from workflows.execution.attempt import Attempt
     from workflows.execution.progress_notes import AttemptProgress
 
-__all__ = ["JobShelf", "MemoryShelf", "Shelf", "StepTools", "cleared"]
+__all__ = ["JobShelf", "MemoryShelf", "RollbackTools", "Shelf", "StepTools", "cleared"]
 
 _SAVED = "saved/"
 
 
 class Shelf(Protocol):
     """Where the steps of one flow keep what they save. `name` is that of the step or the call."""
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with the job of the flow; called from any thread."""
+        ...
 
     async def save(self, name: str, text: str) -> None:
         """Keep a text. Raises StoreRefused if the lease of the flow is lost, ProviderStopped."""
@@ -62,6 +66,10 @@ class JobShelf:
     def __init__(self, tools: Tools, job: Job) -> None:
         self._tools = tools
         self._job = job
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with the job."""
+        self._tools.keep_line(self._job.id, line)
 
     async def save(self, name: str, text: str) -> None:
         """Keep a text under the lease of the job."""
@@ -91,6 +99,9 @@ class MemoryShelf:
     def __init__(self, live: dict[str, str] | None = None) -> None:
         """Keep the texts among the live texts of the flow, by name."""
         self.live: dict[str, str] = {} if live is None else live
+
+    def keep_line(self, line: str) -> None:
+        """Do nothing: an inline flow has no record that could keep it."""
 
     async def save(self, name: str, text: str) -> None:
         """Keep a text."""
@@ -133,6 +144,10 @@ class StepTools:
         """Let the attempt save nothing more."""
         self._has_ended = True
 
+    def keep_line(self, line: str, /) -> None:
+        """Keep a log line with the job of the flow."""
+        self._shelf.keep_line(line)
+
     async def tell(self, progress: str, /) -> None:
         """Record the progress of a graph's step."""
         if self._progress is not None:
@@ -165,6 +180,37 @@ class StepTools:
     def max_saved(self) -> int:
         """The most bytes of a saved value."""
         return self._shelf.max_saved
+
+
+class RollbackTools:
+    """The tools of one attempt of a rollback, an `AttemptTools`: it keeps log lines, and has nothing saved."""
+
+    stopping: Stopping | None = None
+    max_saved: int = 1 << 20
+
+    def __init__(self, keep: Callable[[str], None], *, where: str) -> None:
+        """`keep` keeps a line with the job that runs here; `where` stands in errors."""
+        self._keep = keep
+        self._where = where
+
+    def keep_line(self, line: str, /) -> None:
+        """Keep a log line."""
+        self._keep(line)
+
+    async def tell(self, progress: str, /) -> None:  # noqa: ARG002
+        """Refuse."""
+        self._refuse("progress")
+
+    def save(self, text: str, /) -> NoReturn:  # noqa: ARG002
+        """Refuse."""
+        self._refuse("save")
+
+    def read_saved(self) -> NoReturn:
+        """Refuse."""
+        self._refuse("saved")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UsageError(f"{what} is for tasks: {self._where} has nothing saved")
 
 
 def cleared(name: str) -> Mapping[str, str]:

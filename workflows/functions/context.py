@@ -344,6 +344,22 @@ class FlowContext(Generic[I]):
             self._log = get_logger("workflows.flow").bind(**around.facts, **trace)
         return self._log
 
+    def keep_line(self, line: str) -> None:
+        """Keep a log line with the job of this flow, as `EventContext.keep_line` does; return at once.
+
+        Silent while the code repeats what is recorded, as `log` is. Inline it does nothing.
+        """
+        if not self._run.is_repeating(self._run.scope("keep_line")):
+            self._run.around.keep_line(line)
+
+    @property
+    def worker(self) -> str:
+        """The id of the worker that runs the code now, as in log events and in reports of jobs; empty inline.
+
+        A replay may have another one, so let nothing depend on it but what people read.
+        """
+        return self._run.around.worker
+
     @overload
     def shared(self, lifespan: Callable[..., AsyncIterator[S]]) -> S: ...
     @overload

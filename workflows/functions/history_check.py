@@ -185,6 +185,9 @@ class _NoTools:
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         del lifespan
 
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Do nothing: no job runs."""
+
     def emit(self, *_: Any, **__: Any) -> Any:
         raise UsageError("a check of a history emits nothing")
 

@@ -39,6 +39,7 @@ class _Given(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     facts: dict[str, Any]
     max_bytes: int
+    worker: str
 
 
 def place_of(task: Task[..., Any]) -> ImportPath:
@@ -60,6 +61,7 @@ def make_request(
     key: str,
     facts: Mapping[str, Any],
     max_bytes: int,
+    worker: str,
 ) -> dict[str, Any]:
     """Return the message about one attempt. Raises PayloadError for an argument that does not fit its annotation."""
     return msgspec.to_builtins(
@@ -73,6 +75,7 @@ def make_request(
             key=key,
             facts=dict(facts),
             max_bytes=max_bytes,
+            worker=worker,
         )
     )
 
@@ -87,8 +90,17 @@ def run_task_here(payload: Mapping[str, Any], ctx: ProcessContext) -> str:
         name: _codec(function, name, task.name).decode(text.encode()) for name, text in given.kwargs.items()
     }
     set_step_key(given.key)
-    owner, attempt = f"{given.facts.get('workflow', '')}.{task.name}", ctx.attempt
-    set_task(TaskContext(ProcessAttempt(ctx), run_at_once, owner=owner, key=given.key, attempt=attempt))
+    set_task(
+        TaskContext(
+            ProcessAttempt(ctx),
+            run_at_once,
+            workflow=given.facts.get("workflow", ""),
+            step=given.facts.get("step", task.name),
+            key=given.key,
+            attempt=ctx.attempt,
+            worker=given.worker,
+        )
+    )
     try:
         with with_facts(given.facts):
             return task.codec(given.max_bytes).encode(function(*args, **kwargs)).decode()

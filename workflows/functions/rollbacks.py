@@ -17,6 +17,7 @@ from eventbus.lowlevel import Codec
 from workflows.execution.rollback import RollbackResult
 from workflows.execution.spans import traceparent_around
 from workflows.execution.step_runner import CallSync
+from workflows.execution.step_tools import RollbackTools
 from workflows.functions.definition import Durable
 from workflows.functions.surroundings import Surroundings
 from workflows.functions.task import Task, find_task
@@ -68,11 +69,15 @@ class TaskUndo(msgspec.Struct, frozen=True):
         """The declared errors of the durable function."""
         return self.durable.errors
 
-    async def perform(self, number: int, call_sync: CallSync) -> None:
+    async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
         """Call the rollback. Raises what it raises, and PayloadError for a record that does not fit."""
         key = f"{self.around.flow_id}/{self.around.run}/{self.entry.place}/undo"
         traceparent = traceparent_around(self.around.traceparent)  # the saga has opened the span
         self.around.enter_attempt(self.path, number, key, traceparent)
+        own = RollbackTools(
+            partial(self.around.tools.keep_line, job_id), where=f"the rollback of {self.path!r}"
+        )
+        self.around.enter_task(self.path, number, key, own)
         value: Any
         if self.is_own:
             args, kwargs = msgspec.json.decode(self.entry.result)

@@ -76,7 +76,11 @@ class Recorder(Protocol):
 
 
 class Tools(Emits[Any], Protocol):
-    """What the code and its steps emit with, and share."""
+    """What the code and its steps emit with, share, and keep log lines with."""
+
+    def keep_line(self, job_id: str, line: str) -> None:
+        """Keep a log line with a job that runs here; called from any thread."""
+        ...
 
     def shared(self, lifespan: Callable[..., Any]) -> Any:
         """Return the value that a lifespan of this worker yielded."""
@@ -172,7 +176,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop. `span(what, label,
     attempt)` opens the span of an attempt and yields its traceparent. `facts` are the fields of log events. `middleware` is
     around each attempt of a task and of a rollback. `job_id` is the job that runs here, if that is not the flow's own. Without
-    `pools`, plain functions of tasks run by `call_sync` alone. `shelf` keeps what the steps save.
+    `pools`, plain functions of tasks run by `call_sync` alone. `shelf` keeps what the steps save. `worker` is the id of the worker.
     """
 
     flow_id: str
@@ -192,6 +196,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     children: Children = NoChildren()
     pools: Pools | None = None
     shelf: Shelf = msgspec.field(default_factory=MemoryShelf)
+    worker: str = ""
+
+    def keep_line(self, line: str) -> None:
+        """Keep a log line of the code with the job that runs here."""
+        self.tools.keep_line(self.job_id or self.flow_id, line)
 
     async def through(
         self,
@@ -228,10 +237,17 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         """Surround one attempt of a step, which has a task and so a context of its own; yield its traceparent."""
         with self.span("step", label, attempt) as traceparent:
             self.enter_attempt(label, attempt, key, traceparent)
-            wait = partial(run_blocking, asyncio.get_running_loop())
-            owner = f"{self.workflow}.{label}"
-            set_task(TaskContext(own, wait, owner=owner, key=key, attempt=attempt))
+            self.enter_task(label, attempt, key, own)
             yield traceparent
+
+    def enter_task(self, label: str, attempt: int, key: str, own: AttemptTools) -> None:
+        """Let `task_context()` return what an attempt can do, in its own context."""
+        wait = partial(run_blocking, asyncio.get_running_loop())
+        set_task(
+            TaskContext(
+                own, wait, workflow=self.workflow, step=label, key=key, attempt=attempt, worker=self.worker
+            )
+        )
 
     def enter_attempt(self, label: str, attempt: int, key: str, traceparent: str) -> None:
         """Set the ambient facts, the step key and the log fields of an attempt, whose span is open, in its own context."""

@@ -51,9 +51,21 @@ class AuditTrail:
 
     async def end(self, outcome: Outcome, detail: str = "") -> None:
         """Note how it ended; `detail` says why it was refused or failed."""
-        told = {"outcome": outcome, "detail": detail}
-        _log.info("dashboard action", **self._fields, **told)
-        await self._keep(told)
+        told = self._fields
+        _log.info(
+            "dashboard action",
+            actor=told["actor"],
+            address=told["address"],
+            action=told["action"],
+            kind=told["kind"],
+            target=told["target"],
+            queue=told["queue"],
+            outcome=outcome,
+            reason=told["reason"],
+            detail=detail,
+            request=told["request"],
+        )
+        await self._keep({"outcome": outcome, "detail": detail})
 
     async def _keep(self, told: dict[str, str]) -> str:
         fields = {name: value for name, value in {**self._fields, **told}.items() if value}

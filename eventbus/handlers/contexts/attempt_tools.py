@@ -1,5 +1,5 @@
-"""The tools of one attempt, whatever runs there: a handler, a step or a task. It saves, tells its progress, and hears that it
-should end.
+"""The tools of one attempt, whatever runs there: a handler, a step or a task. It saves, keeps log lines, tells its progress, and
+hears that it should end.
 
 Not here: the contexts that users see. What must always hold: a save counts only under the lease of the job.
 """
@@ -20,6 +20,10 @@ class AttemptTools(Protocol):
 
     def tell(self, progress: str, /) -> Coroutine[Any, Any, None]:
         """Record the progress; do nothing after the end of the attempt."""
+        ...
+
+    def keep_line(self, line: str, /) -> None:
+        """Keep a log line with the job that the attempt runs in; return at once. May be called in any thread."""
         ...
 
     def save(self, text: str, /) -> Coroutine[Any, Any, None]:
@@ -53,6 +57,10 @@ class JobAttempt:
     def tell(self, progress: str, /) -> Coroutine[Any, Any, None]:
         """Record the progress under the lease."""
         return self._tools.note_progress(self._job.id, self._job.token, progress)
+
+    def keep_line(self, line: str, /) -> None:
+        """Keep a log line with the job."""
+        self._tools.keep_line(self._job.id, line)
 
     def save(self, text: str, /) -> Coroutine[Any, Any, None]:
         """Keep a text with the job."""

@@ -20,6 +20,10 @@ class ProcessTools(Protocol):
         """Send the progress; return at once."""
         ...
 
+    def keep_line(self, line: str) -> None:
+        """Send a log line; return at once."""
+        ...
+
     def save(self, text: str) -> None:
         """Keep a text for the next attempt. Raises StoreRefused, StoreError, ProviderStopped."""
         ...
@@ -79,6 +83,14 @@ class ProcessContext(JobFacts):
         Raises the errors of that, and StoreRefused after the end of the attempt.
         """
         return read_saved(self._tools.read_saved(), kind, default, owner=self.event)
+
+    def keep_line(self, line: str) -> None:
+        """Send a log line to the worker, which keeps it with this job as `EventContext.keep_line` does; return at once.
+
+        The worker has the lines of an attempt before its end. They are there also if the process dies afterwards. After the end
+        of the attempt, as in a thread that the handler left behind, and in a fork, the call does nothing.
+        """
+        self._tools.keep_line(line)
 
     def progress(self, value: Any) -> None:
         """Send the job's progress to the worker, which records it as `EventContext.progress` does; return at once.

@@ -1,10 +1,11 @@
 """The attendant of one attempt in a process: the worker's side of its calls.
 
     call of the process -> served under the lease of the job -> reply
+    log line of the process -> kept at once, before the next frame is read; no reply
     the process has asked whether it should end -> the attendant looks, and tells it the reason once
 
 What must always hold: what a process saves counts as if the handler had saved it here, so a worker that lost the lease saves
-nothing; a process that has not asked hears of nothing, and is killed at once when its attempt is cancelled.
+nothing; the lines of an attempt are with the worker before its answer, because they come in the same channel; a process that has not asked hears of nothing, and is killed at once when its attempt is cancelled.
 
 Crash windows: `process-dies-in-call` (the save may be recorded, and the next attempt reads it), `worker-dies-in-call` (the
 process ends with it).
@@ -58,6 +59,9 @@ class Attendant:
     def called(self, message: bytes) -> None:
         """Serve a call. Raises msgspec's errors."""
         call = _decode(message)
+        if call.line is not None:
+            self._own.keep_line(call.line)
+            return
         work = self._watch(call) if call.watches else self._serve(call)
         task = asyncio.get_running_loop().create_task(work, name="eventbus-process-call")
         self._tasks.add(task)

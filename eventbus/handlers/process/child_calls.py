@@ -3,7 +3,7 @@
     process   call 1 (save) ->          call 2 (read) ->        call 3 (watches) ->
     worker                    reply 1 <-             reply 2 <-                reply 3 <-, ... stopping <-
 
-A call waits in the thread that made it. Not here: the channel (`child`), and who serves the calls (`attendant`).
+A call waits in the thread that made it; a log line alone is sent without a reply. Not here: the channel (`child`), and who serves the calls (`attendant`).
 
 What must always hold: a call counts only while its attempt runs; it never blocks longer than that. A fork of the process calls
 nothing.
@@ -22,6 +22,7 @@ from typing import cast
 import msgspec
 
 from eventbus import errors
+from eventbus.engine.kept_lines import cut_line
 from eventbus.errors import EventBusError, StoreError, StoreRefused
 from eventbus.handlers.context import Stopping
 from eventbus.handlers.process.messages import Call, Reply
@@ -52,6 +53,11 @@ class AttemptCalls:
         """Send the progress, JSON text; do nothing after the end of the attempt."""
         if not self._has_ended:
             self._send(PROGRESS, self.number, progress.encode())
+
+    def keep_line(self, line: str) -> None:
+        """Send a log line, cut here, so that a long one costs the worker little; do nothing after the end of the attempt."""
+        if not self._has_ended:
+            self._send(CALL, self.number, _encode(Call(next(self._places), line=cut_line(line))))
 
     def save(self, text: str) -> None:
         """Have the worker keep a text for the next attempt, and return when the server has it. Raises StoreRefused, StoreError."""

@@ -75,12 +75,14 @@ class Report(msgspec.Struct, omit_defaults=True):
 class Call(msgspec.Struct, omit_defaults=True):
     """One call of a process while it works: `text` is to be saved; without one, what was saved is asked for.
 
-    With `watches` it asks whether it should end, and wants to hear of it from then on. `place` numbers the calls of a request.
+    With `watches` it asks whether it should end, and wants to hear of it from then on. With a `line`, which is to be kept, it
+    wants no reply. `place` numbers the calls of a request.
     """
 
     place: int
     text: str | None = None
     watches: bool = False
+    line: str | None = None
 
 
 class Reply(msgspec.Struct, omit_defaults=True):

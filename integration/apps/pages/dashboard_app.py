@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -27,7 +27,7 @@ def main() -> None:
     provider = EventProvider()
 
     @asynccontextmanager
-    async def live(_: Starlette) -> AsyncIterator[None]:
+    async def live(_: Starlette) -> AsyncGenerator[None]:
         async with provider:
             yield
 

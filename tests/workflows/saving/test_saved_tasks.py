@@ -157,7 +157,7 @@ async def leave() -> str:
 @leave.rollback
 async def come_back(_: str) -> None:
     try:
-        task_context()
+        await task_context().save("undone")
     except UsageError as error:
         found.append(str(error))
 
@@ -177,7 +177,7 @@ async def test_an_attempt_that_has_ended_saves_nothing_and_a_rollback_has_none(
     await until(lambda: len(found) == 2, "both were refused")
     late, undo = sorted(found)
     assert late.startswith("nothing was saved for step 'leave@0'"), late
-    assert undo.startswith("task_context() was called outside")
+    assert undo == "save is for tasks: the rollback of 'leave@0' has nothing saved"
 
 
 @task(retry=Retry(2, delay=0))

@@ -22,6 +22,7 @@ __all__ = [
     "attempt_of",
     "codecs_of",
     "data_of",
+    "keeping_lines_in",
     "loaded_of",
     "log_facts",
     "middleware_of",
@@ -33,6 +34,12 @@ __all__ = [
 def data_of(ctx: StepContext[Any]) -> FlowData:
     """Return the place of the data that the functions of a flow share."""
     return ctx._data  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def keeping_lines_in(job_id: str, ctx: StepContext[Any]) -> StepContext[Any]:
+    """Let a context keep its log lines with another job than its own, which does not run any more; return it."""
+    ctx._lines_in = job_id  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return ctx
 
 
 def without_results(ctx: StepContext[Any]) -> StepContext[Any]:

@@ -62,6 +62,7 @@ class FlowAround:
             middleware=self._runtime.middleware,
             children=children or NoChildren(),
             shelf=shelf or MemoryShelf(),
+            worker=self._runtime.services.worker,
             pools=self._pools(),
         )
 

@@ -137,7 +137,8 @@ class TaskConsumer:
         if around.pools is None or (places := around.pools.places(task)) is None:
             return await call_task(task, (item,), {}, self._runtime.call_sync)
         attempt = job.attempts + 1
-        facts = {**around.facts, "step": task.name, "attempt": attempt}
+        label = f"{task.name}@{key.rpartition('/')[2]}"
+        facts = {**around.facts, "step": label, "attempt": attempt}
         call = partial(around.pools.call, task, (item,), {}, key=key, attempt=attempt, facts=facts, own=own)
         return await self._runtime.run_in_place(places, job, task.timeout, call)
 

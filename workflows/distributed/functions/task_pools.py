@@ -79,7 +79,15 @@ class TaskPools:
         text = await self._call_process(
             pool.calls,
             task,
-            make_request(task, args, kwargs, key=key, facts=facts, max_bytes=self._max_bytes),
+            make_request(
+                task,
+                args,
+                kwargs,
+                key=key,
+                facts=facts,
+                max_bytes=self._max_bytes,
+                worker=self._runtime.services.worker,
+            ),
             attempt,
             own,
         )
