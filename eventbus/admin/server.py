@@ -5,14 +5,18 @@ What must always hold: a report names no address and no URL, so that it may be s
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.settings.settings import Settings
-from eventbus.store.diagnostics import Checkup, Finding
 
-__all__ = ["Finding", "ServerLooks", "ServerReport"]
+if TYPE_CHECKING:
+    from eventbus.store.diagnostics import Finding
+
+__all__ = ["ServerLooks", "ServerReport"]
 
 
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +64,8 @@ class ServerLooks:
         It takes up to half a minute where there are many keys. Raises ProviderStopped.
         """
         store = self._life.running("check the server").store
+        from eventbus.store.diagnostics import Checkup  # noqa: PLC0415  (commands start sooner)
+
         checkup = Checkup(
             store.connector,
             prefix=self._settings.prefix,

@@ -54,9 +54,9 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
         """The traceparent of the transition that is undone."""
         return self.obligation.traceparent
 
-    async def perform(self, number: int, call_sync: CallSync) -> None:
+    async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
         """Call the rollback. Raises what it raises, and PayloadError for a state that does not fit."""
-        del call_sync
+        del call_sync, job_id
         undo, around = self.definition.transitions[self.obligation.transition].undo, self.around
         assert undo is not None, "only transitions with a rollback are listed"  # noqa: S101
         context = self.make_context(number)

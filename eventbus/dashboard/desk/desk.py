@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.failures import FailureGroup
-from eventbus.admin.server import Finding, ServerReport
+from eventbus.admin.server import ServerReport
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
 from eventbus.dashboard.desk.repeats import Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
@@ -30,6 +30,7 @@ from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redact
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
+from eventbus.store.diagnostics import Finding
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["Change", "Desk"]

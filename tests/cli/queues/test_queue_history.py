@@ -65,6 +65,7 @@ def test_programs_get_an_object_for_each_minute(invoke: Invoke) -> None:
 
 
 def test_a_queue_without_jobs_says_so(invoke: Invoke) -> None:
+    invoke("queues", "pause", "ask")  # so that it is known
     assert invoke("queues", "history", "ask").stdout.startswith("no job ended since ")
 
 

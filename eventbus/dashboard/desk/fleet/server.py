@@ -10,11 +10,12 @@ import asyncio
 
 import msgspec
 
-from eventbus.admin.server import Finding, ServerReport
+from eventbus.admin.server import ServerReport
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.queues import NoQuery, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Target
+from eventbus.store.diagnostics import Finding
 
 __all__ = ["ServerView", "read_server"]
 
