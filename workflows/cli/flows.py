@@ -7,12 +7,14 @@ retry.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 import typer
 from typer.core import TyperGroup
 
+from eventbus import UnknownJob
 from eventbus.cli.toolkit import CommandError, UrlOption, shown
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
@@ -129,7 +131,9 @@ def retry_flow(
     chosen = True if resume else False if from_start else None
 
     async def retry(flows: WorkflowProvider) -> tuple[int, bool]:
-        before = (await flows.report(flow_id)).run
+        before = 0
+        with suppress(UnknownJob):  # else `retry` says what is wrong
+            before = (await flows.report(flow_id)).run
         handle = await flows.retry(flow_id, resume=chosen, target=target)
         run = (await handle.report()).run
         return run, run == before
