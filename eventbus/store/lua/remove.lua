@@ -14,7 +14,7 @@
 --   states: in which it may be; `root` beside states of an end: it may be the root of a tree
 -- jobs: id
 -- answer: for each job: removed | active | member (of a tree) | root (of one) | unknown | or else its state
---include base guard codec fields completed floors holds leaving cancelling epilogue
+--include base changes guard codec fields completed floors holds leaving cancelling epilogue
 
 local now = read_now(take())
 local key_ttl, call, text, states, count = take(), take(), take(), take(), take()

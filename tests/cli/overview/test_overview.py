@@ -126,6 +126,7 @@ def test_jobs_are_found_by_key_and_by_correlation_id(make_provider: MakeProvider
 
 
 def test_finished_jobs_are_listed_by_time(make_provider: MakeProvider, invoke: Invoke) -> None:
+    invoke("queues", "pause", "order")  # so that it is known
     assert "no job is failed" in invoke("jobs", "list", "order", "--state", "failed", "--since", "1h").stdout
     refused = invoke("jobs", "list", "order", "--since", "1h")
     assert refused.exit_code == 2
