@@ -59,8 +59,9 @@ async def test_a_flow_that_has_ended_is_removed_and_one_that_is_open_stays(
             assert await flows.remove(handle.id) is True
             with pytest.raises(UnknownJob):
                 await flows.remove(handle.id)
-            with pytest.raises(UnknownJob):
-                await flows.retry(handle.id)
+            for ask in (flows.retry, flows.report, flows.tree, flows.status):
+                with pytest.raises(UnknownJob):
+                    await ask(handle.id)
         assert await flows.flows() == []
         assert await flows.handle(good.id, shop).result() == 7, "who asks soon still finds it"
 
