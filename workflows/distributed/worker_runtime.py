@@ -377,8 +377,7 @@ class Flow:
         if self.message.mode == "local":
             return (await self._read_recorded([step])).get(step)
         (outcome,) = await self.runtime.loader.load([self.job_of(step)])
-        is_there = outcome.state == "completed" and outcome.text
-        return read_step(outcome.job, outcome.text or "") if is_there else None
+        return read_step(outcome.job, outcome.text) if outcome.state == "completed" and outcome.text else None
 
     @property
     def middleware(self) -> Sequence[FlowMiddleware]:

@@ -52,38 +52,29 @@ _SECONDS = 8.0
 _LISTED = 100
 
 
-class OperationOrder(msgspec.Struct, frozen=True):
-    """Retry, cancel or promote: the jobs of the queue in `state`, those of one group of failures, or those that are named.
+class CleanOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove the jobs of the queue in `state`, those of one group of failures, or those that are named.
 
     `expected` is how many they were when somebody looked; 412 if they are not by now, give or take a tenth, unless `force`.
     With `dry_run` they are only counted. The same `id` begins one operation. `jobs` are ids, 1,000 at most; in a form with
     spaces between.
     """
 
+    expected: int = 0
+    state: str | None = None
+    failure: str | None = None
+    older_than: str | None = None
+    jobs: list[str] | str | None = None
+    reason: str = ""
+    id: str | None = None
+    force: bool = False
+    dry_run: bool = False
+
+
+class OperationOrder(CleanOrder, frozen=True, kw_only=True):
+    """Retry, cancel or promote them: `action`."""
+
     action: str
-    expected: int = 0
-    state: str | None = None
-    failure: str | None = None
-    older_than: str | None = None
-    jobs: list[str] | str | None = None
-    reason: str = ""
-    id: str | None = None
-    force: bool = False
-    dry_run: bool = False
-
-
-class CleanOrder(msgspec.Struct, frozen=True):
-    """As an `OperationOrder`, for jobs that are removed."""
-
-    expected: int = 0
-    state: str | None = None
-    failure: str | None = None
-    older_than: str | None = None
-    jobs: list[str] | str | None = None
-    reason: str = ""
-    id: str | None = None
-    force: bool = False
-    dry_run: bool = False
 
 
 class StopOrder(msgspec.Struct, frozen=True):

@@ -10,11 +10,17 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from drivers.machines.acting import forget
 
 from eventbus import EventProvider
 from workflows import WorkflowProvider
 
 MakeProvider = Callable[..., EventProvider]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    forget()
 
 
 @pytest.fixture

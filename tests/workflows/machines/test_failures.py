@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
+from drivers.machines.acting import Draft, Open, Until, act, broken, did, stands_at
 
 from eventbus import Retry, UsageError
 from workflows import (
@@ -16,47 +14,8 @@ from workflows import (
     FlowNotEnded,
     MachineContext,
     StateMachine,
-    WorkflowProvider,
     transition,
 )
-
-Open = Callable[..., Awaitable[WorkflowProvider]]
-Until = Callable[..., Awaitable[None]]
-
-
-class Draft(msgspec.Struct):
-    value: int = 0
-    seen: list[str] = msgspec.field(default_factory=list[str])
-
-
-class Verdict(msgspec.Struct):
-    ok: bool
-
-
-did: list[str] = []
-broken: set[str] = set()
-gate = asyncio.Event()
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    did.clear()
-    broken.clear()
-    gate.clear()
-
-
-def act(name: str) -> None:
-    did.append(name)
-    if name in broken:
-        raise ValueError(f"{name} is broken")
-
-
-async def stands_at(flow: FlowHandle[Any], place: str, until: Until) -> None:
-    async def is_there() -> bool:
-        report = await flow.report()
-        return report.machine is not None and report.machine.place == place and report.state == "waiting"
-
-    await until(is_there, f"the machine rests at {place}")
 
 
 class Failing(StateMachine[Draft], name="failing", start="a"):

@@ -3,54 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
-import msgspec
 import pytest
+from drivers.machines.acting import Draft, Open, Until, Verdict, act, did, gate, stands_at
 
 from eventbus import DefinitionError, PayloadError, SignalRefused, UsageError
 from workflows import (
     END,
     FlowCancelled,
-    FlowHandle,
     FlowTimeout,
     MachineContext,
     StateMachine,
-    WorkflowProvider,
     transition,
 )
-
-Open = Callable[..., Awaitable[WorkflowProvider]]
-Until = Callable[..., Awaitable[None]]
-
-
-class Draft(msgspec.Struct):
-    value: int = 0
-    seen: list[str] = msgspec.field(default_factory=list[str])
-
-
-class Verdict(msgspec.Struct):
-    ok: bool
-
-
-did: list[str] = []
-broken: set[str] = set()
-gate = asyncio.Event()
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    did.clear()
-    broken.clear()
-    gate.clear()
-
-
-def act(name: str) -> None:
-    did.append(name)
-    if name in broken:
-        raise ValueError(f"{name} is broken")
 
 
 class Review(StateMachine[Draft], name="review", start="draft"):
@@ -77,14 +43,6 @@ class Review(StateMachine[Draft], name="review", start="draft"):
     async def publish(self, ctx: MachineContext[Draft]) -> list[str]:
         act("publish")
         return ctx.state.seen
-
-
-async def stands_at(flow: FlowHandle[Any], place: str, until: Until) -> None:
-    async def is_there() -> bool:
-        report = await flow.report()
-        return report.machine is not None and report.machine.place == place and report.state == "waiting"
-
-    await until(is_there, f"the machine rests at {place}")
 
 
 async def test_l030_an_approval_moves_the_machine_to_its_end(open_flows: Open, until: Until) -> None:

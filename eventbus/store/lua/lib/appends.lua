@@ -3,8 +3,7 @@
 -- Appending to journals (`journal.lua`).
 -- Who holds the job appends, by rows of its turns. A row names the place of its first entry, counted from 0.
 -- A row with the live text `#cut` keeps the newest entries alone: that many of the first ones are gone then, and count on.
--- What must hold: a row is written whole or not at all, and once: if its entries stand at its place already, it is a
--- repeat.
+-- What must hold: a row is written whole or not at all, and once: one whose entries stand at its place already is a repeat.
 -- Crash windows: `append-not-answered` (the turn is sent again with its number; or given up, and the row goes with
 -- another one: then it is known by its place), `lost-in-failover` (the server forgot the last entries: the row is
 -- `behind`, and its sender has them), `dies-after-append` (the next holder is given the entries).

@@ -6,8 +6,7 @@
 --   watched  hash: scope -> until when it is watched, ms; `#`: the number of the last change. A scope is a queue without
 --            its group, or `*` for all queues. The hash goes by itself when its last scope is over
 --   changes  stream: an entry for what a call tells at once of one queue; its id is the number of the last change in it
--- Who does not watch pays for one byte: each call reads the book's field `*` anyway, and WATCHED is a bit of it. A call
--- that finds the flag without the hash takes the flag back.
+-- Who does not watch pays for one byte: each call reads the book's `*` anyway. A flag without the hash is taken back.
 -- What must hold: numbers rise by one for each change, so a reader that meets another number knows that changes went
 -- between. Whoever watches a scope that nobody watched marks that in the stream (`opened`): what happened before was not
 -- told. A hash made anew begins with the time, in µs, which no earlier number has reached.

@@ -88,8 +88,7 @@ local function settle_row(row, record, key_ttl, now, lists)
     change(row.id, 'state', 'parked', 'token', false, 'why', string.sub(row.text, 1, 64), 'began', Hold.time(row.hold))
     if not try('ZADD', key('parked', record.queue), now, row.id) then put_off(row.id, now, record.queue) end
   else
-    local is_called_off = record.cancel and record.cancel ~= record.root -- by itself; its outcome is no failure
-    if row.attempts ~= '' and not is_called_off then change(row.id, 'attempts', row.attempts) end
+    if row.attempts ~= '' and not (record.cancel and record.cancel ~= record.root) then change(row.id, 'attempts', row.attempts) end
     if row.state == 'cancelled' then
       finish_cancelled(row.id, record, now, key_ttl, row.text)
     else
