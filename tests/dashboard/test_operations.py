@@ -12,6 +12,7 @@ import pytest
 from eventbus import EventProvider, StoreUnavailable
 from eventbus.dashboard import Actor
 from eventbus.store.operations.audit_store import AuditStore
+from eventbus.store.operations.operation_store import OperationStore
 
 Open = Callable[..., Any]
 
@@ -188,3 +189,26 @@ async def test_what_the_server_does_not_keep_of_the_audit_is_logged(
     told = [each["event"] for each in logs if each["event"] != "log"]
     assert told.count("audit not kept by the server") == 2
     assert told.count("dashboard action") == 1
+
+
+async def test_an_operation_that_is_begun_while_another_one_ends_is_done_too(
+    provider: EventProvider, open_dashboard: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _delay(provider, 2)
+    client, calls = open_dashboard(provider), list[str]()
+    take = OperationStore.take
+
+    async def begin_late(store: OperationStore, *given: Any, **options: Any) -> Any:
+        found = await take(store, *given, **options)
+        calls.append("" if found is None else found.id)
+        if calls == ["one", ""]:  # nothing was left, and now there is
+            order = {"action": "cancel", "state": "waiting", "expected": 2, "id": "two"}
+            (await client.act("/queues/paid/operations", **order)).raise_for_status()
+        return found
+
+    monkeypatch.setattr(OperationStore, "take", begin_late)
+    await client.act("/queues/paid/operations", action="promote", state="delayed", expected=2, id="one")
+    assert (await _finish(client, "one"))["done"] == 2
+    while "two" not in calls:
+        await client.get("/api/v1/operations")
+    assert (await _finish(client, "two"))["done"] == 2

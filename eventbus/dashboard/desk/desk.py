@@ -89,6 +89,7 @@ class Desk:
         """The server itself, and what its checks find, which all viewers share."""
         self._hooks = hooks
         self._working: asyncio.Task[None] | None = None
+        self._is_wanted = False
 
     async def _read_versions(self) -> Sequence[Any]:
         return [] if self.flows is None else await self.flows.versions(call_timeout=_VERSIONS_SECONDS)
@@ -145,13 +146,18 @@ class Desk:
         return done
 
     def work(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Let something go on behind the answer, which another process goes on with if this one ends. One at a time."""
+        """Let something go on behind the answer, which another process goes on with if this one ends. One at a time.
+
+        What is asked for while it goes on is done once more behind it: it may have looked already.
+        """
+        self._is_wanted = True
         if self._working is None or self._working.done():
-            self._working = asyncio.create_task(_until_it_breaks(do), name="eventbus-dashboard-work")
+            self._working = asyncio.create_task(self._work(do), name="eventbus-dashboard-work")
 
-
-async def _until_it_breaks(do: Callable[[], Awaitable[None]]) -> None:
-    try:
-        await do()
-    except EventBusError as error:
-        _log.warning("dashboard stopped working at operations, workers go on", error=str(error))
+    async def _work(self, do: Callable[[], Awaitable[None]]) -> None:
+        try:
+            while self._is_wanted:
+                self._is_wanted = False
+                await do()
+        except EventBusError as error:
+            _log.warning("dashboard stopped working at operations, workers go on", error=str(error))
