@@ -59,7 +59,9 @@ class PluginGroup(BorderGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that a line names; the error for an unknown one names those that look like it."""
-        self.commands = dict.fromkeys(self.list_commands(ctx))  # the names, among which typer looks
+        self.commands: dict[str, Any] = dict.fromkeys(
+            self.list_commands(ctx)
+        )  # the names, among which typer looks
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

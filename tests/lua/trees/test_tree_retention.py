@@ -83,7 +83,9 @@ async def test_a_tree_that_has_ended_is_removed_by_its_root_with_all_its_members
         [],
         ["f"],
     )
-    assert (await driver.states())["f"] == end, "who awaits it finds how it ended"
+    (outcome,) = await driver.shard.store.look("em", ["f"], join=False)
+    assert outcome.state == end, "who awaits it finds how it ended"
+    assert await driver.states() == {"f": "unknown"}, "and nobody else finds it"
     trees = driver.shard.store.trees
     assert await trees.restart("f", call="r", run=1, body="{}", now=driver.shard.now) == "unknown"
     driver.shard.now += 240_001
