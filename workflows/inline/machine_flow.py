@@ -237,30 +237,25 @@ class InlineMachine:
         )
 
 
-class MachineChildren:
+class MachineChildren(InlineChildren):
     """The children of an inline machine: they run in this event loop, beside it."""
 
     def __init__(self, open_child: Any) -> None:
-        self._core = InlineChildren(open_child)
+        super().__init__(open_child)
         self._definitions: dict[tuple[str, str], Any] = {}
-        self._ends: dict[str, asyncio.Future[Outcome]] = {}
-        self.close = self._core.close
-        self.stop = self._core.stop
-        self.wait = self._core.wait
-        self.cancel = self._core.cancel
 
-    def check(self, definition: Any) -> None:
+    def check(self, workflow: Any) -> None:
         """Remember a definition that is started; raise DefinitionError for one that cannot run."""
-        if not isinstance(definition, MachineDefinition):
-            self._core.check(definition)
-        self._definitions[definition.name, definition.version] = definition
+        if not isinstance(workflow, MachineDefinition):
+            super().check(workflow)
+        self._definitions[workflow.name, workflow.version] = workflow
 
     async def start(self, children: Sequence[Awaited], *, rests: bool) -> None:
         """Start children."""
         del rests
         for child in children:
             workflow = self._definitions[child.workflow, child.version]
-            self._ends[child.id] = self._core.follow(
+            self.follow(
                 Child(
                     id=child.id,
                     position="",

@@ -53,7 +53,7 @@ class Rest(msgspec.Struct, frozen=True, kw_only=True):
 class Children(Protocol):
     """What starts the children of a machine, and learns their ends."""
 
-    def check(self, definition: Any) -> None:
+    def check(self, workflow: Any) -> None:
         """Raise DefinitionError if flows of this definition cannot be started here."""
         ...
 

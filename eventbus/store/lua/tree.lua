@@ -44,7 +44,7 @@ local function list_fields(top)
 end
 
 local top = read_one(id)
-if top and top.removed then top = nil end -- it is kept for who awaits its outcome alone
+if top and top.removed then top, limit = nil, 0 end -- it is kept for who awaits its outcome alone
 local rows, name = {}, key(list, id)
 local has_texts, left = bytes > 0, bytes
 for _, member in ipairs(limit > 0 and try('LRANGE', name, first, first + limit - 1) or {}) do

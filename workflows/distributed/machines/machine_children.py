@@ -38,9 +38,9 @@ class MachineChildren:
         self._message = message
         self._pending: list[Member] = []
 
-    def check(self, definition: Any) -> None:
+    def check(self, workflow: Any) -> None:
         """Raise DefinitionError for a workflow that is not registered with this machine."""
-        check_registered(self._runtime, self._activation.job.id, definition)
+        check_registered(self._runtime, self._activation.job.id, workflow)
 
     async def start(self, children: Sequence[Awaited], *, rests: bool) -> None:
         """Add children; if the machine rests now, the call that lets it wait brings them."""
