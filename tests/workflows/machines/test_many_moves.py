@@ -1,7 +1,11 @@
-"""A machine that moves for years: what a worker reads of it, and what the server keeps, does not grow."""
+"""A machine that moves for years: what a worker reads of it, and what the server keeps, does not grow.
+
+`EVENTBUS_TEST_MOVES=100000` lets it move for as long as `.ci/run` does.
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 import tracemalloc
@@ -16,7 +20,7 @@ from workflows.machines.snapshot import HISTORY
 Open = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
 
-_MOVES = 100_000
+_MOVES = int(os.environ.get("EVENTBUS_TEST_MOVES", "10000"))
 
 
 class Endless(StateMachine[int], name="endless", start="a"):
@@ -53,7 +57,7 @@ async def _poke(flow: FlowHandle[Any], until: Until, moves: int = 0, *, within: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_a_hundred_thousand_moves_leave_claims_and_memory_as_they_were(
+async def test_many_moves_leave_claims_and_memory_as_they_were(
     open_flows: Open, until: Until, admin: Callable[..., Any], prefix: str
 ) -> None:
     flows = await open_flows(Endless)
@@ -74,9 +78,9 @@ async def test_a_hundred_thousand_moves_leave_claims_and_memory_as_they_were(
 
     before, size_before = [await _poke(flow, until) for _ in range(15)], size()
     tracemalloc.start()
-    await _poke(flow, until, 1000, within=60)
+    await _poke(flow, until, 1000, within=200)
     used_before, _ = tracemalloc.get_traced_memory()
-    await _poke(flow, until, 2000, within=60)
+    await _poke(flow, until, 2000, within=200)
     used_after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used_after - used_before < 2000 * 50, (
