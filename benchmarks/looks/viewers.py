@@ -30,6 +30,11 @@ _FAILED = 5000
 _CHUNK = 5000
 _VIEWERS = 10
 _POLL = 2.0
+_APART = ("nice", "-n", "19")
+"""The dashboard and its viewers give way to the server and the emitter.
+
+All of them share this machine's cores, which they would not elsewhere; what is measured is how they hold the server up.
+"""
 _EMITS = 1500
 _PACE = 0.004
 """Seconds from one emission to the next, so that the emitter is not what is measured."""
@@ -67,7 +72,7 @@ async def _server_cpu(provider: EventProvider) -> float:
 
 @contextlib.asynccontextmanager
 async def _dashboard(server: str) -> AsyncIterator[httpx2.AsyncClient]:
-    words = (sys.executable, "-m", "eventbus", "dashboard", "--port", "0", "--url", server)
+    words = (*_APART, sys.executable, "-m", "eventbus", "dashboard", "--port", "0", "--url", server)
     pipe = asyncio.subprocess.PIPE
     program = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
     assert program.stdout is not None
@@ -132,7 +137,7 @@ async def _measure(server: str, count: int, rounds: int) -> None:
             for _ in range(rounds):
                 alone = await _time_emits(provider)
                 # In a process of its own, so that the emitter's process has nothing else to do.
-                words = (sys.executable, "-m", "benchmarks.looks.viewers", "--watch", str(client.base_url))
+                words = (*_APART, sys.executable, "-m", "benchmarks.looks.viewers", "--watch", str(client.base_url))
                 cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
                 viewers = await asyncio.create_subprocess_exec(*words, "--cookie", cookie)
                 await asyncio.sleep(_POLL)
