@@ -137,7 +137,14 @@ async def _measure(server: str, count: int, rounds: int) -> None:
             for _ in range(rounds):
                 alone = await _time_emits(provider)
                 # In a process of its own, so that the emitter's process has nothing else to do.
-                words = (*_APART, sys.executable, "-m", "benchmarks.looks.viewers", "--watch", str(client.base_url))
+                words = (
+                    *_APART,
+                    sys.executable,
+                    "-m",
+                    "benchmarks.looks.viewers",
+                    "--watch",
+                    str(client.base_url),
+                )
                 cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
                 viewers = await asyncio.create_subprocess_exec(*words, "--cookie", cookie)
                 await asyncio.sleep(_POLL)

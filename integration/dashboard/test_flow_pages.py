@@ -18,8 +18,7 @@ from harness.backends import Backend
 from harness.conditions import until
 from harness.programs import Program
 from harness.shop import Shop, ask, serving
-from harness.traces import task_times
-from harness.watch import Watch
+from harness.watch import Watch, task_times
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

@@ -1,14 +1,15 @@
-"""Watches the pages of a test: errors in their consoles, dialogs, and requests to other hosts."""
+"""Watches the pages of a test: errors in their consoles, dialogs, requests to other hosts, and how long they are busy."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "task_times"]
 
 
 class Watch:
@@ -47,3 +48,18 @@ class Watch:
             part in url for part in self.expected
         ):
             self.wrong.append(f"a request to {url}")
+
+
+def task_times(trace: bytes) -> list[float]:
+    """Return the CPU time, ms, of each task of the pages' threads."""
+    events = json.loads(trace)["traceEvents"]
+    threads = {
+        (event["pid"], event["tid"])
+        for event in events
+        if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
+    }
+    return [
+        event["tdur"] / 1000
+        for event in events
+        if event["name"] == "RunTask" and (event["pid"], event["tid"]) in threads and "tdur" in event
+    ]
