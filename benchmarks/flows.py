@@ -1,9 +1,9 @@
 """The workflows of the benchmarks, with steps that do nothing.
 
 `chain`: so many steps, one after the other. `fan`: one step, so many side by side after it, and
-one after these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the other. `machine`: a
-state machine that makes so many moves. Each step and the `completed` hook return `n + 1`, as the peer's jobs
-do.
+one after these. With `-spread` each step is a job. `program`: a durable function of so many steps, one after the other.
+`pipeline`: the same as a pipeline. `machine`: a state machine that makes so many moves. Each step and the `completed` hook
+return `n + 1`, as the peer's jobs do; the steps of a pipeline return it in an object.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from workflows import (
     Durable,
     FlowContext,
     MachineContext,
+    Pipeline,
     Signal,
     StateMachine,
     StepContext,
@@ -34,6 +35,12 @@ class Start(msgspec.Struct):
     """The input of a flow, `{"n": n}`; the same for the peer."""
 
     n: int
+
+
+class Found(msgspec.Struct):
+    """What a step of a pipeline returns: `n + 1`."""
+
+    found: int
 
 
 BenchGraph = Workflow[Start, int]
@@ -89,6 +96,21 @@ def program(members: int) -> Durable[Start, int]:
     return run_steps
 
 
+def pipeline(members: int) -> BenchGraph:
+    """Return a pipeline of so many steps."""
+
+    async def find(given: Start) -> Found:
+        return Found(given.n + 1)
+
+    def answer_found(given: Found) -> int:
+        return given.found
+
+    made = Pipeline(f"pipeline-{members}", input=Start, output=int)
+    for number in range(members):
+        made.then(find, name=f"step-{number}")
+    return made.returns(answer_found)
+
+
 def machine(members: int) -> type[StateMachine[Start]]:
     """Return a state machine that makes so many moves."""
 
@@ -110,6 +132,7 @@ _MAKERS: dict[str, Callable[[int], BenchFlow]] = {
     "chain-spread": partial(chain, spread=True),
     "fan-spread": partial(fan, spread=True),
     "program": program,
+    "pipeline": pipeline,
     "machine": machine,
 }
 

@@ -144,8 +144,8 @@ class BullMQ(_Full):
     name = "BullMQ"
     peer = True
     folder = PEERS / "bullmq"
-    _SAME: ClassVar = {"program": "chain"}
-    """It has no durable functions, so a flow of the same steps stands beside ours."""
+    _SAME: ClassVar = {"program": "chain", "pipeline": "chain"}
+    """It has no durable functions and no pipelines, so a flow of the same steps stands beside ours."""
 
     def prepare(self) -> None:
         """Install the packages if they are missing."""
@@ -241,7 +241,7 @@ class PythonPeer:
 class Dbos(PythonPeer):
     """DBOS, which has flows alone; they run in the process that calls them, on a file of SQLite."""
 
-    _STEPS: ClassVar = {"chain", "program"}
+    _STEPS: ClassVar = {"chain", "program", "pipeline", "machine"}
 
     def __init__(self) -> None:
         super().__init__("DBOS", "dbos", "dbos", "python -m PEER.flow worker", 0.04)

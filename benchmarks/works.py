@@ -6,7 +6,7 @@ import msgspec
 
 MIN_COUNT = 20
 
-SHAPES = ("chain", "fan", "chain-spread", "fan-spread", "program", "machine")
+SHAPES = ("chain", "fan", "chain-spread", "fan-spread", "program", "pipeline", "machine")
 """The shapes of flows (see `flows.py`); a step of such a name runs flows."""
 
 
@@ -185,6 +185,24 @@ WORKS = (
         in_flight=50,
         answered=True,
         shape="fan-spread",
+        members=10,
+    ),
+    Work(
+        "pipeline-5",
+        "a pipeline of 5 steps, one after the other, 50 in flight",
+        share=0.06,
+        in_flight=50,
+        answered=True,
+        shape="pipeline",
+        members=5,
+    ),
+    Work(
+        "machine-10",
+        "a state machine of 10 moves, 50 in flight",
+        share=0.04,
+        in_flight=50,
+        answered=True,
+        shape="machine",
         members=10,
     ),
 )

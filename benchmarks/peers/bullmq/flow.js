@@ -1,10 +1,11 @@
 'use strict';
 // Flows: add one with FlowProducer and wait until its root finished, --count times with
-// --in-flight of them open at a time; worker.js runs them in another process. Two shapes:
+// --in-flight of them open at a time; worker.js runs them in another process. Three shapes:
 //
-//   chain  root <- --members jobs, each the child of the next: the first is the leaf
-//   fan    root <- last <- first; `first`, in worker.js, adds --members jobs as further children
-//          of `last` before it returns
+//   chain    root <- --members jobs, each the child of the next: the first is the leaf
+//   fan      root <- last <- first; `first`, in worker.js, adds --members jobs as further children
+//            of `last` before it returns
+//   machine  one job, which saves where it stands --members times: BullMQ's pattern "process step jobs"
 //
 // A tree has no job with two parents, so the middle of a fan cannot be added in advance under one
 // `first`. Adding it as the last act of `first` is what BullMQ's maintainers advise (issue 2087 of
@@ -18,6 +19,9 @@ const WARM_UP_SHARE = 5;
 /** Return the tree of one flow. */
 function tree(shape, members, n) {
   const job = (name, more, children) => ({ name, queueName: QUEUE, data: { n, ...more }, children });
+  if (shape === 'machine') {
+    return job('machine', { members, moves: 0 });
+  }
   if (shape === 'fan') {
     return job('root', {}, [job('last', {}, [job('first', { members })])]);
   }
@@ -42,6 +46,13 @@ async function levels(flow, job) {
 
 /** Fail unless the jobs of a finished flow ran in the order of its shape. */
 async function checkOrder(flow, root, shape, members) {
+  if (shape === 'machine') {
+    const { job } = await flow.getFlow({ id: root.id, queueName: QUEUE });
+    if (job.data.moves !== members) {
+      throw new Error(`expected ${members} moves, got: ${job.data.moves}`);
+    }
+    return;
+  }
   const found = await levels(flow, root);
   const sizes = shape === 'fan' ? [1, 1, members + 1] : Array(members + 1).fill(1);
   if (found.map((jobs) => jobs.length).join() !== sizes.join()) {

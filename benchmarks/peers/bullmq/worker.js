@@ -11,12 +11,22 @@ function addMiddle(queue, { id, data, parent }) {
   return queue.addBulk(Array.from({ length: data.members }, one));
 }
 
+/** Save where a job stands after each of its moves. */
+async function moveOn(job) {
+  while (job.data.moves < job.data.members) {
+    await job.updateData({ ...job.data, moves: job.data.moves + 1 });
+  }
+}
+
 run(async () => {
   const { url } = flags();
   const queue = openQueue(url);
   const handler = async (job) => {
     if (job.name === 'first') {
       await addMiddle(queue, job);
+    }
+    if (job.name === 'machine') {
+      await moveOn(job);
     }
     return job.data.n + 1;
   };

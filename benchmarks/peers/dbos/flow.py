@@ -1,7 +1,8 @@
 """Flows of DBOS with its default store, a file of SQLite, in the process that calls them.
 
-No process and no queue lies between the caller and the flow, as DBOS has it when a workflow is called. It needs a newer
-SQLite than many systems have, so the one of `pysqlite3` takes the place of Python's.
+Each move of a machine is a step, because DBOS saves where a workflow stands with each step. No process and no queue lies
+between the caller and the flow, as DBOS has it when a workflow is called. It needs a newer SQLite than many systems have,
+so the one of `pysqlite3` takes the place of Python's.
 """
 
 from __future__ import annotations
@@ -74,4 +75,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "worker":  # the flows run where they are called, so there is nothing to do
         while True:
             time.sleep(1)
-    report(run(main(flags(("chain", "program")))))
+    report(run(main(flags(("chain", "program", "pipeline", "machine")))))
