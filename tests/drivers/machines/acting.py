@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 
 from workflows import FlowHandle, WorkflowProvider
 
-__all__ = ["Draft", "Open", "Until", "Verdict", "act", "broken", "did", "forget", "gate", "stands_at"]
+__all__ = ["Draft", "Open", "Until", "Verdict", "act", "broken", "did", "forget", "stands_at"]
 
 Open = Callable[..., Awaitable[WorkflowProvider]]
 Until = Callable[..., Awaitable[None]]
@@ -33,14 +32,12 @@ did: list[str] = []
 """What ran."""
 broken: set[str] = set()
 """What fails."""
-gate = asyncio.Event()
 
 
 def forget() -> None:
     """Begin anew, for the next test."""
     did.clear()
     broken.clear()
-    gate.clear()
 
 
 def act(name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -32,13 +31,11 @@ class Page(msgspec.Struct):
 
 
 did: list[str] = []
-gate = asyncio.Event()
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     did.clear()
-    gate.clear()
 
 
 @durable("analyse", output=int, retry=Retry(attempts=1))

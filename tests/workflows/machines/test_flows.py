@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from drivers.machines.acting import Draft, Open, Until, Verdict, act, did, gate, stands_at
+from drivers.machines.acting import Draft, Open, Until, Verdict, act, did, stands_at
 
 from eventbus import DefinitionError, PayloadError, SignalRefused, UsageError
 from workflows import (
@@ -196,7 +196,7 @@ class Hanging(StateMachine[Draft], name="hanging", start="a", timeout=0.3):
     @transition("a", to=END, timeout=0)
     async def hang(self, ctx: MachineContext[Draft]) -> None:
         did.append("began")
-        await gate.wait()
+        await asyncio.sleep(60)
 
 
 async def test_the_timeout_of_the_flow_ends_a_body_that_runs(open_flows: Open) -> None:
@@ -210,6 +210,8 @@ async def test_the_timeout_of_the_flow_ends_a_body_that_runs(open_flows: Open) -
 async def test_a_worker_that_stops_between_transitions_leaves_the_rest_to_another(
     open_flows: Open, until: Until, stack: AsyncExitStack
 ) -> None:
+    gate = asyncio.Event()
+
     class Steps(StateMachine[Draft], name="steps", start="a"):
         @transition("a", to="b")
         async def first(self, ctx: MachineContext[Draft]) -> None:
