@@ -25,6 +25,8 @@ _SETS = {
     "one": ("redis7", "valkey"),  # the first of them
     "valkey": ("valkey",),  # what no Redis of ours can do
 }
+_SAMPLED = Path(__file__).parent / "faults"
+"""Faults at many points, which differ little: `tox -e integration` has half of these tests, always the same."""
 _WANTED = os.environ.get("EVENTBUS_TEST_SERVERS", "")
 """`every`: tests of the sets `each` and `both` run on every kind of server; `rest`: only what `tox -e integration` left out."""
 
@@ -36,6 +38,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     return lines
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a socket that is not closed be told, without a failure of a test that may have opened none.
 
@@ -43,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
+        if _SAMPLED in item.path.parents and zlib.crc32(item.nodeid.encode()) % 2:
+            item.add_marker("long")
     if _WANTED == "rest":
         usual = [item for item in items if _is_usual(item)]
         config.hook.pytest_deselected(items=usual)
