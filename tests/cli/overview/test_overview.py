@@ -35,10 +35,10 @@ def test_all_queues_are_a_table_and_lines_of_json(make_provider: MakeProvider, i
     head, later, order = (line.split() for line in invoke("queues").stdout.splitlines())
     assert head == [
         *("queue", "oldest", "waiting", "delayed", "active", "parked", "failed", "cancelled", "completed"),
-        *("workers", "paused", "limit"),
+        *("workers", "completed/min", "failed/min", "paused", "limit"),
     ]
-    assert later == ["event.later", "-", *"01000000", "-", "-"]
-    assert (order[0], order[3:11]) == ("event.order", list("20000000"))
+    assert later == ["event.later", "-", *"0100000000", "-", "-"]
+    assert (order[0], order[3:13]) == ("event.order", list("2000000000"))
     assert "by" in order
     lines = [json.loads(line) for line in invoke("queues", "list", "--json").stdout.splitlines()]
     assert [(each["name"], each["waiting"], each["delayed"]) for each in lines] == [

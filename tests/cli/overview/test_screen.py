@@ -62,5 +62,14 @@ def test_queues_and_workers_have_all_their_heads_names_and_counts(width: int) ->
     assert {"468ba33c0f6d", "shop", "host-1", "4321"} <= set(line.split())
 
 
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(0, "0"), (0.02, "<0.1"), (0.25, "0.2"), (9.94, "9.9"), (12.4, "12"), (81234.5, "81234")]
+)
+def test_a_rate_has_as_many_digits_as_say_something(rate: float, shown: str) -> None:
+    queue = QueueReport(name="event.order", completed_per_minute=rate)
+    head, line = _print(tabulate_queues([queue]), 400)
+    assert line.split()[head.split().index("completed/min")] == shown
+
+
 def test_other_objects_are_printed_as_ever() -> None:
     assert _print(Text("plain"), 40) == ["plain"]
