@@ -16,7 +16,7 @@ from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.screen import Screen
 from eventbus.cli.session import started
-from eventbus.cli.texts import printable
+from eventbus.cli.texts import describe_unknown, printable
 from eventbus.cli.times import moment, span
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
@@ -25,6 +25,7 @@ __all__ = [
     "CommandError",
     "UrlOption",
     "ask_server",
+    "describe_unknown",
     "load_provider",
     "moment",
     "open_console",

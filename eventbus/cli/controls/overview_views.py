@@ -45,9 +45,7 @@ def tabulate_queues(queues: Sequence[QueueReport]) -> RenderableType:
 
 
 def _show_rate(rate: float) -> str:
-    if not rate:
-        return "0"
-    return "<0.1" if rate < 0.1 else f"{rate:.1f}" if rate < 10 else f"{rate:.0f}"
+    return f"{rate:.1f}" if 0 < rate < 10 else f"{rate:.0f}"
 
 
 def tabulate_workers(workers: Sequence[WorkerReport], now_ms: int) -> RenderableType:

@@ -73,10 +73,22 @@ def test_workers_are_a_table_and_lines_of_json(make_provider: MakeProvider, invo
 
 
 @pytest.mark.slow
-def test_a_list_is_shown_again_and_again_until_it_is_interrupted(start: Callable[..., Program]) -> None:
-    program = start("workers", "--watch")
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["workers"], "no worker was heard in the last 10 minutes"),
+        (["groups"], "no groups beside default"),
+        (["schedules", "list"], "no schedules"),
+        (["schedules"], "no schedules"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_list_is_shown_again_and_again_until_it_is_interrupted(
+    start: Callable[..., Program], words: list[str], shown: str
+) -> None:
+    program = start(*words, "--watch")
     for _ in range(2):
-        program.wait_for("no worker was heard in the last 10 minutes")
+        program.wait_for(shown)
     program.send(signal.SIGINT)
     assert program.wait() == 130
 

@@ -63,7 +63,7 @@ def test_queues_and_workers_have_all_their_heads_names_and_counts(width: int) ->
 
 
 @pytest.mark.parametrize(
-    ("rate", "shown"), [(0, "0"), (0.02, "<0.1"), (0.25, "0.2"), (9.94, "9.9"), (12.4, "12"), (81234.5, "81234")]
+    ("rate", "shown"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.4, "12"), (81234.5, "81234")]
 )
 def test_a_rate_has_as_many_digits_as_say_something(rate: float, shown: str) -> None:
     queue = QueueReport(name="event.order", completed_per_minute=rate)
