@@ -42,17 +42,22 @@ _PATIENCE = 10.0  # seconds that the server may take to answer: a person at a te
 _WIDE = 400  # columns of output that does not go to a screen
 
 
-def ask_server(url: str | None, ask: Callable[[EventProvider], Awaitable[T]]) -> T:
+def ask_server(
+    url: str | None, ask: Callable[[EventProvider], Awaitable[T]], *, reads_only: bool = False
+) -> T:
     """Start a provider of that server, call `ask` with it, and return its result.
 
+    With `reads_only` the provider takes no emission and writes nothing by itself: a user without the right to write may ask.
     Raises StoreUnavailable at once if the server is not reachable, and the errors of `ask`.
     """
     configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)
-    return run(_ask(EventProvider(url, reply_timeout=_PATIENCE), ask))
+    return run(_ask(EventProvider(url, reply_timeout=_PATIENCE), ask, reads_only=reads_only))
 
 
-async def _ask(provider: EventProvider, ask: Callable[[EventProvider], Awaitable[T]]) -> T:
-    async with started(provider):
+async def _ask(
+    provider: EventProvider, ask: Callable[[EventProvider], Awaitable[T]], *, reads_only: bool
+) -> T:
+    async with started(provider, reads_only=reads_only):
         return await ask(provider)
 
 

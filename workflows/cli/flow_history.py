@@ -65,7 +65,7 @@ def check_flows(
                 found += await _check(known, history)
         return count, found
 
-    count, found = ask_server(url, check)
+    count, found = ask_server(url, check, reads_only=True)
     if not found:
         print(f"{count} flows can be replayed")
         return 0
@@ -104,7 +104,7 @@ def export_flows(
             await check_known_workflow(flows, workflow)
         return count
 
-    count = ask_flows(url, write)
+    count = ask_flows(url, write, reads_only=True)
     print(f"{count} flows are written to {folder}")
     return 0
 

@@ -149,7 +149,7 @@ def list_waiting(
             await check_known_workflow(flows, workflow)
         return found
 
-    found = ask_flows(url, read)
+    found = ask_flows(url, read, reads_only=True)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
     elif found:

@@ -73,7 +73,7 @@ def list_flows(
             await check_known_workflow(flows, workflow)
         return found
 
-    found = ask_flows(url, read)
+    found = ask_flows(url, read, reads_only=True)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
         return 0
@@ -84,7 +84,7 @@ def list_flows(
 @app.command("show")
 def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) -> int:
     """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
-    tree = ask_flows(url, lambda flows: flows.tree(flow_id))
+    tree = ask_flows(url, lambda flows: flows.tree(flow_id), reads_only=True)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(tree) + b"\n")
         return 0

@@ -58,7 +58,7 @@ def list_all(*, as_json: _Json = False, watch: WatchOption = False, url: UrlOpti
 @app.command("show")
 def show(schedule: _Id, *, url: UrlOption = None) -> None:
     """Print where one schedule stands, and its next slots."""
-    report, slots = _ask(url, schedule, _show)
+    report, slots = _ask(url, schedule, _show, reads_only=True)
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in _lines(report):
         table.add_row(name, value)
@@ -131,7 +131,9 @@ def preview_slots(
         print(_wall(slot))
 
 
-def _ask(url: str | None, schedule: str, act: Callable[[Schedule], Awaitable[T]]) -> T:
+def _ask(
+    url: str | None, schedule: str, act: Callable[[Schedule], Awaitable[T]], *, reads_only: bool = False
+) -> T:
     """Return what `act` returns of a schedule. Raises CommandError for one that the server does not know."""
 
     async def ask(provider: EventProvider) -> T:
@@ -146,7 +148,7 @@ def _ask(url: str | None, schedule: str, act: Callable[[Schedule], Awaitable[T]]
             said = describe_unknown("schedule", schedule, known, url, listing=listing)
             raise CommandError(said, exit_code=1) from None
 
-    return ask_server(url, ask)
+    return ask_server(url, ask, reads_only=reads_only)
 
 
 async def _show(schedule: Schedule) -> tuple[ScheduleReport, list[datetime]]:

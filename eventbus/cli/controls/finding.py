@@ -51,7 +51,7 @@ def find(
             await check_known(provider, queue, with_groups=True)
         return found
 
-    found = ask_server(url, ask)
+    found = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(found)
     else:
@@ -77,7 +77,7 @@ def _find_by_field(
             await check_known(provider, queue, with_groups=True)
         return found
 
-    found = ask_server(url, ask)
+    found = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(found)
         return

@@ -80,7 +80,7 @@ def retry_all(
             f"{_jobs(await provider.inspector.retry_all(queue, chosen, error), state)} of {queue} wait again"
         )
 
-    found = ask_server(url, count)
+    found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be retried")
     elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
@@ -120,7 +120,7 @@ def purge(
         removed = await asked.purge(queue, chosen, error, older_than=older_than)
         return f"{_jobs(removed, state)} of {queue} removed"
 
-    found = ask_server(url, count)
+    found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be removed")
     elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):

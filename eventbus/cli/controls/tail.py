@@ -71,7 +71,7 @@ def tail(
                     raise
             return interrupts.code
 
-    raise typer.Exit(ask_server(url, follow_until_interrupted))
+    raise typer.Exit(ask_server(url, follow_until_interrupted, reads_only=True))
 
 
 def _print(change: Change, *, as_json: bool) -> None:
