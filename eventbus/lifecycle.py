@@ -104,8 +104,8 @@ class Lifecycle:
             raise UsageError(f"cannot {verb}: the provider runs in another thread; use provider.sync there")
         return self.emitter
 
-    async def start(self, settings: Settings) -> None:
-        """Connect. Does nothing when started. Raises StoreRefused."""
+    async def start(self, settings: Settings, *, reads_only: bool = False) -> None:
+        """Connect; with `reads_only` without any write. Does nothing when started. Raises StoreRefused."""
         async with self._make_lock():
             if self.emitter is not None:
                 return
@@ -113,7 +113,7 @@ class Lifecycle:
             self._ownership.is_led = loop is not self._ownership.thread_loop
             emitter = Emitter(join_uplink(settings), settings)
             try:
-                await emitter.start()
+                await emitter.start(reads_only=reads_only)
             except BaseException:
                 # Shielded, so that a cancelled start does not leave open connections behind.
                 await asyncio.shield(self._keep(emitter.aclose()))

@@ -34,7 +34,7 @@ from eventbus.sync import LoopThread, SyncProvider, ThreadTools
 from eventbus.telemetry.propagation import with_meta
 from eventbus.toolbox import Toolbox
 
-__all__ = ["EventProvider", "known_event"]
+__all__ = ["EventProvider", "known_event", "start_reading"]
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -316,6 +316,14 @@ class EventProvider(HandlerRegistry):
 
     def _find_loop(self) -> asyncio.AbstractEventLoop | None:
         return self._life.loop
+
+
+async def start_reading(provider: EventProvider) -> None:
+    """Start a provider that writes nothing to the server by itself, and takes no emission; for commands that only read.
+
+    So a user of the server without the right to write can look. Raises as `EventProvider.start`.
+    """
+    await provider._life.start(provider.settings, reads_only=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def known_event(provider: EventProvider, name: str) -> Event[Any, Any] | None:

@@ -10,7 +10,7 @@ import structlog
 
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
-from eventbus.provider import EventProvider
+from eventbus.provider import EventProvider, start_reading
 from eventbus.store.connection.connector import Connector
 
 __all__ = ["started"]
@@ -21,8 +21,12 @@ _PAUSE = 0.2  # seconds between two attempts to connect
 
 
 @asynccontextmanager
-async def started(provider: EventProvider, *, patience: float = 0.0) -> AsyncGenerator[None]:
+async def started(
+    provider: EventProvider, *, patience: float = 0.0, reads_only: bool = False
+) -> AsyncGenerator[None]:
     """Start the provider for the block, and stop it after that. Waits `patience` seconds for its server.
+
+    With `reads_only` it writes nothing by itself, so that a user of the server who may only look can use it.
 
     A provider by itself starts without its server and keeps trying in the background. A command checks first,
     because a person at a terminal wants an error. Raises StoreUnavailable, StoreRefused, ConfigError.
@@ -31,7 +35,7 @@ async def started(provider: EventProvider, *, patience: float = 0.0) -> AsyncGen
     try:
         await connector.start()
         await _reach(connector, provider.settings.name, clock.monotonic() + patience)
-        await provider.start()
+        await (start_reading(provider) if reads_only else provider.start())
     finally:
         # Only after the start, otherwise an embedded server would end and start again.
         await connector.aclose()

@@ -5,11 +5,14 @@ What must hold: no text moves the cursor, changes colours, begins a line or turn
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-__all__ = ["json_text", "printable", "visible"]
+from eventbus.model.url_redaction import redact
+
+__all__ = ["close_names", "describe_unknown", "json_text", "printable", "visible"]
 
 
 def printable(text: str) -> str:
@@ -28,6 +31,22 @@ def json_text(value: Any, *, most: int | None = None) -> str:
     if most is None or len(text) <= most:
         return text
     return f"{text[:most]}... ({len(text) - most} characters more)"
+
+
+def describe_unknown(what: str, name: str, known: Iterable[str], url: str, *, listing: str) -> str:
+    """Return that the server of a URL knows no such thing, and the names of the known ones that are close.
+
+    `listing` is the command that lists all; it is named where no name is close.
+    """
+    return f"there is no {what} {printable(name)} on the server {redact(url)}; {close_names(name, known, listing=listing)}"
+
+
+def close_names(name: str, known: Iterable[str], *, listing: str) -> str:
+    """Return which of the known names may be meant; where none is close, the command that lists all."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only who mistypes a name needs it)
+
+    close = get_close_matches(name, sorted(known))
+    return f"did you mean {' or '.join(map(printable, close))}?" if close else f"`{listing}` lists all"
 
 
 def _code(each: str) -> str:

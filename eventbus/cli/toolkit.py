@@ -16,7 +16,7 @@ from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.screen import Screen
 from eventbus.cli.session import started
-from eventbus.cli.texts import printable
+from eventbus.cli.texts import describe_unknown, printable
 from eventbus.cli.times import moment, span
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
@@ -25,6 +25,7 @@ __all__ = [
     "CommandError",
     "UrlOption",
     "ask_server",
+    "describe_unknown",
     "load_provider",
     "moment",
     "open_console",
@@ -41,17 +42,22 @@ _PATIENCE = 10.0  # seconds that the server may take to answer: a person at a te
 _WIDE = 400  # columns of output that does not go to a screen
 
 
-def ask_server(url: str | None, ask: Callable[[EventProvider], Awaitable[T]]) -> T:
+def ask_server(
+    url: str | None, ask: Callable[[EventProvider], Awaitable[T]], *, reads_only: bool = False
+) -> T:
     """Start a provider of that server, call `ask` with it, and return its result.
 
+    With `reads_only` the provider takes no emission and writes nothing by itself: a user without the right to write may ask.
     Raises StoreUnavailable at once if the server is not reachable, and the errors of `ask`.
     """
     configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)
-    return run(_ask(EventProvider(url, reply_timeout=_PATIENCE), ask))
+    return run(_ask(EventProvider(url, reply_timeout=_PATIENCE), ask, reads_only=reads_only))
 
 
-async def _ask(provider: EventProvider, ask: Callable[[EventProvider], Awaitable[T]]) -> T:
-    async with started(provider):
+async def _ask(
+    provider: EventProvider, ask: Callable[[EventProvider], Awaitable[T]], *, reads_only: bool
+) -> T:
+    async with started(provider, reads_only=reads_only):
         return await ask(provider)
 
 

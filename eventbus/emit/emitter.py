@@ -91,32 +91,38 @@ class Emitter:
         self._make_job_id = uplink.make_job_id
         self._planned = EmitOptions()
         self._plan = self._plan_for(self._planned)
-        self._is_stopping = False
+        self._refusal = ""
+        """Why nothing new is taken."""
         self._sending: asyncio.Task[None] | None = None
         self._has_left = False
 
-    async def start(self) -> None:
-        """Connect and start sending.
+    async def start(self, *, reads_only: bool = False) -> None:
+        """Connect and start sending. With `reads_only` nothing is written to the server, and no emission is taken.
 
         An unreachable server is not an error here: emissions wait for it within their own deadlines.
         Raises StoreRefused if the server is reachable but cannot be used.
         """
+        allows = self._settings.allow_eviction
         deadline = clock.monotonic() + _START_PATIENCE
         availability = self.store.availability
         # Others that use the uplink already want to know of an outage, whoever notices it.
         with contextlib.nullcontext() if self._uplink.is_reading else availability.quiet():
             try:
-                await self.store.start(deadline=deadline, allow_eviction=self._settings.allow_eviction)
-                await self._uplink.reader.keeper.open(deadline=deadline)
+                await self.store.start(deadline=deadline, allow_eviction=allows, reads_only=reads_only)
+                if not reads_only:
+                    await self._uplink.reader.keeper.open(deadline=deadline)
             except StoreUnavailable as error:
                 availability.note_failure(error)  # so that its return is logged
                 _log.warning("started without a server, trying on", error=str(error))
+        if reads_only:
+            self._refusal = "the provider only reads"
+            return
         self._uplink.start_roles()
         self._sending = asyncio.create_task(self._buffer.run(), name="eventbus-emitter")
 
     async def stop(self) -> None:
         """Fail all waiters, and send the emissions that are not sent yet. Takes 5 s at most."""
-        self._is_stopping = True  # from here on, nothing new is taken
+        self._refusal = "the provider is stopping"  # from here on, nothing new is taken
         stopped = ProviderStopped("the provider stopped before the outcome came")
         self._tracker.dismiss(stopped)
         try:
@@ -153,8 +159,8 @@ class Emitter:
         self, route: Route, payload: Any, options: EmitOptions, *, is_bounded: bool = True
     ) -> PendingEmission[Any]:
         """Emit one event; see `EventProvider.emit`. Only with `is_bounded` a full send buffer refuses it."""
-        if self._is_stopping:
-            raise ProviderStopped(f"cannot emit {route.name}: the provider is stopping")
+        if self._refusal:
+            raise ProviderStopped(f"cannot emit {route.name}: {self._refusal}")
         if is_bounded:
             self._buffer.check_room(route.name)
         # By identity, for speed: `emit_options` returns the same object for the usual options.
@@ -231,8 +237,8 @@ class Emitter:
     ) -> PendingEmission[Any]:
         """Add a tree. The returned emission stands for the outcome of the tree's root."""
         patience = self._settings.call_timeout(call_timeout)
-        if self._is_stopping:
-            raise ProviderStopped(f"cannot start {reading.name}: the provider is stopping")
+        if self._refusal:
+            raise ProviderStopped(f"cannot start {reading.name}: {self._refusal}")
         emission: PendingEmission[Any] = PendingEmission(
             reading,
             self._tracker,
@@ -252,8 +258,8 @@ class Emitter:
 
     async def result(self, route: OutcomeDecoder, job_id: str, reply_timeout: float | None) -> Any:
         """Wait for the outcome of any job; see `EventProvider.result`."""
-        if self._is_stopping:  # the waiters were failed already, so nothing would end a new wait
-            raise ProviderStopped("cannot wait for a result: the provider is stopping", job_id=job_id)
+        if self._refusal:  # the waiters were failed already, so nothing would end a new wait
+            raise ProviderStopped(f"cannot wait for a result: {self._refusal}", job_id=job_id)
         emission: PendingEmission[Any] = PendingEmission(
             route, self._tracker, job_id, job_id, reply_timeout, reply=True
         )
@@ -266,7 +272,7 @@ class Emitter:
                 emission.bucket = self._tracker.deadlines.add(emission, reply_timeout)
             return await emission
         except StoreUnavailable as error:
-            if self._is_stopping:  # the stop closed the connection under the look
+            if self._refusal:  # the stop closed the connection under the look
                 raise ProviderStopped(
                     "the provider stopped before the outcome came", job_id=job_id
                 ) from error

@@ -24,7 +24,7 @@ from eventbus.store.presence_store import PresenceStore
 from eventbus.store.server_info import parse_info
 from eventbus.store.store import OLDEST, SHARD
 
-__all__ = ["TRIED", "Checkup", "Finding"]
+__all__ = ["TRIED", "VIEWING", "Checkup", "Finding"]
 
 _ANSWER_WITHIN = 5.0
 _LOOK_WITHIN = 20.0
@@ -100,6 +100,16 @@ TRIED: dict[str, tuple[str, ...]] = {
 }
 
 
+#: Those of them that looking needs. docs/operations.md lists the same commands for a user who only looks.
+VIEWING: frozenset[str] = frozenset(
+    {
+        *("eval", "evalsha", "time", "scan", "exists", "get", "mget", "hget", "hgetall", "hmget", "hlen"),
+        *("lindex", "llen", "lpos", "lrange", "smembers", "smismember", "srandmember"),
+        *("zcard", "zcount", "zscore", "zrank", "zrange", "zrangebyscore", "zrevrange", "xrevrange"),
+    }
+)
+
+
 class Finding(msgspec.Struct, frozen=True):
     """The result of one check. An `error` keeps the bus from working; a `warning` may cost jobs or time."""
 
@@ -126,6 +136,7 @@ class Checkup:
 
     async def run(self, queues: Iterable[str], *, allow_eviction: bool, replicated: bool) -> list[Finding]:
         """Return the findings; for a server that cannot be used, only the finding that says why."""
+        served = list(queues)
         try:
             await self._call("INFO")  # connects, so that the next answer is timed without it
             begin = clock.monotonic()
@@ -137,9 +148,9 @@ class Checkup:
                 *_role(facts, replicated=replicated, names_addresses=self._names_addresses),
                 _eviction(facts, allow_eviction=allow_eviction),
                 *_persistence(facts, await self._config("appendfsync")),
-                await self._rights(replicated=replicated),
+                await self._rights(replicated=replicated, serves=bool(served)),
             ]
-            found += await self._workers(list(queues))
+            found += await self._workers(served)
             return [*found, *await self._paused(), *await self._backlog()]
         except StoreError as error:
             return [self._unusable(error)]
@@ -164,32 +175,60 @@ class Checkup:
             return ""
         return answer[1] if len(answer) > 1 else ""
 
-    async def _rights(self, *, replicated: bool) -> Finding:
-        """Try each command that we use. Only a refusal for a missing right counts."""
-        missing: list[str] = []
+    async def _rights(self, *, replicated: bool, serves: bool) -> Finding:
+        """Try each command that we use. Only a refusal for a missing right counts.
+
+        A user who may do all that looking needs, and nothing else, is one for people who look: a warning, unless a program is
+        to serve queues with it.
+        """
         tried = TRIED | ({"wait": ("0", "1")} if replicated else {})
-        for number, (command, arguments) in enumerate(tried.items()):
+        refused = [
+            command
+            for number, (command, arguments) in enumerate(tried.items())
             # Each command gets its own key, because a value left by another command may have the wrong type.
-            key = self._keys.of("scratch", f"{secrets.token_hex(6)}-{number}")
-            try:
-                await self._call(command, *(key if argument == "key" else argument for argument in arguments))
-                await self._call("PEXPIRE", key, "1")
-            except StoreRefused as error:
-                if error.code == "NOPERM":
-                    (self._lacking if command in _OPTIONAL else missing).append(command)
+            if not await self._may(command, arguments, f"{secrets.token_hex(6)}-{number}")
+        ]
+        self._lacking = [command for command in refused if command in _OPTIONAL]
+        missing = [command for command in refused if command not in _OPTIONAL]
+        user, where = await self._user(), f"on keys of {self._keys.root}"
+        if missing and VIEWING.isdisjoint(missing) and set(missing) >= set(TRIED) - VIEWING and not serves:
+            said = f"{user} may only look: it may neither emit nor work, nor change anything, because it may not use"
+            remedy = "for more than looking give it the rights that docs/operations.md lists"
+            return Finding("rights", "warning", f"{said} {', '.join(missing)} {where}", remedy)
         if missing:
-            return Finding(
-                "rights",
-                "error",
-                f"the user of the URL may not use {', '.join(missing)} on keys of {self._keys.root}",
-                "give it the rights that docs/operations.md lists",
-            )
+            said = f"{user} may not use {', '.join(missing)} {where}"
+            return Finding("rights", "error", said, "give it the rights that docs/operations.md lists")
         which = (
-            f"all commands but {', '.join(self._lacking)}, which only this look needs,"
+            f"all commands but {', '.join(self._lacking)}, which only this look needs"
             if self._lacking
             else f"all {len(tried)} commands"
         )
-        return Finding("rights", "ok", f"{which} are allowed")
+        return Finding("rights", "ok", f"{user} may use {which}")
+
+    async def _may(self, command: str, arguments: Iterable[str], name: str) -> bool:
+        """Try a command on a key of this name, and let nothing stay. Return whether the user may use it."""
+        key = self._keys.of("scratch", name)
+        may = True
+        try:
+            await self._call(command, *(key if argument == "key" else argument for argument in arguments))
+        except StoreRefused as error:
+            may = error.code != "NOPERM"
+        if command in VIEWING or not may:
+            return may
+        for remove in (("PEXPIRE", key, "1"), ("DEL", key), ("UNLINK", key)):
+            try:
+                await self._call(*remove)
+            except StoreRefused:
+                continue  # a right that is missing, which is found when it is tried
+            break
+        return may
+
+    async def _user(self) -> str:
+        """Return the user of the server that the URL leads to, as the server names it."""
+        try:
+            return f"user {await self._call('ACL', 'WHOAMI')}"
+        except StoreRefused:  # it may not ask, which is fine
+            return "the user of the URL"
 
     async def _workers(self, queues: list[str]) -> Iterable[Finding]:
         """Report which of the queues have live workers, and how many."""

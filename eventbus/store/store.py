@@ -145,8 +145,10 @@ class Store:
         """Whether the connection that all callers share is open now."""
         return self._channel.is_connected
 
-    async def start(self, *, deadline: float | None, allow_eviction: bool = False) -> None:
-        """Connect, and check that the server does not lose the jobs that it is given.
+    async def start(
+        self, *, deadline: float | None, allow_eviction: bool = False, reads_only: bool = False
+    ) -> None:
+        """Connect, and check that the server does not lose the jobs that it is given. With `reads_only` write nothing.
 
         Raises StoreRefused for a server that is too old, a replica, or one that may evict keys.
         """
@@ -173,7 +175,7 @@ class Store:
         if self._replicated is not None:
             await self._replicated.check_rights(deadline=deadline)
             warn_without_replica(facts, self.address)
-        if await self._caller.open_shard(deadline=deadline):
+        if not reads_only and await self._caller.open_shard(deadline=deadline):
             _log.warning(
                 "the server has keys of the first edition of the store under this prefix, which this version does not read",
                 keys=f"{self.keys.first_edition}:*",

@@ -22,9 +22,9 @@ MakeServer = Callable[..., Backend]
 
 
 def stated_rule() -> list[str]:
-    """Return the words of the rule on the page, without `user`."""
+    """Return the words of the first rule on the page, without `user`; the other one is that of viewers."""
     page = (HERE.parent / "docs" / "operations.md").read_text()
-    (rule,) = re.findall(r"^```acl\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    rule, _ = re.findall(r"^```acl\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return rule.replace("\\\n", " ").split()[1:]
 
 

@@ -75,6 +75,7 @@ def test_a_group_is_removed_and_one_that_is_served_only_by_force(
     [
         (["--remove", "x"], "expected an EVENT whose group to remove"),
         (["double", "--force"], "expected --force with --remove only"),
+        (["double", "--remove", "x", "--watch"], "expected either --remove or --watch, got both"),
         (["double", "--remove", "default"], "is the event itself and cannot be removed"),
         (["double", "--remove", "a b"], "expected a group name"),
         (["--url", "ftp://host"], "expected a URL of redis://"),

@@ -12,6 +12,7 @@ from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree
 from eventbus.store.history.history_store import (
     CANCELLED,
     COMPLETED,
+    EXPIRED,
     FAILED,
     OLDEST,
     RUNS,
@@ -260,3 +261,36 @@ async def test_a_removed_group_loses_its_history(shard: Shard) -> None:
     )  # fmt: skip
     assert removal.word == "done"
     assert await shard.command("KEYS", shard.key("*", f"{name}:*")) == []
+
+
+async def test_what_ended_lately_is_counted_by_the_minute_also_over_the_end_of_an_hour(shard: Shard) -> None:
+    roster = shard.store.inspection.roster
+    shard.now = 3 * _HOUR + 30_000  # half a minute after the hour: four of the five minutes are before it
+    ends = [(-6, {COMPLETED: 1000}), (-4, {COMPLETED: 8, FAILED: 1}), (-1, {EXPIRED: 2}), (0, {COMPLETED: 1})]
+    begin = shard.now
+    for number, (minute, counts) in enumerate(ends, 1):
+        shard.now = begin + minute * _MINUTE
+        await _tally(shard, number, counts)
+    shard.now = begin
+    counts, none = await roster.ended([QUEUE, "event.none"], now=shard.now)
+    assert (counts.completed_per_minute, counts.failed_per_minute) == (9 / 4.5, round(3 / 4.5, 2))
+    assert (none.completed_per_minute, none.failed_per_minute) == (0, 0)
+    shard.now += 5 * _MINUTE
+    (later,) = await roster.ended([QUEUE], now=shard.now)
+    assert (later.completed_per_minute, later.failed_per_minute) == (0, 0)
+
+
+async def test_what_is_no_count_of_ours_did_not_end_lately(shard: Shard, planted: set[str]) -> None:
+    roster = shard.store.inspection.roster
+    shard.now = 3 * _HOUR + 30_000
+    chunk = shard.key("minutes", f"{QUEUE}:3")
+    planted.add(chunk)
+    await shard.command("HSET", chunk, "0", "foreign")
+    await _tally(shard, 1, {COMPLETED: -1, FAILED: 2}, queue="event.other")
+    ours, other = await roster.ended([QUEUE, "event.other"], now=shard.now)
+    assert (ours.completed_per_minute, other.completed_per_minute) == (0, 0), "none is below 0"
+    assert other.failed_per_minute > 0
+    await shard.command("DEL", chunk)
+    await shard.command("SET", chunk, "foreign")
+    (ours,) = await roster.ended([QUEUE], now=shard.now)
+    assert ours.completed_per_minute == 0

@@ -14,10 +14,12 @@ __all__ = ["ask_flows"]
 T = TypeVar("T")
 
 
-def ask_flows(url: str | None, act: Callable[[WorkflowProvider], Awaitable[T]]) -> T:
-    """Run `act` on the flows of a server."""
+def ask_flows(
+    url: str | None, act: Callable[[WorkflowProvider], Awaitable[T]], *, reads_only: bool = False
+) -> T:
+    """Run `act` on the flows of a server; with `reads_only` for a user who may only look, too."""
 
     async def ask(provider: EventProvider) -> T:
         return await act(WorkflowProvider(provider))
 
-    return ask_server(url, ask)
+    return ask_server(url, ask, reads_only=reads_only)

@@ -48,7 +48,7 @@ def draw_graph(
         if place is not None or version is not None:
             raise CommandError("expected either --id FLOW, or MODULE:PROVIDER and NAME; got both")
         found = flow_id
-        graph = ask_flows(url, lambda flows: flows.graph(found, folded=not whole))
+        graph = ask_flows(url, lambda flows: flows.graph(found, folded=not whole), reads_only=True)
     else:
         graph = _definition(place, name, version)
         graph = graph if whole else fold(graph)

@@ -16,6 +16,7 @@ from eventbus import DefinitionError, EventProvider, PayloadError
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console
 from workflows import Durable, WorkflowProvider
 from workflows.cli.asking import ask_flows
+from workflows.cli.known_workflows import check_known_workflow
 from workflows.client.histories import FlowRecord, histories_of
 from workflows.functions.history_check import FlowHistory, check_history, redacted
 from workflows.functions.lint import lint
@@ -64,7 +65,7 @@ def check_flows(
                 found += await _check(known, history)
         return count, found
 
-    count, found = ask_server(url, check)
+    count, found = ask_server(url, check, reads_only=True)
     if not found:
         print(f"{count} flows can be replayed")
         return 0
@@ -99,9 +100,11 @@ def export_flows(
             written = redacted(history) if redact else history
             (folder / _file_of(history.flow_id)).write_bytes(msgspec.json.encode(written))
             count += 1
+        if workflow is not None and not count:
+            await check_known_workflow(flows, workflow)
         return count
 
-    count = ask_flows(url, write)
+    count = ask_flows(url, write, reads_only=True)
     print(f"{count} flows are written to {folder}")
     return 0
 

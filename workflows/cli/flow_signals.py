@@ -16,6 +16,7 @@ from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
+from workflows.cli.known_workflows import check_known_workflow
 from workflows.client.histories import FlowRecord, recorded_flows
 from workflows.client.open_waits import open_waits
 from workflows.client.sent_triggers import send_trigger_text
@@ -143,9 +144,12 @@ def list_waiting(
 
     async def read(flows: WorkflowProvider) -> list[Waiting]:
         jobs, names = flows.provider.jobs, [workflow] if workflow else []
-        return [line async for flow in recorded_flows(jobs, names) for line in await _lines_of(jobs, flow)]
+        found = [line async for flow in recorded_flows(jobs, names) for line in await _lines_of(jobs, flow)]
+        if workflow is not None and not found:
+            await check_known_workflow(flows, workflow)
+        return found
 
-    found = ask_flows(url, read)
+    found = ask_flows(url, read, reads_only=True)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
     elif found:

@@ -16,13 +16,14 @@ from typer.core import TyperGroup
 
 from eventbus import UnknownJob
 from eventbus.cli.toolkit import CommandError, UrlOption, shown
-from workflows import WorkflowProvider
+from workflows import FlowSummary, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_graph import draw_graph
 from workflows.cli.flow_history import check_flows, export_flows
 from workflows.cli.flow_signals import list_waiting, send_signal, send_trigger
 from workflows.cli.flow_views import print_list, print_tree
 from workflows.cli.following import follow_flow
+from workflows.cli.known_workflows import check_known_workflow
 from workflows.records.report import FlowState
 
 __all__ = ["app"]
@@ -65,7 +66,14 @@ def list_flows(
     if state is not None and state not in get_args(FlowState):
         known = ", ".join(get_args(FlowState))
         raise CommandError(f"expected --state to be one of {known}, got: {shown(state)}")
-    found = ask_flows(url, lambda flows: flows.flows(workflow, state=state, limit=limit))
+
+    async def read(flows: WorkflowProvider) -> list[FlowSummary]:
+        found = await flows.flows(workflow, state=state, limit=limit)
+        if workflow is not None and not found:
+            await check_known_workflow(flows, workflow)
+        return found
+
+    found = ask_flows(url, read, reads_only=True)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
         return 0
@@ -76,7 +84,7 @@ def list_flows(
 @app.command("show")
 def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) -> int:
     """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
-    tree = ask_flows(url, lambda flows: flows.tree(flow_id))
+    tree = ask_flows(url, lambda flows: flows.tree(flow_id), reads_only=True)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(tree) + b"\n")
         return 0

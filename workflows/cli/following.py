@@ -147,7 +147,7 @@ def follow_flow(
 
     Where the output is no terminal, it ends with 3 as soon as the flow only waits for a signal.
     """
-    code = ask_flows(url, lambda flows: Follower(flows, flow_id, as_json=as_json).follow())
+    code = ask_flows(url, lambda flows: Follower(flows, flow_id, as_json=as_json).follow(), reads_only=True)
     raise typer.Exit(code)
 
 

@@ -14,6 +14,7 @@ import typer
 from eventbus.cli.commands.lines import LineReader, open_lines, read_all
 from eventbus.cli.commands.meter import Meter
 from eventbus.cli.commands.relay import Relay
+from eventbus.cli.controls.known_queues import doubt_event
 from eventbus.cli.failures import CommandError, is_debugging, leave_broken_pipe, one_line, tell
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import configure_logs
@@ -67,7 +68,7 @@ def emit(
     """Emit an event, or one for each line of a file.
 
     Without --await it ends when everything is in the server. Exit code 1 if anything failed;
-    failed lines are told on standard error.
+    failed lines are told on standard error, and so is an event that nobody in the server knows.
     """
     if lines is not None and payload is not None:
         raise CommandError("expected either a payload or --lines, got both")
@@ -117,7 +118,9 @@ class _Emitting:
         with Interrupts() as interrupts:
             try:
                 async with started(self._provider):
+                    doubt = await doubt_event(self._provider, self._event.name)
                     emission = self._emit(text)
+                    _note(doubt)
                     result = await _outcome(emission)
             except asyncio.CancelledError:
                 if not interrupts.count:
@@ -139,6 +142,7 @@ class _Emitting:
             relay = Relay(self._emit, render, limit=limit, output=sys.stdout.buffer, meter=meter)
             try:
                 async with started(self._provider):
+                    _note(await doubt_event(self._provider, self._event.name))
                     reader = LineReader(source)
                     interrupts.act = lambda: _interrupt(interrupts, relay, reader)
                     await relay.run(reader)
@@ -169,6 +173,11 @@ class _Emitting:
         if code or relay.failed or not self._is_awaited or sys.stderr.isatty():
             tell(text)
         return code or (1 if relay.failed else 0)
+
+
+def _note(doubt: str) -> None:
+    if doubt:
+        tell(f"note: {doubt}")
 
 
 async def _outcome(emission: Emission[Any]) -> Any:

@@ -5,11 +5,9 @@ The command needs no program, because it reads only the server.
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +15,7 @@ from rich.text import Text
 from eventbus.admin.groups import GroupReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
+from eventbus.cli.controls.watching import WatchOption, look, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span
 from eventbus.provider import EventProvider
 
@@ -34,10 +33,13 @@ def groups(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
     ] = False,
+    watch: WatchOption = False,
     url: UrlOption = None,
 ) -> int:
     """List the groups of events beside `default`, with what waits for them and who serves them; or remove one."""
     if remove is not None:
+        if watch:
+            raise CommandError("expected either --remove or --watch, got both")
         if event is None:
             raise CommandError(
                 "expected an EVENT whose group to remove: eventbus groups EVENT --remove GROUP"
@@ -47,11 +49,7 @@ def groups(
         return 0
     if force:
         raise CommandError("expected --force with --remove only")
-    found = ask_server(url, partial(_list, event=event))
-    if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(report) + b"\n" for report in found))
-        return 0
-    _print(found)
+    look(url, partial(_list, event=event), write_lines if as_json else _print, watch=watch)
     return 0
 
 

@@ -5,16 +5,22 @@ The commands need no program, because a plan in the server has all that firing n
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime, tzinfo
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-import msgspec
 import typer
 from rich.table import Table
 
-from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
+from eventbus.cli.controls.watching import WatchOption, look, write_lines
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    ask_server,
+    describe_unknown,
+    moment,
+    open_console,
+)
 from eventbus.errors import UsageError
 from eventbus.model import clock
 from eventbus.model.names import shown
@@ -26,34 +32,33 @@ from eventbus.schedules.zone import find_zone
 
 __all__ = ["app"]
 
+T = TypeVar("T")
+
 app: typer.Typer = typer.Typer(help="List schedules and change them.", invoke_without_command=True)
 
 _Id = Annotated[str, typer.Argument(metavar="ID")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object on a line for each.")]
 
 
 @app.callback()
-def list_all(
-    context: typer.Context,
-    *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, an object on a line for each.")
-    ] = False,
-    url: UrlOption = None,
+def list_unless_asked(
+    context: typer.Context, *, as_json: _Json = False, watch: WatchOption = False, url: UrlOption = None
 ) -> None:
+    """Without a command: list."""
+    if context.invoked_subcommand is None:
+        list_all(as_json=as_json, watch=watch, url=url)
+
+
+@app.command("list")
+def list_all(*, as_json: _Json = False, watch: WatchOption = False, url: UrlOption = None) -> None:
     """List the schedules, the next one first."""
-    if context.invoked_subcommand is not None:
-        return
-    found = ask_server(url, _list)
-    if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(report) + b"\n" for report in found))
-    else:
-        _print(found)
+    look(url, _list, write_lines if as_json else _print, watch=watch)
 
 
 @app.command("show")
 def show(schedule: _Id, *, url: UrlOption = None) -> None:
     """Print where one schedule stands, and its next slots."""
-    report, slots = ask_server(url, lambda provider: _show(provider.schedules.get(schedule)))
+    report, slots = _ask(url, schedule, _show, reads_only=True)
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in _lines(report):
         table.add_row(name, value)
@@ -71,7 +76,7 @@ def backfill(
     url: UrlOption = None,
 ) -> None:
     """Make a job for each slot of a time that has none, and print the jobs of its slots."""
-    jobs = ask_server(url, lambda provider: _backfill(provider.schedules.get(schedule), since, until))
+    jobs = _ask(url, schedule, lambda each: _backfill(each, since, until))
     print("\n".join(jobs) if jobs else "no slots")
 
 
@@ -83,28 +88,27 @@ def pause(
     url: UrlOption = None,
 ) -> None:
     """Fire no more until it is resumed."""
-    _change(url, schedule, lambda each: each.pause(reason))
+    _ask(url, schedule, lambda each: each.pause(reason))
     print(f"schedule {schedule} is paused")
 
 
 @app.command("resume")
 def resume(schedule: _Id, *, url: UrlOption = None) -> None:
     """Fire again, from the next slot on."""
-    _change(url, schedule, lambda each: each.resume())
+    _ask(url, schedule, lambda each: each.resume())
     print(f"schedule {schedule} goes on")
 
 
 @app.command("trigger")
 def trigger(schedule: _Id, *, url: UrlOption = None) -> None:
     """Make a job now, and print its id."""
-    _change(url, schedule, _trigger)
+    print(_ask(url, schedule, lambda each: each.trigger()))
 
 
 @app.command("remove")
 def remove(schedule: _Id, *, url: UrlOption = None) -> None:
     """Remove it. A worker whose program declares it makes it again."""
-    if not ask_server(url, lambda provider: provider.schedules.remove(schedule)):
-        raise UsageError(f"there is no schedule {schedule!r}")
+    _ask(url, schedule, lambda each: each.remove())
     print(f"schedule {schedule} is removed")
 
 
@@ -127,12 +131,24 @@ def preview_slots(
         print(_wall(slot))
 
 
-def _change(url: str | None, schedule: str, act: Callable[[Schedule], Awaitable[None]]) -> None:
-    ask_server(url, lambda provider: act(provider.schedules.get(schedule)))
+def _ask(
+    url: str | None, schedule: str, act: Callable[[Schedule], Awaitable[T]], *, reads_only: bool = False
+) -> T:
+    """Return what `act` returns of a schedule. Raises CommandError for one that the server does not know."""
 
+    async def ask(provider: EventProvider) -> T:
+        found = provider.schedules.get(schedule)
+        try:
+            return await act(found)
+        except UsageError:
+            known = [each.id for each in await provider.schedules.list()]
+            if schedule in known:
+                raise
+            url, listing = provider.settings.url, "eventbus schedules"
+            said = describe_unknown("schedule", schedule, known, url, listing=listing)
+            raise CommandError(said, exit_code=1) from None
 
-async def _trigger(schedule: Schedule) -> None:
-    print(await schedule.trigger())
+    return ask_server(url, ask, reads_only=reads_only)
 
 
 async def _show(schedule: Schedule) -> tuple[ScheduleReport, list[datetime]]:

@@ -9,8 +9,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from eventbus.admin.jobs.field_search import FieldMatches
 from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import write_json
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
 from eventbus.provider import EventProvider
@@ -44,9 +46,12 @@ def find(
         return
 
     async def ask(provider: EventProvider) -> FoundJobs:
-        return await provider.inspector.find(queue, idempotency_key=key, correlation_id=correlation_id)
+        found = await provider.inspector.find(queue, idempotency_key=key, correlation_id=correlation_id)
+        if queue is not None and not found.jobs:
+            await check_known(provider, queue, with_groups=True)
+        return found
 
-    found = ask_server(url, ask)
+    found = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(found)
     else:
@@ -65,9 +70,14 @@ def _find_by_field(
 ) -> None:
     if queue is None or not is_alone:
         raise CommandError("--field needs the NAME of an event, and neither --key nor --correlation-id")
-    found = ask_server(
-        url, lambda provider: provider.inspector.find_by_field(queue, field, state=state, cursor=cursor)
-    )
+
+    async def ask(provider: EventProvider) -> FieldMatches:
+        found = await provider.inspector.find_by_field(queue, field, state=state, cursor=cursor)
+        if not found.jobs:
+            await check_known(provider, queue, with_groups=True)
+        return found
+
+    found = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(found)
         return

@@ -53,7 +53,7 @@ def history(
             await check_known(provider, queue_of(name, group))
         return found
 
-    found = ask_server(url, ask)
+    found = ask_server(url, ask, reads_only=True)
     if as_json:
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(_as_row(each)) + b"\n" for each in found))
     else:

@@ -109,7 +109,7 @@ def show(
     async def ask(provider: EventProvider) -> tuple[JobReport, StateReason]:
         return await provider.inspector.job(job_id, reveal=reveal), await provider.inspector.why(job_id)
 
-    report, reason = ask_server(url, ask)
+    report, reason = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(report)
     else:
@@ -123,7 +123,7 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
     async def ask(provider: EventProvider) -> StateReason:
         return await provider.inspector.why(job_id)
 
-    reason = ask_server(url, ask)
+    reason = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(reason)
     else:

@@ -1,18 +1,22 @@
-"""Names that nobody knows: a reading command that found nothing asks whether the server has such a queue at all.
+"""Names that nobody knows: a command that found nothing asks whether the server has such a queue at all.
 
-What must hold: a queue that is known, and empty, is no mistake. The question is asked only where there was nothing to show.
+What must hold: a queue that is known, and empty, is no mistake. A reading command asks only where there was nothing to show.
 """
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from contextlib import suppress
 
-from eventbus.cli.failures import CommandError
+from eventbus.cli.failures import CommandError, tell
+from eventbus.cli.texts import close_names, printable
+from eventbus.errors import StoreError
 from eventbus.model.names import EVENT_QUEUES, split_group
 from eventbus.model.url_redaction import redact
 from eventbus.provider import EventProvider
 
-__all__ = ["check_known"]
+__all__ = ["check_known", "doubt_event", "note_unknown_queue"]
+
+_LISTING = "eventbus queues"
 
 
 async def check_known(provider: EventProvider, queue: str, *, with_groups: bool = False) -> None:
@@ -20,11 +24,35 @@ async def check_known(provider: EventProvider, queue: str, *, with_groups: bool 
 
     `with_groups`: a group of the event is enough.
     """
-    names = [each.name for each in await provider.inspector.queues()]
+    if said := await _find_unknown(provider, queue, with_groups=with_groups):
+        raise CommandError(said, exit_code=1)
+
+
+async def note_unknown_queue(provider: EventProvider, queue: str) -> None:
+    """Say on standard error that the server does not know a queue, for a command that goes on: it may come."""
+    if said := await _find_unknown(provider, queue, with_groups=True):
+        tell(f"note: {said}")
+
+
+async def doubt_event(provider: EventProvider, event: str) -> str:
+    """Return that nobody serves or has emitted an event; empty if somebody does, or the server does not say. Asked before it is emitted."""
+    with suppress(StoreError):
+        names = {split_group(name)[0] for name in await provider.inspector.queue_names()}
+        if f"{EVENT_QUEUES}{event}" not in names:
+            known = (name.removeprefix(EVENT_QUEUES) for name in names if name.startswith(EVENT_QUEUES))
+            return (
+                f"event {event} was not known on the server {redact(provider.settings.url)}: no worker serves it, "
+                f"and it had no job; {close_names(event, known, listing=_LISTING)}"
+            )
+    return ""
+
+
+async def _find_unknown(provider: EventProvider, queue: str, *, with_groups: bool) -> str:
+    """Return that the server does not know the queue; empty if it does."""
+    names = await provider.inspector.queue_names()
     if queue in names or (with_groups and any(split_group(name)[0] == queue for name in names)):
-        return
-    close = [name.removeprefix(EVENT_QUEUES) for name in get_close_matches(queue, names)]
-    hint = f"; did you mean {' or '.join(close)}?" if close else "; `eventbus queues` lists all"
-    raise CommandError(
-        f"there is no queue {queue} on the server {redact(provider.settings.url)}{hint}", exit_code=1
-    )
+        return ""
+    # People write, and mistype, the name without the prefix of all events.
+    known = (name.removeprefix(EVENT_QUEUES) for name in names)
+    close = close_names(queue.removeprefix(EVENT_QUEUES), known, listing=_LISTING)
+    return f"there is no queue {printable(queue)} on the server {redact(provider.settings.url)}; {close}"

@@ -15,6 +15,7 @@ from eventbus.cli.toolkit import moment, printable, span
 __all__ = ["tabulate_queues", "tabulate_workers"]
 
 _COUNTS = ("waiting", "delayed", "active", "parked", "failed", "cancelled", "completed", "workers")
+_RATES = ("completed/min", "failed/min")
 _NAMED = 3
 """A worker is shown with so many of its queues."""
 _SILENT = 10_000
@@ -27,7 +28,7 @@ def tabulate_queues(queues: Sequence[QueueReport]) -> RenderableType:
         return Text("no queue is known: nothing was emitted, and no worker serves anything")
     table = Table(box=None, pad_edge=False)
     table.add_column("queue", no_wrap=True)
-    for name in ("oldest", *_COUNTS):
+    for name in ("oldest", *_COUNTS, *_RATES):
         table.add_column(name, no_wrap=True, justify="right")
     for name in ("paused", "limit"):
         table.add_column(name, no_wrap=True)
@@ -37,9 +38,14 @@ def tabulate_queues(queues: Sequence[QueueReport]) -> RenderableType:
         counts[-1].stylize("bold red" if is_neglected else "")
         paused = "-" if each.paused is None else f"{moment(each.paused.since_ms)} by {each.paused.by or '?'}"
         oldest = "-" if each.oldest is None else span(1, 1 + round(each.oldest * 1000))
-        cells = (Text(oldest), *counts, Text(printable(paused)), Text(show_limit(each.limit)))
+        rates = (Text(_show_rate(rate)) for rate in (each.completed_per_minute, each.failed_per_minute))
+        cells = (Text(oldest), *counts, *rates, Text(printable(paused)), Text(show_limit(each.limit)))
         table.add_row(Text(printable(each.name)), *cells)
     return table
+
+
+def _show_rate(rate: float) -> str:
+    return f"{rate:.1f}" if 0 < rate < 10 else f"{rate:.0f}"
 
 
 def tabulate_workers(workers: Sequence[WorkerReport], now_ms: int) -> RenderableType:

@@ -48,10 +48,12 @@ app.command("history")(history)
 
 
 @app.callback()
-def list_unless_asked(context: typer.Context, *, url: UrlOption = None) -> None:
+def list_unless_asked(
+    context: typer.Context, *, as_json: _Json = False, watch: WatchOption = False, url: UrlOption = None
+) -> None:
     """Without a command: list."""
     if context.invoked_subcommand is None:
-        list_all(None, as_json=False, watch=False, url=url)
+        list_all(None, as_json=as_json, watch=watch, url=url)
 
 
 @app.command("list")
@@ -81,7 +83,7 @@ def _has_anything(queue: QueueReport) -> bool:
 @app.command("orders")
 def list_orders(*, as_json: _Json = False, url: UrlOption = None) -> None:
     """List the queues for which anything is ordered: limits; what they keep; paused by whom, since when and why."""
-    found = ask_server(url, _list)
+    found = ask_server(url, _list, reads_only=True)
     if as_json:
         write_lines(found)
     else:

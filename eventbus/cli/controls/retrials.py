@@ -13,6 +13,7 @@ from eventbus.admin.jobs.retrials import PurgedState, RetriedState
 from eventbus.admin.operations.operations import OperationReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
+from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server
 from eventbus.provider import EventProvider
 
@@ -69,7 +70,8 @@ def retry_all(
     queue, chosen = queue_of(name, group), cast("RetriedState", state)
 
     async def count(provider: EventProvider) -> int:
-        return await provider.inspector.retry_all(queue, chosen, error, dry_run=True)
+        found = await provider.inspector.retry_all(queue, chosen, error, dry_run=True)
+        return found or await _none_of(provider, queue)
 
     async def act(provider: EventProvider) -> str:
         if background:
@@ -78,7 +80,7 @@ def retry_all(
             f"{_jobs(await provider.inspector.retry_all(queue, chosen, error), state)} of {queue} wait again"
         )
 
-    found = ask_server(url, count)
+    found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be retried")
     elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
@@ -106,7 +108,8 @@ def purge(
     queue, chosen = queue_of(name, group), cast("PurgedState", state)
 
     async def count(provider: EventProvider) -> int:
-        return await provider.inspector.purge(queue, chosen, error, older_than=older_than, dry_run=True)
+        found = await provider.inspector.purge(queue, chosen, error, older_than=older_than, dry_run=True)
+        return found or await _none_of(provider, queue)
 
     async def act(provider: EventProvider) -> str:
         asked = provider.inspector
@@ -117,11 +120,17 @@ def purge(
         removed = await asked.purge(queue, chosen, error, older_than=older_than)
         return f"{_jobs(removed, state)} of {queue} removed"
 
-    found = ask_server(url, count)
+    found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be removed")
     elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):
         print(ask_server(url, act))
+
+
+async def _none_of(provider: EventProvider, queue: str) -> int:
+    """Return 0 for a queue that is known. Raises CommandError for another one."""
+    await check_known(provider, queue)
+    return 0
 
 
 def _begun(report: OperationReport) -> str:

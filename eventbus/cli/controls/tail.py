@@ -11,7 +11,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from eventbus.admin.queue_name import queue_of
 from eventbus.admin.watching.watch import Change
+from eventbus.cli.controls.known_queues import note_unknown_queue
 from eventbus.cli.failures import CommandError
 from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, printable
@@ -50,6 +52,8 @@ def tail(
     async def follow(provider: EventProvider) -> None:
         left = count
         watch = provider.watch(event, since=since)
+        if event is not None:
+            await note_unknown_queue(provider, queue_of(event))
         async with aclosing(watch):
             async for change in watch:
                 if change.what in wanted:
@@ -67,7 +71,7 @@ def tail(
                     raise
             return interrupts.code
 
-    raise typer.Exit(ask_server(url, follow_until_interrupted))
+    raise typer.Exit(ask_server(url, follow_until_interrupted, reads_only=True))
 
 
 def _print(change: Change, *, as_json: bool) -> None:

@@ -35,7 +35,7 @@ def look(
 ) -> None:
     """Ask the server and show the answer; with `watch` again every 2 seconds over one connection, until interrupted."""
     if not watch:
-        show(ask_server(url, ask))
+        show(ask_server(url, ask, reads_only=True))
         return
 
     async def repeat(provider: EventProvider) -> None:
@@ -47,7 +47,7 @@ def look(
             sys.stdout.flush()
             await asyncio.sleep(_EVERY)
 
-    ask_server(url, repeat)
+    ask_server(url, repeat, reads_only=True)
 
 
 def write_json(value: object) -> None:

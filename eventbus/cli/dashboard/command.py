@@ -66,14 +66,14 @@ def dashboard(
     )
     server = DashboardServer(provider, options)
     try:
-        return run(_serve(provider, server))
+        return run(_serve(provider, server, reads_only=read_only))
     finally:
         server.close()
 
 
-async def _serve(provider: EventProvider, server: DashboardServer) -> int:
+async def _serve(provider: EventProvider, server: DashboardServer, *, reads_only: bool) -> int:
     with Interrupts(limits=(20.0, 1.0)) as interrupts:
-        async with started(provider):
+        async with started(provider, reads_only=reads_only):
             interrupts.act = server.request_stop
             print(server.url, flush=True)
             await server.serve()

@@ -51,7 +51,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """One queue. `counts` are the jobs in each state; `may` are the actions that the caller may use.
 
     `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is how many jobs the
-    limit counts, None in a list, as is the count of `waiting-children`.
+    limit counts, None in a list, as is the count of `waiting-children`. `completed_per_minute` and `failed_per_minute` are those
+    of the last 4 to 5 minutes.
     """
 
     queue: str
@@ -64,6 +65,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     paused_by: str
     reason: str
     limit: LimitView | None
+    completed_per_minute: float
+    failed_per_minute: float
     may: list[str] = []
 
 
@@ -125,6 +128,8 @@ def _view(report: QueueReport) -> QueueView:
         paused_by=paused.by if paused else "",
         reason=paused.reason if paused else "",
         limit=_view_limit(report.limit, is_set=False),
+        completed_per_minute=report.completed_per_minute,
+        failed_per_minute=report.failed_per_minute,
     )
 
 

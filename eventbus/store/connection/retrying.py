@@ -116,7 +116,19 @@ class RetryingCaller:
         Raises StoreUnavailable after the deadline (`sent` is True if any try may have been
         carried out), and StoreRefused at once for a refusal that repeating cannot change.
         """
-        return await self.repeat(self.invoke(name, arguments), deadline)
+        try:
+            return await self.repeat(self.invoke(name, arguments), deadline)
+        except StoreRefused as error:
+            if error.code == "NOPERM":
+                await self._name_right(deadline)
+            raise
+
+    async def _name_right(self, deadline: float | None) -> None:
+        """Raise the refusal of the first write of a script, as a command of its own, where it is what the user may not do.
+
+        Some servers do not say which command of a script they refused. They do say it of a command.
+        """
+        await self.command("HDEL", self._keys.declared[0], "", deadline=deadline)
 
     def start(
         self, name: str, arguments: list[Any], *, deadline: float, read: Callable[[Any], Any]

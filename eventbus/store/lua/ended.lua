@@ -1,17 +1,22 @@
--- Counts the jobs of queues that have ended. Writes nothing.
+-- Counts the jobs of queues that have ended: those that are kept, and those of the last minutes (`cells.lua`). Writes nothing.
 -- flags: no-writes
 -- KEYS: the shard's book, and a key that never exists
--- head: queues
+-- head: now minutes queues
 -- queues: queue
--- answer: for each queue: completed failed cancelled
---include base
+--   minutes: so many of the history are looked at, the one that runs is the last of them
+-- answer: for how many ms these minutes have run, then for each queue: completed failed cancelled completed_lately failed_lately
+--include base cells
 
-local count = take()
-local rows = {}
+local now = read_now(take())
+local minutes, count = take(), take()
+local last = math.floor(now / 60000)
+local first = last - minutes + 1
+local rows = { now - first * 60000 }
 for _ = 1, count do
   local queue, n = take(), #rows
   rows[n + 1] = try('LLEN', key('completed', queue)) or 0
   rows[n + 2] = try('ZCARD', key('failed', queue)) or 0
   rows[n + 3] = try('ZCARD', key('cancelled', queue)) or 0
+  rows[n + 4], rows[n + 5] = cells.count_ended(queue, first, last)
 end
 return rows

@@ -6,6 +6,7 @@ jobs, and none walks the jobs of a queue to count them.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,14 +18,18 @@ __all__ = ["EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
 
 _BATCH = 200  # queues or workers in one call, so that no call holds others up
 _HELD = 2000  # jobs that one call counts, and those of one worker more
+_MINUTES = 5  # of the history, for what ended lately: the one that runs, and those before it
+_MINUTE = 60_000
 
 
 class EndedCounts(NamedTuple):
-    """How many jobs of a queue ended in each way and are kept."""
+    """How many jobs of a queue ended in each way and are kept, and how many of them ended in a minute, lately."""
 
     completed: int
     failed: int
     cancelled: int
+    completed_per_minute: float = 0.0
+    failed_per_minute: float = 0.0
 
 
 class WorkerRow(NamedTuple):
@@ -62,20 +67,35 @@ class RosterStore:
         names.update(
             await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
         )
-        for base in await self._caller.command(
-            "SMEMBERS", self._keys.shard_key("grouped"), deadline=deadline
-        ):
-            groups = await self._caller.command("SMEMBERS", self._keys.of("groups", base), deadline=deadline)
-            names.update(f"{base}@{group}" for group in groups)
+        names.update(await self.group_queues(deadline=deadline))
         return sorted(names)
 
-    async def ended(self, queues: Sequence[str], *, deadline: float | None = None) -> list[EndedCounts]:
-        """Count what has ended in these queues, in order."""
+    async def group_queues(self, *, deadline: float | None = None) -> list[str]:
+        """Return the queues of all groups. The calls are sent together, so that many events with groups are no long way."""
+        bases: list[str] = await self._caller.command(
+            "SMEMBERS", self._keys.shard_key("grouped"), deadline=deadline
+        )
+        groups = await asyncio.gather(
+            *(
+                self._caller.command("SMEMBERS", self._keys.of("groups", base), deadline=deadline)
+                for base in bases
+            )
+        )
+        return [f"{base}@{group}" for base, found in zip(bases, groups, strict=True) for group in found]
+
+    async def ended(
+        self, queues: Sequence[str], *, deadline: float | None = None, now: int | str = ""
+    ) -> list[EndedCounts]:
+        """Count what has ended in these queues, in order. The rates are those of the last 4 to 5 minutes."""
         found: list[EndedCounts] = []
         for first in range(0, len(queues), _BATCH):
             batch = queues[first : first + _BATCH]
-            flat = await self._caller.script("ended", [len(batch), *batch], deadline=deadline)
-            found += [EndedCounts(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
+            arguments = [now, _MINUTES, len(batch), *batch]
+            span, *flat = await self._caller.script("ended", arguments, deadline=deadline)
+            for i in range(0, len(flat), 5):
+                completed, failed, cancelled, *lately = flat[i : i + 5]
+                rates = (round(count * _MINUTE / max(1, span), 2) for count in lately)
+                found.append(EndedCounts(completed, failed, cancelled, *rates))
         return found
 
     async def active(self, *, deadline: float | None = None) -> Counter[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,10 +100,28 @@ def _shown(text: str) -> str:
 
 
 def test_without_flows_it_says_so(invoke: Invoke) -> None:
-    for words in (("flows",), ("flows", "list"), ("flows", "--workflow", "nobody")):
+    for words in (("flows",), ("flows", "list")):
         result = invoke(*words)
         assert (result.stdout, result.stderr, result.exit_code) == ("no flows\n", "", 0)
     assert invoke("flows", "--json").stdout == ""
+
+
+def test_a_misspelt_workflow_is_told_with_the_close_one(
+    invoke: Invoke, act: Callable[[Act], Any], server_url: str, tmp_path: Path
+) -> None:
+    _ids(act, ())
+    for words in (("list",), ("list", "--json"), ("waiting",), ("export", str(tmp_path))):
+        result = invoke("flows", *words, "--workflow", "miling")
+        assert (result.stdout, result.exit_code) == ("", 1)
+        assert result.stderr == (
+            f"eventbus: there is no workflow miling on the server {server_url}; did you mean milling?\n"
+        )
+        assert invoke("flows", *words, "--workflow", "milling").exit_code == 0
+    result = invoke("flows", "--workflow", "zzz", "--state", "failed")
+    assert result.stderr.endswith(
+        f"there is no workflow zzz on the server {server_url}; `eventbus queues` lists all\n"
+    )
+    assert invoke("flows", "--workflow", "milling", "--state", "failed").stdout == "no flows\n"
 
 
 def test_the_newest_flows_come_first_with_their_outcome(invoke: Invoke, act: Callable[[Act], Any]) -> None:

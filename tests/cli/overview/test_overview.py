@@ -35,11 +35,12 @@ def test_all_queues_are_a_table_and_lines_of_json(make_provider: MakeProvider, i
     head, later, order = (line.split() for line in invoke("queues").stdout.splitlines())
     assert head == [
         *("queue", "oldest", "waiting", "delayed", "active", "parked", "failed", "cancelled", "completed"),
-        *("workers", "paused", "limit"),
+        *("workers", "completed/min", "failed/min", "paused", "limit"),
     ]
-    assert later == ["event.later", "-", *"01000000", "-", "-"]
-    assert (order[0], order[3:11]) == ("event.order", list("20000000"))
+    assert later == ["event.later", "-", *"0100000000", "-", "-"]
+    assert (order[0], order[3:13]) == ("event.order", list("2000000000"))
     assert "by" in order
+    assert invoke("queues", "--json").stdout.count("\n") == 2
     lines = [json.loads(line) for line in invoke("queues", "list", "--json").stdout.splitlines()]
     assert [(each["name"], each["waiting"], each["delayed"]) for each in lines] == [
         ("event.later", 0, 1),
@@ -73,10 +74,22 @@ def test_workers_are_a_table_and_lines_of_json(make_provider: MakeProvider, invo
 
 
 @pytest.mark.slow
-def test_a_list_is_shown_again_and_again_until_it_is_interrupted(start: Callable[..., Program]) -> None:
-    program = start("workers", "--watch")
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["workers"], "no worker was heard in the last 10 minutes"),
+        (["groups"], "no groups beside default"),
+        (["schedules", "list"], "no schedules"),
+        (["schedules"], "no schedules"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_list_is_shown_again_and_again_until_it_is_interrupted(
+    start: Callable[..., Program], words: list[str], shown: str
+) -> None:
+    program = start(*words, "--watch")
     for _ in range(2):
-        program.wait_for("no worker was heard in the last 10 minutes")
+        program.wait_for(shown)
     program.send(signal.SIGINT)
     assert program.wait() == 130
 

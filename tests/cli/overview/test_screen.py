@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -62,5 +66,51 @@ def test_queues_and_workers_have_all_their_heads_names_and_counts(width: int) ->
     assert {"468ba33c0f6d", "shop", "host-1", "4321"} <= set(line.split())
 
 
+@pytest.mark.parametrize(
+    ("rate", "shown"), [(0, "0"), (0.25, "0.2"), (9.94, "9.9"), (12.4, "12"), (81234.5, "81234")]
+)
+def test_a_rate_has_as_many_digits_as_say_something(rate: float, shown: str) -> None:
+    queue = QueueReport(name="event.order", completed_per_minute=rate)
+    head, line = _print(tabulate_queues([queue]), 400)
+    assert line.split()[head.split().index("completed/min")] == shown
+
+
 def test_other_objects_are_printed_as_ever() -> None:
     assert _print(Text("plain"), 40) == ["plain"]
+
+
+_texts = st.text(st.characters(exclude_categories=("C", "Z", "Mn")), max_size=12)
+
+
+@given(st.data())
+def test_a_plain_table_is_laid_out_as_rich_lays_it_out(data: st.DataObject) -> None:
+    heads = data.draw(st.lists(_texts.filter(bool), min_size=1, max_size=4))
+    rows = data.draw(st.lists(st.tuples(*(_texts for _ in heads)), min_size=1, max_size=5))
+    table = Table(box=None, pad_edge=False, show_header=data.draw(st.booleans()))
+    for head in heads:
+        table.add_column(head, no_wrap=True, justify=data.draw(st.sampled_from(["left", "right"])))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out = io.StringIO()
+    Console(file=out, width=400, highlight=False, markup=False, emoji=False).print(table)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert [line.rstrip() for line in _print(table, 400)] == lines
+    grouped = _print(Group(Text("first"), table, Text("last")), 400)
+    assert [line.rstrip() for line in grouped] == ["first", *lines, "last"]
+
+
+def test_heads_and_what_is_marked_keep_their_colours() -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("workers", no_wrap=True, justify="right")
+    table.add_row(Text("0", "bold red"))
+    out = io.StringIO()
+    Screen(file=out, width=80, force_terminal=True, color_system="standard").print(table)
+    assert out.getvalue() == "\x1b[1mworkers\x1b[0m\n      \x1b[1;31m0\x1b[0m\n"
+
+
+def test_a_table_of_200_queues_takes_a_tenth_of_a_second_at_most() -> None:
+    queues = [QueueReport(name=f"event.order.{n}", waiting=n, oldest=12.5) for n in range(200)]
+    _print(tabulate_queues(queues[:1]), 120)
+    begin = time.process_time()
+    assert len(_print(tabulate_queues(queues), 120)) == 201
+    assert time.process_time() - begin < 0.1

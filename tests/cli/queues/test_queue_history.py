@@ -51,6 +51,17 @@ def test_people_see_bars_sums_and_percentiles(invoke: Invoke) -> None:
 
 
 @pytest.mark.usefixtures("_worked")
+def test_a_list_of_queues_tells_how_many_jobs_end_in_a_minute(invoke: Invoke) -> None:
+    found = json.loads(invoke("queues", "list", "--json").stdout)
+    assert 3 / 5 <= found["completed_per_minute"] <= 3 / 4
+    assert 1 / 5 <= found["failed_per_minute"] <= 1 / 4
+    head, line = (each.split() for each in invoke("queues").stdout.splitlines())
+    rates = dict(zip(head, line, strict=True))
+    assert rates["completed/min"] in ("0.6", "0.7", "0.8")
+    assert rates["failed/min"] == "0.2"
+
+
+@pytest.mark.usefixtures("_worked")
 def test_programs_get_an_object_for_each_minute(invoke: Invoke) -> None:
     result = invoke("queues", "history", "event.ask", "--last", "30m", "--json")
     rows = [json.loads(line) for line in result.stdout.splitlines()]

@@ -142,3 +142,27 @@ async def test_a_look_at_all_queues_costs_as_many_calls_with_many_jobs_as_with_f
             seen.append([each for each in calls if each in _READS])
             calls.clear()
         assert seen[0] == seen[1]
+
+
+async def test_the_calls_for_200_queues_are_those_for_one(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each queue did lately is read for all of them together, too."""
+    calls: list[str] = []
+    script = RetryingCaller.script
+
+    async def note(self: RetryingCaller, name: str, *given: Any, **options: Any) -> Any:
+        calls.append(name)
+        return await script(self, name, *given, **options)
+
+    async with make_provider() as provider:
+        seen: list[list[str]] = []
+        for names in (range(1), range(1, 200)):
+            for n in names:
+                await provider.emit(f"order.{n}", n, reply=False)
+            with monkeypatch.context() as patch:
+                patch.setattr(RetryingCaller, "script", note)
+                assert len(await provider.inspector.queues()) == names[-1] + 1
+            seen.append(sorted(name for name in calls if name in _READS))
+            calls.clear()
+    assert seen == [["active", "ended", "limits", "survey"]] * 2

@@ -91,6 +91,22 @@ function cells.read(kind, queue, chunk, rows)
   end
 end
 
+-- How many jobs completed in the minutes from `first` to `last`, and how many failed or expired. It reads these cells alone.
+function cells.count_ended(queue, first, last)
+  local completed, failed, minute = 0, 0, first
+  while minute <= last do
+    local hour, places = math.floor(minute / 60), {}
+    for each = minute, math.min(last, hour * 60 + 59) do places[#places + 1] = each % 60 end
+    for _, text in ipairs(try('HMGET', name_of('minutes', queue, hour), unpack(places)) or {}) do
+      local counts = read_field(text) or {}
+      completed = completed + (tonumber(counts[cells.CODES.completed]) or 0)
+      failed = failed + (tonumber(counts[cells.CODES.failed]) or 0) + (tonumber(counts[cells.CODES.expired]) or 0)
+    end
+    minute = minute + #places
+  end
+  return math.max(0, completed), math.max(0, failed)
+end
+
 -- The queue is removed. The hours that come are there if the clock was ahead.
 function cells.forget(queue, now)
   for kind, span in pairs({ minutes = HOUR, hours = 24 * HOUR }) do
