@@ -147,7 +147,7 @@ class Operations:
         )
         if not await kept.begin(record, deadline=deadline):  # somebody else sent it meanwhile
             known = await kept.read(record.id, deadline=deadline)
-            return _report(_check_same(known, record))
+            return _report(_check_same(known or record, record))
         return await self.operation(record.id, call_timeout=call_timeout)
 
     async def operation(self, operation_id: str, *, call_timeout: Duration | None = None) -> OperationReport:
@@ -221,10 +221,10 @@ class Operations:
         return OperationRecord(id="", action=action, queue=queue, of=of, error=error or "", before=before)
 
 
-def _check_same(known: OperationRecord | None, asked: OperationRecord) -> OperationRecord:
+def _check_same(known: OperationRecord, asked: OperationRecord) -> OperationRecord:
     """Return the operation that an id stands for. Raises UsageError if another one is asked for."""
-    if known is None or (known.action, known.queue) != (asked.action, asked.queue):
-        raise UsageError("the operation of this id is another one; give an id of its own")
+    if (known.action, known.queue) != (asked.action, asked.queue):
+        raise UsageError(f"operation {known.id!r} is another one; give an id of its own")
     return known
 
 
