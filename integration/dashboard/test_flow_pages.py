@@ -132,8 +132,9 @@ async def test_check_10_graph_table_and_times_agree_and_change_without_a_reload(
     assert await link.locator("text").first.text_content() == "inner"
     await link.click()
     await _wait_drawn(page, 1)
-    # What became of it is recorded with the rollback of the flow around it.
-    assert await page.evaluate(_NODES) == [["inside", ["node", "step", "completed"], "completed"]]
+    assert await page.evaluate(_NODES) == [["inside", ["node", "step", "undone"], "undone"]]
+    assert await page.locator("ol.rollbacks li").all_inner_texts() == ["undone inside"]
+    assert "The flow around it has undone it." in await page.inner_text("main")
 
 
 async def test_check_10_the_graph_has_no_serious_flaw_in_either_theme(shop: Shop, open_page: Open) -> None:
