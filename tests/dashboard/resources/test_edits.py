@@ -56,7 +56,7 @@ async def test_a_key_that_was_made_of_the_old_payload_still_stands_for_the_edite
     provider: EventProvider, open_dashboard: Open
 ) -> None:
     client = open_dashboard(provider)
-    keyed = Event("keyed", payload=dict[str, str], idempotency_key=lambda payload: payload["order"])
+    keyed = Event("keyed", payload=dict[str, str], key=lambda payload: payload["order"])
     first = provider.emit(keyed, {"order": "o-1"}, reply=False)
     await first.enqueued()
     assert "An idempotency key stays" in (await client.get(f"/jobs/{first.job_id}")).text
