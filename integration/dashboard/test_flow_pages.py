@@ -170,7 +170,7 @@ async def test_check_11_rollbacks_stand_in_their_order_with_the_one_that_failed(
     assert told[-1].startswith("failed begin: ")
     assert "begin cannot be undone" in told[-1]
     assert all(line.startswith("undone ") for line in told[:-1])
-    assert (await _table(page))["begin"] == "undo_failed"
+    assert (await _table(page))["begin"] == "undo failed"
     await _wait_drawn(page, 5)
     nodes = {name: classes for name, classes, _ in await page.evaluate(_NODES)}
     assert "undo_failed" in nodes["begin"]
@@ -209,7 +209,7 @@ async def test_check_11_a_rollback_goes_on_after_a_kill_and_undoes_nothing_twice
         await until("the second rollback has begun", lambda: "begin second" in written())
         worker.process.kill()
         worker.process.wait()
-        assert await page.locator("#live .state").first.inner_text() == "rolling_back"
+        assert await page.locator("#live .state").first.inner_text() == "rolling back"
         gates("go-on")
         start()
         await _until(
