@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from eventbus.emit.sync_emission import SyncEmission
     from eventbus.errors import (
         ConfigError,
+        CountChanged,
         DefinitionError,
         EmissionExpired,
         EmitError,
@@ -68,6 +69,7 @@ __all__ = [
     "CallNext",
     "Change",
     "ConfigError",
+    "CountChanged",
     "DefinitionError",
     "Emission",
     "EmissionExpired",

@@ -15,6 +15,7 @@
     ├── UnknownJob                  the server has no record of the job (any more), or the id is not a job's
     ├── ResponseTimeout             no outcome within `reply_timeout`; the job goes on
     ├── SignalRefused               a job did not take a signal
+    ├── CountChanged                a bulk operation would be about another number of jobs than was expected
     ├── ProviderStopped             the provider stopped while the caller waited
     ├── ProcessDied                 the process that ran a handler ended before its handler did
     └── JobError                    the recorded outcome of a job that did not complete
@@ -34,6 +35,7 @@ from typing import Literal
 
 __all__ = [
     "ConfigError",
+    "CountChanged",
     "DefinitionError",
     "EmissionExpired",
     "EmitError",
@@ -210,6 +212,15 @@ class SignalRefused(EventBusError):
         )
         self.job_id = job_id
         self.reason = reason
+
+
+class CountChanged(EventBusError):
+    """A bulk operation was not begun: by now it would be about `count` jobs, and not about some `expected` ones."""
+
+    def __init__(self, count: int, expected: int) -> None:
+        super().__init__(f"{count} jobs are meant by now, and not {expected}; look at them again")
+        self.count = count
+        self.expected = expected
 
 
 _UNTAKEN = {

@@ -14,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from eventbus.errors import (
+    CountChanged,
     DefinitionError,
     EventBusError,
     NoWorker,
@@ -82,6 +83,7 @@ class Problem(Exception):
 
 _RULES: tuple[tuple[type[EventBusError], int], ...] = (
     (UnknownJob, 404),
+    (CountChanged, 412),
     (DefinitionError, 422),
     (PayloadError, 422),
     (QueueFull, 429),
@@ -106,6 +108,8 @@ def problem_of(error: EventBusError) -> Problem:
             "the provider behind this dashboard is not started; start it before, because a mounted app cannot"
         )
         return Problem(503, detail, headers={"retry-after": "2"})
+    if isinstance(error, CountChanged):
+        return Problem(status, str(error), count=error.count)
     if isinstance(error, PayloadError):
         return Problem(status, str(error), errors=[_place_of(error)])
     return Problem(status, str(error))

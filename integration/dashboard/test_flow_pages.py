@@ -125,8 +125,9 @@ async def test_check_10_graph_table_and_times_agree_and_change_without_a_reload(
     assert await link.locator("text").first.text_content() == "inner"
     await link.click()
     await _wait_drawn(page, 1)
-    # What became of it is recorded with the rollback of the flow around it.
-    assert await page.evaluate(_NODES) == [["inside", ["node", "step", "completed"], "completed"]]
+    assert await page.evaluate(_NODES) == [["inside", ["node", "step", "undone"], "undone"]]
+    assert await page.locator("ol.rollbacks li").all_inner_texts() == ["undone inside"]
+    assert "The flow around it has undone it." in await page.inner_text("main")
 
 
 async def test_check_10_the_graph_has_no_serious_flaw_in_either_theme(shop: Shop, open_page: Open) -> None:
@@ -162,7 +163,7 @@ async def test_check_11_rollbacks_stand_in_their_order_with_the_one_that_failed(
     assert told[-1].startswith("failed begin: ")
     assert "begin cannot be undone" in told[-1]
     assert all(line.startswith("undone ") for line in told[:-1])
-    assert (await _table(page))["begin"] == "undo_failed"
+    assert (await _table(page))["begin"] == "undo failed"
     await _wait_drawn(page, 5)
     nodes = {name: classes for name, classes, _ in await page.evaluate(_NODES)}
     assert "undo_failed" in nodes["begin"]
@@ -201,7 +202,7 @@ async def test_check_11_a_rollback_goes_on_after_a_kill_and_undoes_nothing_twice
         await until("the second rollback has begun", lambda: "begin second" in written())
         worker.process.kill()
         worker.process.wait()
-        assert await page.locator("#live .state").first.inner_text() == "rolling_back"
+        assert await page.locator("#live .state").first.inner_text() == "rolling back"
         gates("go-on")
         start()
         await _until(

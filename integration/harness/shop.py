@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 
@@ -13,7 +13,7 @@ from eventbus import EventProvider, Retry
 from eventbus.dashboard import Dashboard
 from workflows import FlowContext, Signal, Step, StepContext, Workflow, WorkflowProvider, durable, step
 
-__all__ = ["TOKEN", "Shop", "ask", "serving"]
+__all__ = ["TOKEN", "Served", "Shop", "ask", "serving"]
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -138,9 +138,19 @@ class Shop:
         return flow.id
 
 
+class Served(Protocol):
+    """A program whose dashboard is served. What waits for its gate goes on when that ends."""
+
+    provider: EventProvider
+    flows: WorkflowProvider
+    gate: asyncio.Event
+    dashboard: Dashboard
+    url: str
+
+
 @asynccontextmanager
-async def serving(shop: Shop) -> AsyncGenerator[Shop]:
-    """Serve the dashboard of a shop, whose provider is started, with a token and with links."""
+async def serving(shop: Served) -> AsyncGenerator[None]:
+    """Serve the dashboard of a program, whose provider is started, with a token and with links."""
     shop.dashboard = Dashboard(
         shop.provider,
         flows=shop.flows,
@@ -164,7 +174,7 @@ async def serving(shop: Shop) -> AsyncGenerator[Shop]:
     while not server.started:  # noqa: ASYNC110  (uvicorn tells nobody)
         await asyncio.sleep(0.01)
     shop.url = f"http://localhost:{server.servers[0].sockets[0].getsockname()[1]}"
-    yield shop
+    yield
     shop.gate.set()
     server.should_exit = True
     await running

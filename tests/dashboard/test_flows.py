@@ -226,7 +226,7 @@ def test_a_drawing_has_two_hundred_rows_and_says_how_many_are_left_out() -> None
     drawing = draw(report)
     assert drawing is not None
     assert (len(drawing.bars), drawing.left_out) == (200, 30)
-    assert {bar.width for bar in drawing.bars} == {600.0}
+    assert {bar.width for bar in drawing.bars} == {800.0}
     assert draw({"steps": {}, "rollbacks": [], "ended_ms": 0}) is None
 
 

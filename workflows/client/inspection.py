@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from eventbus import StoreCorrupt, UnknownJob
 from eventbus.lowlevel import (
     FINAL_STATES,
@@ -27,6 +29,7 @@ from workflows.client.reports.durable_report import children_of, report_durable,
 from workflows.client.reports.local_report import report_local
 from workflows.client.reports.machine_report import machine_status, report_machine, tree_machine
 from workflows.client.reports.member_report import report_apart, report_item, report_member
+from workflows.client.rollbacks_around import rollbacks_around
 from workflows.client.step_progress import with_progress
 from workflows.definition.codecs import Codecs
 from workflows.distributed.activation import read_journal
@@ -79,7 +82,7 @@ class FlowInspector:
         workflow are untyped JSON.
         """
         deadline = self._jobs.settings.deadline(call_timeout)
-        return await self._read_report(codecs_of, deadline, flow_id)
+        return await self._with_around(await self._read_report(codecs_of, deadline, flow_id), deadline)
 
     async def tree(
         self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
@@ -88,7 +91,16 @@ class FlowInspector:
 
         Raises the errors of `report`.
         """
-        return await self._tree(flow_id, codecs_of, self._jobs.settings.deadline(call_timeout))
+        deadline = self._jobs.settings.deadline(call_timeout)
+        tree = await self._tree(flow_id, codecs_of, deadline)
+        return msgspec.structs.replace(tree, report=await self._with_around(tree.report, deadline))
+
+    async def _with_around(self, report: FlowReport, deadline: float) -> FlowReport:
+        """Return the report of a flow with what the flow around it has undone. One that has not completed undoes its own steps."""
+        if report.state != "completed":
+            return report
+        found = await rollbacks_around(self._jobs, report.flow_id, deadline)
+        return msgspec.structs.replace(report, rollbacks=[*report.rollbacks, *found]) if found else report
 
     async def _report(
         self,

@@ -23,6 +23,7 @@ from workflows.definition.signal import Signal
 from workflows.graphs.folding import fold
 from workflows.graphs.graph import Graph, decode_graph
 from workflows.graphs.runs import graph_of_run, has_positions
+from workflows.machines.definition import is_by_places
 from workflows.records.ids import check_flow_id, flow_queue, workflow_of
 from workflows.records.report import FlowPage, FlowSummary, FlowTree, FlowVersion, FlowWait
 from workflows.registry import StepRegistry
@@ -171,12 +172,14 @@ class FlowLooks:
         """
         deadline = self._jobs.settings.deadline(call_timeout)
         workers: Counter[tuple[str, str]] = Counter()
+        by_places: Counter[str] = Counter()  # workers with a machine without versions of its own
         newest: set[tuple[str, str]] = set()
         left = deadline - clock.monotonic()
         for worker in await self.provider.inspector.workers(call_timeout=max(left, 0.001)):
             for queue, versions in worker.versions.items():
                 name = queue.removeprefix(flow_queue(""))
                 workers.update((name, version) for version in versions)
+                by_places[name] += any(map(is_by_places, versions))
                 newest.update((name, version) for version in versions[-1:])
         opened = await self._lists.open_versions(most=_MOST_OPEN, deadline=deadline)
         return [
@@ -184,7 +187,7 @@ class FlowLooks:
                 workflow=place[0],
                 version=place[1],
                 open=opened.counts[place],
-                workers=workers[place],
+                workers=by_places[place[0]] if is_by_places(place[1]) else workers[place],
                 is_newest=place in newest,
                 is_exact=place[0] not in opened.cut,
             )

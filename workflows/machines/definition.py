@@ -20,7 +20,7 @@ from workflows.machines.context import MAX_STATE
 from workflows.machines.transition import END, Transition, check_place
 from workflows.records.ids import check_workflow_name
 
-__all__ = ["Edge", "MachineCodecs", "MachineDefinition"]
+__all__ = ["Edge", "MachineCodecs", "MachineDefinition", "is_by_places"]
 
 _PLACES = "places:"
 """Begins the version of a machine that was given none; no version that is given has a colon."""
@@ -118,7 +118,7 @@ class MachineDefinition:
 
     def knows(self, version: str) -> bool:
         """Tell whether it may run a flow of this version: if nobody gave any, the place of the flow decides."""
-        return version == self.version or (not self.is_versioned and version.startswith(_PLACES))
+        return version == self.version or (not self.is_versioned and is_by_places(version))
 
     def find(self, name: object) -> Transition[Any]:
         """Return a transition. Raises DefinitionError for a name that none has."""
@@ -160,6 +160,11 @@ def _output_of(transitions: Any) -> Any:
     if not types or Any in types or any(isinstance(each, str) for each in types):
         return Any if types else type(None)
     return Union[tuple(types)]  # noqa: UP007  (they are not known before)
+
+
+def is_by_places(version: str) -> bool:
+    """Tell whether this is the version of a machine that was given none: each such machine may run each such flow."""
+    return version.startswith(_PLACES)
 
 
 def _check_graph(machine: MachineDefinition) -> None:

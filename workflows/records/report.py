@@ -115,7 +115,8 @@ class MachineReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One flow. `order` names the completed steps in order of completion; `rollbacks` are in running order.
+    """One flow. `order` names the completed steps in order of completion; `rollbacks` are in running order. Those of a nested flow
+    that completed are what the flow around it has undone of it; in the tree of that flow they stand there alone.
 
     `run` counts from 1 and rises with each retry by hand; the report is about the last run. If the flow of a
     sub-workflow cannot be read, it has no steps, and its `error` says why. `version` is that of its workflow, empty until a

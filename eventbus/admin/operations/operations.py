@@ -19,7 +19,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.engine.operations.job_actions import ACTIONS
 from eventbus.engine.operations.job_pages import count_jobs
 from eventbus.engine.operations.operation_runner import OperationRunner
-from eventbus.errors import DefinitionError, UsageError
+from eventbus.errors import CountChanged, DefinitionError, UsageError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
@@ -37,6 +37,8 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_NAMED = 1000
 _CHECKED_AT_ONCE = 100
 _LONGEST = 512
+_NEAR = 0.1
+"""So much another count may be than the expected one."""
 _LISTED = 200
 
 
@@ -111,6 +113,7 @@ class Operations:
         by: str = "",
         reason: str = "",
         operation_id: str | None = None,
+        expected: int | None = None,
         call_timeout: Duration | None = None,
     ) -> OperationReport:
         """Begin to retry, remove, cancel or promote many jobs of an event, and return at once.
@@ -118,27 +121,33 @@ class Operations:
         It is about the jobs that are in `state` now; for retry and promote that is `failed` and `delayed` unless it is said.
         `error` and `older_than` are as in `purge`. `jobs` are ids of jobs of the queue, 1,000 at most, in place of a state. To cancel a job
         cancels those of its groups. `by` and `reason` stand beside it. The same `operation_id` (letters, digits, `-` and `_`, 64 at
-        most) begins one operation, however often it is sent.
+        most) begins one operation, however often it is sent. `expected` is how many jobs a preview has told.
 
         Workers of this server do it, whichever queues they serve, and begin within 5 s; see also `run_operations`. Raises
-        DefinitionError, and UsageError for a queue of flows and for jobs of another queue.
+        DefinitionError, UsageError for a queue of flows and for jobs of another queue, and CountChanged if it would be about more
+        or fewer jobs than `expected`, give or take a tenth.
         """
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("begin an operation").store
         record = await self._describe(store, action, event_or_queue, state, error, older_than, jobs, deadline)
+        kept = store.controls.operations
+        if operation_id is not None:
+            known = await kept.read(_check_id(operation_id), deadline=deadline)
+            if known is not None:
+                return _report(_check_same(known, record))
         found = await count_jobs(store, record, deadline=deadline)
+        if expected is not None and abs(found.total - expected) > expected * _NEAR:
+            raise CountChanged(found.total, expected)
         record = msgspec.structs.replace(
             record,
-            id=secrets.token_hex(8) if operation_id is None else _check_id(operation_id),
+            id=operation_id or secrets.token_hex(8),
             total=found.total if found.is_exact else -1,
             by=_check_text("by", by),
             reason=_check_text("reason", reason),
         )
-        kept = store.controls.operations
-        if not await kept.begin(record, deadline=deadline):
+        if not await kept.begin(record, deadline=deadline):  # somebody else sent it meanwhile
             known = await kept.read(record.id, deadline=deadline)
-            if known is None or (known.action, known.queue) != (record.action, record.queue):
-                raise UsageError(f"operation {record.id!r} is another one; give an id of its own")
+            return _report(_check_same(known or record, record))
         return await self.operation(record.id, call_timeout=call_timeout)
 
     async def operation(self, operation_id: str, *, call_timeout: Duration | None = None) -> OperationReport:
@@ -210,6 +219,13 @@ class Operations:
             raise DefinitionError(f"expected error with state failed or cancelled, got state: {shown(of)}")
         before = await store.inspection.roster.now(deadline=deadline) - age
         return OperationRecord(id="", action=action, queue=queue, of=of, error=error or "", before=before)
+
+
+def _check_same(known: OperationRecord, asked: OperationRecord) -> OperationRecord:
+    """Return the operation that an id stands for. Raises UsageError if another one is asked for."""
+    if (known.action, known.queue) != (asked.action, asked.queue):
+        raise UsageError(f"operation {known.id!r} is another one; give an id of its own")
+    return known
 
 
 def _check_state(action: str, state: str | None) -> str:

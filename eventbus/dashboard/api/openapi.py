@@ -12,12 +12,17 @@ from eventbus._version import __version__
 from eventbus.dashboard.api.stream import MEDIA_TYPE as STREAM_TYPE
 from eventbus.dashboard.api.table import ACTS, READS, Act
 from eventbus.dashboard.desk.desk import Change
+from eventbus.dashboard.desk.edits import EditOrder
+from eventbus.dashboard.desk.events.emissions import EmitOrder
+from eventbus.dashboard.desk.repeats import LONGEST_KEY
 from eventbus.dashboard.desk.watching.tail import ChangeView, TailQuery
 from eventbus.dashboard.problem import MEDIA_TYPE, STATUSES
 
 __all__ = ["describe"]
 
 _REFS = "#/components/schemas/{name}"
+_READ_STATUSES = {status: title for status, title in STATUSES.items() if status not in (412, 415)}
+"""Without those of a body, and of a state that somebody has seen."""
 _PROBLEM: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -64,8 +69,8 @@ def describe() -> dict[str, Any]:
 
 
 def _describe_act(act: Act, ref_of: Mapping[type, Any]) -> dict[str, Any]:
-    key = {"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 128}}
-    described = _operation(act.summary, [*_in_path(act.path), key], ref_of[Change])
+    parameters = [*_in_path(act.path), *_beside_body(act)]
+    described = _operation(act.summary, parameters, ref_of[Change], STATUSES)
     described["requestBody"] = {
         "required": act.method != "DELETE",
         "content": {"application/json": {"schema": ref_of[act.order]}},
@@ -73,25 +78,56 @@ def _describe_act(act: Act, ref_of: Mapping[type, Any]) -> dict[str, Any]:
     return described
 
 
+def _beside_body(act: Act) -> list[dict[str, Any]]:
+    """Return what an action takes in its head or its query."""
+    text, found = {"type": "string"}, list[dict[str, Any]]()
+    if act.is_kept:
+        found.append(
+            {"name": "Idempotency-Key", "in": "header", "schema": {**text, "maxLength": LONGEST_KEY}}
+        )
+    if act.order is EditOrder:
+        found.append({"name": "If-Match", "in": "header", "schema": text})
+    if act.order is EmitOrder:
+        found.append({"name": "wait", "in": "query", "schema": text, "allowEmptyValue": True})
+    return found
+
+
 def _describe_stream(ref_of: Mapping[type, Any], schemas: Mapping[str, Any]) -> dict[str, Any]:
-    last = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}}
+    behind = {"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}}
     described = _operation(
         "Five seconds of changes as server-sent events, each with a change as its data; go on with Last-Event-ID.",
-        [*_in_query(TailQuery, schemas), last],
+        [*_in_query(TailQuery, schemas), behind],
         {},
     )
-    described["responses"]["200"]["content"] = {STREAM_TYPE: {"schema": ref_of[ChangeView]}}
+    last: dict[str, Any] = {
+        "type": "object",
+        "properties": {"since": {"type": "string"}},
+        "required": ["since"],
+    }
+    data = {"contentMediaType": "application/json", "contentSchema": {"anyOf": [ref_of[ChangeView], last]}}
+    event: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "event": {"enum": ["change", "slice"]},
+            "data": {"type": "string", **data},
+        },
+        "required": ["id", "event", "data"],
+    }
+    described["responses"]["200"]["content"] = {STREAM_TYPE: {"schema": event}}
     return described
 
 
-def _operation(summary: str, parameters: list[dict[str, Any]], answer: Any) -> dict[str, Any]:
+def _operation(
+    summary: str, parameters: list[dict[str, Any]], answer: Any, statuses: Mapping[int, str] = _READ_STATUSES
+) -> dict[str, Any]:
     problem = {"content": {MEDIA_TYPE: {"schema": {"$ref": _REFS.format(name="Problem")}}}}
     return {
         "summary": summary,
         "parameters": parameters,
         "responses": {
             "200": {"description": "done", "content": {"application/json": {"schema": answer}}},
-            **{str(status): {"description": title, **problem} for status, title in STATUSES.items()},
+            **{str(status): {"description": title, **problem} for status, title in statuses.items()},
         },
     }
 
@@ -111,7 +147,9 @@ def _in_path(path: str) -> list[dict[str, Any]]:
 
 
 def _in_query(query: type[Any], schemas: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of a query. One that is empty counts as left out, because forms send all of theirs."""
     fields = cast("dict[str, Any]", schemas[query.__name__].get("properties", {}))
     return [
-        {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in fields.items()
+        {"name": name, "in": "query", "required": False, "schema": schema, "allowEmptyValue": True}
+        for name, schema in fields.items()
     ]

@@ -41,7 +41,8 @@ class Act(NamedTuple):
     """A route that changes something: `act` takes an `order`.
 
     The API has it at `path` with `method`. Pages post a form to `form`, unless it is empty, and are sent back to
-    the page of the target. The name of the target must be typed into a form that `is_final`.
+    the page of the target. The name of the target must be typed into a form that `is_final`. What an action that is not `is_kept`
+    answers is never kept for a repeat of it: it changes nothing, and shows what is hidden.
     """
 
     method: str
@@ -51,6 +52,7 @@ class Act(NamedTuple):
     order: type[Any]
     act: Callable[[Desk, Caller, dict[str, str], Any], Awaitable[Change]]
     is_final: bool = False
+    is_kept: bool = True
 
 
 READS: tuple[Read, ...] = (
@@ -196,7 +198,15 @@ ACTS: tuple[Act, ...] = (
         edits.EditOrder,
         edits.edit_job,
     ),
-    _post("/jobs/{job}/reveal", "Return what is redacted of a job.", jobs.RevealOrder, jobs.reveal_job),
+    Act(
+        "POST",
+        "/jobs/{job}/reveal",
+        "/jobs/{job}/reveal",
+        "Return what is redacted of a job.",
+        jobs.RevealOrder,
+        jobs.reveal_job,
+        is_kept=False,
+    ),
     _post(
         "/flows/{flow}/cancel", "Cancel a flow, with rollback.", orders.CancelFlowOrder, orders.cancel_flow
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -33,16 +33,19 @@ from eventbus.provider import EventProvider
 from eventbus.store.diagnostics import Finding
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Change", "Desk"]
+__all__ = ["Change", "Desk", "Reason"]
 
 _log = get_logger("eventbus.dashboard")
 
-_LONGEST_REASON = 512
 _FAILURES_SECONDS = 5.0
 _VERSIONS_SECONDS = 5.0
 _KEPT_SECONDS = 10.0
 _READ_SECONDS = 2.0
 _CHECKED_SECONDS = 60.0
+
+
+Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=512)]
+"""Why somebody does something. It stands in the audit."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,10 +121,6 @@ class Desk:
         reason: str = "",
     ) -> Change:
         """Do what a caller asks for, if it may. Raises Problem, 403, and what `change` raises."""
-        if len(reason) > _LONGEST_REASON:
-            raise Problem(
-                422, f"expected a reason of at most {_LONGEST_REASON} characters, got {len(reason)}"
-            )
         trail, done = AuditTrail(self.provider, caller, action, target, reason=reason), None
         try:
             refusal = self.rights.refusal(caller.actor, action, target) or await self._hooks.refusal(

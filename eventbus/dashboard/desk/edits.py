@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
@@ -31,7 +31,7 @@ class EditOrder(msgspec.Struct, frozen=True):
 
     payload: Any
     revision: str = ""
-    reason: str = ""
+    reason: Reason = ""
 
 
 async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> Change:

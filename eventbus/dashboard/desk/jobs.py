@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from eventbus.admin.inspector import JobReport, JobState, JobSummary
 from eventbus.admin.jobs.reasons import StateReason
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.hiding import error_without_secrets, learn_job
 from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
 from eventbus.dashboard.desk.queues import find_queue
@@ -50,7 +50,6 @@ __all__ = [
 ]
 
 _AT_ONCE = 16
-_MOST = 1000
 _FLOWS = "workflow."
 _ACTIONS: tuple[Action, ...] = (
     "job.cancel",
@@ -66,7 +65,7 @@ class JobsQuery(msgspec.Struct, frozen=True):
     """Which jobs of a queue are listed; `cursor` is that of the page before."""
 
     state: JobState = "waiting"
-    limit: int = 50
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
     cursor: str | None = None
 
 
@@ -91,45 +90,45 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 class CancelOrder(msgspec.Struct, frozen=True):
     """Why it is cancelled."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class PromoteOrder(msgspec.Struct, frozen=True):
     """Nothing more is said."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class DelayOrder(msgspec.Struct, frozen=True):
     """The job is due so long from now, such as `90s` or `2 hours`."""
 
     delay: str
-    reason: str = ""
+    reason: Reason = ""
 
 
 class PriorityOrder(msgspec.Struct, frozen=True):
     """-4000 to 4000; lower runs first."""
 
-    priority: int
-    reason: str = ""
+    priority: Annotated[int, msgspec.Meta(ge=-4000, le=4000)]
+    reason: Reason = ""
 
 
 class RetryJobOrder(msgspec.Struct, frozen=True):
     """Nothing more is said."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class RemoveJobOrder(msgspec.Struct, frozen=True):
     """Nothing more is said."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class RevealOrder(msgspec.Struct, frozen=True):
     """Why somebody must see it; never empty."""
 
-    reason: str
+    reason: Annotated[Reason, msgspec.Meta(pattern=r"\S")]
 
 
 async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
@@ -138,8 +137,6 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     target = Target("queue", queue, event_of_queue(queue))
     for action in reads_of(target):
         desk.demand(caller, action, target, f"queue {queue!r}")
-    if not 0 < query.limit <= _MOST:
-        raise Problem(422, f"expected limit to be 1 to {_MOST}, got: {query.limit}")
     page = await desk.provider.inspector.jobs(
         queue, state=query.state, limit=query.limit, cursor=query.cursor or None, call_timeout=READ_SECONDS
     )
@@ -225,8 +222,6 @@ async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
 async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:
     """Return what the redaction hides of a job. It needs a reason, which stands in the audit."""
     report, target = await find_job(desk, caller, path["job"])
-    if not order.reason.strip():
-        raise Problem(422, "expected a reason, because to reveal a payload stands in the audit")
 
     async def reveal() -> Change:
         whole = await desk.provider.inspector.job(report.id, reveal=True, call_timeout=READ_SECONDS)

@@ -1,18 +1,18 @@
 """Bulk operations: preview them, begin them, look how far they are, stop them.
 
 What must always hold: an operation begins only with a count that is near to what whoever asks was shown, otherwise they are
-asked again; who may not do it to one job of the queue may not do it to many; named jobs are of that queue.
+asked again; the same id begins one operation, and is answered with it; who may not do it to one job of the queue may not do it to many; named jobs are of that queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from eventbus.admin.operations.operations import OperationPreview, OperationReport
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.admin.operations.operations import OperationAction, OperationPreview, OperationReport
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.failures import find_group
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import NoQuery, find_queue, queue_target
@@ -21,6 +21,7 @@ from eventbus.dashboard.entry.rights import Action
 from eventbus.dashboard.problem import Problem
 from eventbus.engine.operations.job_actions import ACTIONS
 from eventbus.errors import UsageError
+from eventbus.model.states import JobState
 
 __all__ = [
     "CleanOrder",
@@ -40,16 +41,18 @@ __all__ = [
     "stop_operation",
 ]
 
-_RIGHTS: dict[str, Action] = {
+_RIGHTS: dict[OperationAction, Action] = {
     "retry": "job.retry",
     "remove": "queue.clean",
     "cancel": "job.cancel",
     "promote": "job.promote",
 }
-_NEAR = 0.1
-"""So much another count may be than that which was shown."""
 _SECONDS = 8.0
 _LISTED = 100
+
+
+Expected: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+OperationId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None
 
 
 class CleanOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,42 +63,42 @@ class CleanOrder(msgspec.Struct, frozen=True, kw_only=True):
     spaces between.
     """
 
-    expected: int = 0
-    state: str | None = None
+    expected: Expected = 0
+    state: JobState | None = None
     failure: str | None = None
     older_than: str | None = None
-    jobs: list[str] | str | None = None
-    reason: str = ""
-    id: str | None = None
+    jobs: Annotated[list[str], msgspec.Meta(max_length=1000)] | str | None = None
+    reason: Reason = ""
+    id: OperationId = None
     force: bool = False
     dry_run: bool = False
 
 
 class OperationOrder(CleanOrder, frozen=True, kw_only=True):
-    """Retry, cancel or promote them: `action`."""
+    """Retry, cancel, promote or remove them: `action`."""
 
-    action: str
+    action: OperationAction
 
 
 class StopOrder(msgspec.Struct, frozen=True):
     """Nothing more is said."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class RetryGroupOrder(msgspec.Struct, frozen=True):
     """`expected` is how many jobs the group had when it was looked at."""
 
-    expected: int
-    reason: str = ""
-    id: str | None = None
+    expected: Expected
+    reason: Reason = ""
+    id: OperationId = None
 
 
 class PreviewQuery(msgspec.Struct, frozen=True):
     """What an operation would be about; see `OperationOrder`."""
 
-    action: str = "retry"
-    state: str | None = None
+    action: OperationAction = "retry"
+    state: JobState | None = None
     failure: str | None = None
     older_than: str | None = None
     jobs: list[str] | str | None = None
@@ -130,7 +133,7 @@ async def preview_operation(
     """Count the jobs that an operation would be about."""
     queue = _find_queue(desk, caller, path)
     return await desk.provider.inspector.preview_operation(
-        order.action,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  (it is checked there)
+        order.action,
         queue,
         **await _filter_of(desk, caller, queue, order),
         call_timeout=_SECONDS,
@@ -140,8 +143,6 @@ async def preview_operation(
 async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], order: OperationOrder) -> Change:
     """Begin a bulk operation, if as many jobs are meant as whoever asks was shown."""
     queue = _find_queue(desk, caller, path)
-    if order.action not in _RIGHTS:
-        raise Problem(422, f"expected an action, one of {', '.join(_RIGHTS)}, got: {order.action[:64]}")
     if order.dry_run:
         found = await preview_operation(desk, caller, path, order)
         return Change(changed=False, note=f"{found.count} jobs", value=msgspec.to_builtins(found))
@@ -149,24 +150,24 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
         return await desk.act(caller, "operation.start", queue_target(queue), _nothing, reason=order.reason)
 
     async def begin() -> Change:
+        known = await _find_known(desk, caller, order.id)
+        if known is not None and (known.action, known.queue) == (order.action, queue):
+            return Change(changed=False, note="it was begun before", operation=known.id)
         meant = await _filter_of(desk, caller, queue, order)
-        action: Any = order.action
         asked = desk.provider.inspector
-        found = await asked.preview_operation(action, queue, **meant, call_timeout=_SECONDS)
-        if abs(found.count - order.expected) > order.expected * _NEAR and not order.force:
-            detail = f"{found.count} jobs are meant by now, and not {order.expected}; look at them again"
-            raise Problem(412, detail, count=found.count)
         begun = await asked.begin_operation(
-            action,
+            order.action,
             queue,
             **meant,
+            expected=None if order.force else order.expected,
             by=caller.actor.name,
             reason=order.reason,
             operation_id=order.id,
             call_timeout=_SECONDS,
         )
         desk.work(asked.run_operations)
-        return Change(changed=True, note=f"{found.count} jobs", operation=begun.id)
+        count = "more jobs than are counted" if begun.total is None else f"{begun.total} jobs"
+        return Change(changed=True, note=count, operation=begun.id)
 
     return await _act(desk, caller, _RIGHTS[order.action], queue, begin, order.reason)
 
@@ -179,12 +180,13 @@ async def clean_queue(desk: Desk, caller: Caller, path: dict[str, str], order: C
 
 async def retry_group(desk: Desk, caller: Caller, path: dict[str, str], order: RetryGroupOrder) -> Change:
     """Begin to let all jobs of a group of failures run again."""
-    group = await find_group(desk, caller, path["failure"])
+    known = await _find_known(desk, caller, order.id)  # its jobs may have left the group
+    queue = known.queue if known is not None else (await find_group(desk, caller, path["failure"])).queue
     desk.failures.forget()  # only now: the read is work for the server
     wanted = OperationOrder(
         action="retry", failure=path["failure"], expected=order.expected, reason=order.reason, id=order.id
     )
-    return await begin_operation(desk, caller, {"queue": group.queue}, wanted)
+    return await begin_operation(desk, caller, {"queue": queue}, wanted)
 
 
 async def read_operations(
@@ -214,6 +216,14 @@ async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order
         return Change(changed=done and found.state == "running", note=note)
 
     return await _act(desk, caller, "operation.stop", found.queue, stop, order.reason)
+
+
+async def _find_known(desk: Desk, caller: Caller, operation: str | None) -> OperationReport | None:
+    """Return the operation that an id has begun, None for none that the caller may see."""
+    try:
+        return None if operation is None else await _find(desk, caller, operation)
+    except Problem:
+        return None
 
 
 async def _find(desk: Desk, caller: Caller, operation: str) -> OperationReport:

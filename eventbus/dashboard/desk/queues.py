@@ -6,11 +6,12 @@ Not here: how they are read (`queue_views`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Annotated
 
 import msgspec
 
 from eventbus.admin.queue_name import queue_of
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.queue_views import (
     QueueList,
     QueueView,
@@ -46,22 +47,22 @@ class NoQuery(msgspec.Struct, frozen=True):
 class PauseOrder(msgspec.Struct, frozen=True):
     """Why a queue is paused."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class ResumeOrder(msgspec.Struct, frozen=True):
     """Nothing more is said."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class LimitOrder(msgspec.Struct, frozen=True):
     """A limit: how many jobs may run at once, and how many may start, such as `100/1m`. `clear` takes back what was set."""
 
-    at_once: int | None = None
+    at_once: Annotated[int, msgspec.Meta(ge=1)] | None = None
     rate: list[str] | str = ""
     clear: bool = False
-    reason: str = ""
+    reason: Reason = ""
 
 
 def queue_target(queue: str) -> Target:

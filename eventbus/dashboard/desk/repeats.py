@@ -14,11 +14,11 @@ from typing import Any
 from eventbus.dashboard.problem import Problem
 from eventbus.model import clock
 
-__all__ = ["Repeats"]
+__all__ = ["LONGEST_KEY", "Repeats"]
 
 _MOST = 1000
 _SECONDS = 600.0
-_LONGEST = 128
+LONGEST_KEY = 128
 
 
 class Repeats:
@@ -34,9 +34,9 @@ class Repeats:
         """
         if not key[-1]:
             return await do()
-        if len(key[-1]) > _LONGEST:
+        if len(key[-1]) > LONGEST_KEY:
             raise Problem(
-                422, f"expected an idempotency key of at most {_LONGEST} characters, got {len(key[-1])}"
+                422, f"expected an idempotency key of at most {LONGEST_KEY} characters, got {len(key[-1])}"
             )
         begun = self._known.get(key)
         if begun is None or begun[0] < clock.monotonic() - _SECONDS:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.queue_views import event_of_queue
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
@@ -48,13 +48,13 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
 class PauseScheduleOrder(msgspec.Struct, frozen=True):
     """Why it is paused."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class ScheduleOrder(msgspec.Struct, frozen=True):
     """Nothing more is said."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 async def read_schedules(desk: Desk, caller: Caller, _path: dict[str, str], _query: Any) -> ScheduleList:

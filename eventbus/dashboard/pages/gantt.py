@@ -12,7 +12,7 @@ from eventbus.model import clock
 
 __all__ = ["Bar", "Drawing", "draw"]
 
-_WIDTH = 600
+_WIDTH = 800
 _ROW = 22
 _MOST = 200
 

@@ -186,8 +186,7 @@ class Pages:
             return await act.act(self._desk, caller, names, order)
 
         key = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values(), once)
-        is_kept = not act.form.endswith("/reveal")  # what that shows is not kept
-        done: Change = await self._desk.repeats.once(key, do) if is_kept else await do()
+        done: Change = await self._desk.repeats.once(key, do) if act.is_kept else await do()
         if done.operation:
             return _redirect(links("operations", done.operation))
         kind = act.form.split("/")[1]

@@ -17,7 +17,7 @@ Crash windows:
     dies-after-doing    the batch is done again under its number: nothing is changed, and it is counted
     loses-its-lease     both do the same batch; the one that lost it hears so when it saves, and does no other one
     stopped-meanwhile   the batch that was under way is counted, and no other one is begun
-    stopped-and-lost    the batch under way is done and not counted: as many as 100 jobs too few are told
+    stopped-and-lost    the next runner does the batch that was under way, once more or for the first time, and counts it
 
 Alternatives: a chore inside the server could not read errors as people see them, and would hold others up. A job of a queue of
 its own would have to be subscribed to by each worker, which then asks for it in each turn.
@@ -99,6 +99,8 @@ class OperationRunner:
         """Do one operation; return the state in which it was left."""
         if record.batch:  # its runner was lost, before or after it did this
             record = await self._do(record)
+        if record.state != "running":  # it was stopped over that batch
+            return await self._kept.save(record, lease_ms=lease_ms)
         cursor: str | None = record.cursor
         if record.number and not cursor:
             cursor = None  # the batch was the last one

@@ -2,12 +2,14 @@
 --   begin  -> running, for anybody to take
 --   take   -> held by a runner until its lease ends; the same again for whoever takes it after that
 --   save   -> the runner tells how far it is, and which jobs it does next; the lease begins anew
---   stop   -> stopped at once; its runner hears so when it saves
+--   stop   -> stopped at once; its runner hears so when it saves. Until then it stays with those that may be taken, so that
+--             whoever comes after a lost runner counts what was under way.
 -- running -> completed | failed (by its runner, or because five runners in a row came to nothing) | stopped
 -- Repeat-safe: `begin` knows its id, `save` sets and adds nothing, `stop` finds it stopped. A repeated `take` may take none,
 -- or another one: what the first one took is free when its lease ends.
 -- Crash windows: `take-not-answered` (free when the lease ends), `runner-lost` (the same, and whoever takes it does again the
--- jobs that were saved last, under the same name), `stopped-meanwhile` (what the runner did last is counted when it saves).
+-- jobs that were saved last, under the same name), `stopped-meanwhile` (what the runner did last is counted when it saves),
+-- `stopped-and-lost` (the next runner does so, once the lease of the lost one has ended).
 -- A full server lets it through, because to remove jobs frees it. The first write is one that a full server allows.
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
@@ -23,9 +25,9 @@ local what, id, token, lease, state, fields, following = take(), take(), take(),
 local all, open = root .. ':operations', root .. ':unfinished'
 local name = key('operation', id)
 
-local function finish(of, ending)
+local function finish(of, ending, has_more)
   redis.call('HSET', key('operation', of), 'state', ending, 'ended', whole(now))
-  redis.call('ZREM', open, of)
+  if not has_more then redis.call('ZREM', open, of) end
   redis.call('PEXPIRE', key('operation', of), KEPT)
   return ending
 end
@@ -46,8 +48,12 @@ local function forget_old()
   end
 end
 
-local function hold(of)
+local function hold(of, found_in)
   if redis.call('HINCRBY', key('operation', of), 'tries', 1) > TRIES then
+    if found_in == 'stopped' then
+      redis.call('ZREM', open, of)
+      return nil
+    end
     redis.call('HSET', key('operation', of), 'problem', TRIES .. ' processes in a row took it and were lost, or could not go on')
     finish(of, 'failed')
     return nil
@@ -69,10 +75,11 @@ if what == 'begin' then
   return 'begun'
 elseif what == 'take' then
   for _, free in ipairs(redis.call('ZRANGEBYSCORE', open, '-inf', whole(now), 'LIMIT', 0, 10)) do
-    if read_state(free) ~= 'running' then
+    local found = read_state(free)
+    if found == 'unknown' then
       redis.call('ZREM', open, free) -- somebody deleted its record
     else
-      local held = hold(free)
+      local held = hold(free, found)
       if held then return held end
     end
   end
@@ -82,11 +89,14 @@ local found = read_state(id)
 if what == 'stop' then
   if found ~= 'running' then return found end
   redis.call('HSET', name, unpack(fields))
-  return finish(id, 'stopped')
+  return finish(id, 'stopped', (try('HGET', name, 'batch') or '') ~= '')
 end
 if try('HGET', name, 'token') ~= token then return 'lost' end
 redis.call('HSET', name, 'tries', 0, unpack(fields))
-if found ~= 'running' then return found end
+if found ~= 'running' then
+  redis.call('ZREM', open, id) -- what was under way when it was stopped is counted now
+  return found
+end
 if #following > 0 then redis.call('HSET', name, unpack(following)) end
 if state ~= '' then return finish(id, state) end
 redis.call('ZADD', open, whole(now + lease), id)

@@ -69,7 +69,10 @@ class OperationStore:
         return await self._call("begin", record.id, fields=fields, deadline=deadline, now=now) == "begun"
 
     async def take(self, token: str, *, lease_ms: int, now: int | str = "") -> OperationRecord | None:
-        """Take an operation that nobody works at, until its lease ends; None if there is none. `token` is fresh."""
+        """Take an operation that nobody works at, until its lease ends; None if there is none. `token` is fresh.
+
+        One that is stopped is taken, too, while the jobs that its lost runner took up last are not counted.
+        """
         found = await self._call("take", token=token, lease_ms=lease_ms, now=now)
         return _read(found[0], found[1:]) if found else None
 

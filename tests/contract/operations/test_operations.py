@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from eventbus import DefinitionError, EventProvider, JobCancelled, Retry, UsageError
+from eventbus import CountChanged, DefinitionError, EventProvider, JobCancelled, Retry, UsageError
 from eventbus.admin.operations.operations import OperationReport
 from eventbus.engine.operations import operation_runner
 from eventbus.engine.operations.operation_runner import OperationRunner
@@ -199,6 +200,56 @@ async def test_stop_leaves_the_rest_and_counts_what_was_under_way(
         assert await asked.stop_operation(begun.id), "it is stopped already"
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_what_was_under_way_is_counted_when_it_is_stopped_and_its_runner_is_lost(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    async with make_provider() as provider:
+        await _delay(provider, 300)
+        asked = provider.inspector
+        begun = await asked.begin_operation("remove", "charge", "delayed")
+        retrials = _store(provider).controls.retrials
+        real = retrials.remove
+
+        async def lose(jobs: Any, **given: Any) -> list[str]:
+            if is_done:
+                await real(jobs, **given)
+            assert await asked.stop_operation(begun.id, by="bob")
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(retrials, "remove", lose)
+        with pytest.raises(asyncio.CancelledError):
+            await _runner(provider).run_once(lease_ms=0)
+        monkeypatch.setattr(retrials, "remove", real)
+        assert (await asked.operation(begun.id)).done == 0, "nobody knows yet"
+        assert await _runner(provider).run_once(), "the next one looks after it"
+        report = await asked.operation(begun.id)
+        assert (report.state, report.stopped_by, report.done, report.failed) == ("stopped", "bob", 100, 0)
+        assert await asked.counts("charge", states=["delayed"]) == {"delayed": 200}
+        assert await _runner(provider).run_once() is False
+
+
+async def test_a_stopped_operation_over_which_runners_are_lost_stays_stopped(
+    make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_provider() as provider:
+        await _delay(provider, 3)
+        asked = provider.inspector
+        begun = await asked.begin_operation("remove", "charge", "delayed")
+
+        async def lose(*_: Any, **__: Any) -> list[str]:
+            await asked.stop_operation(begun.id)
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(_store(provider).controls.retrials, "remove", lose)
+        for _ in range(1 + 5):  # the first one saved the batch before it was lost
+            with pytest.raises(asyncio.CancelledError):
+                await _runner(provider).run_once(lease_ms=0)
+        assert await _runner(provider).run_once() is False, "nobody takes it any more"
+        report = await asked.operation(begun.id)
+        assert (report.state, report.problem, report.done) == ("stopped", "", 0)
+
+
 async def test_an_operation_that_has_ended_is_not_stopped(make_provider: MakeProvider) -> None:
     provider = make_provider()
     async with provider:
@@ -244,6 +295,24 @@ async def test_one_id_begins_one_operation(make_provider: MakeProvider) -> None:
         assert len(await asked.operations()) == 1
         with pytest.raises(UsageError, match="'mine' is another one; give an id of its own"):
             await asked.begin_operation("remove", "refund", "delayed", operation_id="mine")
+
+
+async def test_another_count_than_the_expected_one_begins_nothing_but_what_was_begun_is_told(
+    make_provider: MakeProvider,
+) -> None:
+    async with make_provider() as provider:
+        asked = provider.inspector
+        await _delay(provider, 20)
+        begin = partial(asked.begin_operation, "remove", "charge", "delayed")
+        for expected in (0, 17, 23):
+            with pytest.raises(CountChanged, match=f"20 jobs are meant by now, and not {expected}") as caught:
+                await begin(expected=expected)
+            assert (caught.value.count, caught.value.expected) == (20, expected)
+        assert await asked.operations() == []
+        begun = await begin(expected=19, operation_id="mine")
+        await asked.run_operations()
+        again = await begin(expected=19, operation_id="mine")  # there are none by now
+        assert (begun.total, again.id, again.done) == (20, "mine", 20)
 
 
 async def test_what_cannot_be_begun_is_refused(make_provider: MakeProvider) -> None:

@@ -52,6 +52,22 @@ async def test_a_payload_is_edited_and_what_is_hidden_keeps_its_value(
     assert "o-2" not in str(noted)
 
 
+async def test_a_key_that_was_made_of_the_old_payload_still_stands_for_the_edited_job(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    client = open_dashboard(provider)
+    keyed = Event("keyed", payload=dict[str, str], key=lambda payload: payload["order"])
+    first = provider.emit(keyed, {"order": "o-1"}, reply=False)
+    await first.enqueued()
+    assert "An idempotency key stays" in (await client.get(f"/jobs/{first.job_id}")).text
+    body = {"payload": {"order": "o-2"}, "revision": "*"}
+    assert (await client.patch(f"/api/v1/jobs/{first.job_id}", json=body)).json()["changed"]
+    old, new = (provider.emit(keyed, {"order": order}, reply=False) for order in ("o-1", "o-2"))
+    for each in (old, new):
+        await each.enqueued()
+    assert (old.joined, old.job_id, new.joined) == (True, first.job_id, False)
+
+
 async def test_an_edit_after_another_one_is_412_and_says_what_changed(
     provider: EventProvider, open_dashboard: Open
 ) -> None:

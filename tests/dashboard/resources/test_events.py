@@ -75,6 +75,15 @@ async def test_events_are_listed_with_groups_and_schema(placed: EventProvider, o
     assert (await client.get("/api/v1/events/unknown")).status_code == 404
 
 
+async def test_an_emission_that_is_due_later_is_answered_when_the_wait_is_over(
+    placed: EventProvider, open_dashboard: Open
+) -> None:
+    client, body = open_dashboard(placed), {"event": "placed", "payload": {"order_id": 1}, "wait": "50ms"}
+    for later in ({"delay": "1h"}, {"idempotency_key": "one", "delay": "1h"}, {"idempotency_key": "one"}):
+        answer = await client.act("/emissions", **body, **later)
+        assert (answer.status_code, answer.json()["value"]["state"]) == (200, "delayed"), later
+
+
 async def test_an_emission_waits_for_its_result_and_happens_once_for_each_key(
     placed: EventProvider, open_dashboard: Open
 ) -> None:

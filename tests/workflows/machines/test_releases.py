@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from eventbus import EventProvider
 from workflows import END, MachineContext, StateMachine, WorkflowProvider, transition
 
 Open = Callable[..., Awaitable[WorkflowProvider]]
@@ -46,6 +47,23 @@ class New(StateMachine[int], name="order", start="a"):
 async def _rests(flow: Any, place: str) -> bool:
     report = await flow.report()
     return report.state == "waiting" and report.machine.place == place
+
+
+async def test_a_worker_knows_the_flows_of_a_machine_that_had_other_places(
+    make_provider: Callable[..., EventProvider],
+) -> None:
+    first, second = make_provider(), make_provider()
+    old, new = WorkflowProvider(first), WorkflowProvider(second)
+    old.register(Old)
+    new.register(New)
+    async with first, second:
+        await old.execute(Old, 1)
+        assert [(each.version, each.open, each.workers) for each in await new.versions()] == [
+            ("places:a,b", 1, 0)
+        ]
+        async with second.worker():
+            found = {each.version: (each.open, each.workers, each.is_newest) for each in await new.versions()}
+    assert found == {"places:a,b": (1, 1, False), "places:a,b,checked": (0, 1, True)}
 
 
 async def test_a_flow_of_an_old_release_goes_on_in_the_new_one_that_knows_its_place(

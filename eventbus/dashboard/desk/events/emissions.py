@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.events.catalog import read_event
 from eventbus.dashboard.desk.jobs import read_job
 from eventbus.dashboard.desk.queues import NoQuery, queue_target
@@ -43,7 +43,7 @@ class EmitOrder(msgspec.Struct, frozen=True):
     priority: int = 0
     idempotency_key: str = ""
     wait: str = ""
-    reason: str = ""
+    reason: Reason = ""
 
 
 async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: EmitOrder) -> Change:
@@ -52,8 +52,9 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
     event = desk.provider.inspector.event(order.event)
     payload = typed_payload(event or Event(order.event), order.payload, desk.provider.settings.max_payload)
     wait = _read_wait(order.wait)
-    options = EmitKeywords(reply=wait > 0, priority=order.priority)
-    if wait:
+    is_due = wait > (seconds(order.delay, setting="delay") if order.delay else 0.0)  # while the caller waits
+    options = EmitKeywords(reply=is_due, priority=order.priority)
+    if is_due:
         options["reply_timeout"] = wait
     if order.delay:
         options["delay"] = order.delay
@@ -65,7 +66,7 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
         async with asyncio.timeout(_SENT_WITHIN):
             await emission.enqueued()
         note = "it joined a job of the same key" if emission.joined else "it is emitted"
-        value = await _outcome(desk, caller, emission) if wait else None
+        value = await _outcome(desk, caller, emission, wait if is_due else 0.0) if wait else None
         return Change(changed=not emission.joined, note=note, job_id=emission.job_id, value=value)
 
     target = queue_target(queue_name(order.event))
@@ -78,13 +79,17 @@ def typed_payload(event: Event[Any, Any], given: Any, max_bytes: int) -> Any:
     return codec.decode(msgspec.json.encode(given))
 
 
-async def _outcome(desk: Desk, caller: Caller, emission: Emission[Any]) -> dict[str, Any]:
+async def _outcome(desk: Desk, caller: Caller, emission: Emission[Any], wait: float) -> dict[str, Any]:
     """Wait for the job, and return what became of it, as its page shows it."""
     try:
-        await emission
+        if wait:
+            async with asyncio.timeout(
+                wait
+            ):  # its own timeout begins when the job is due, which may be later
+                await emission
     except StoreError:
         raise
-    except EventBusError:
+    except (EventBusError, TimeoutError):
         pass  # its report has the error, without what is hidden, or the job is still open
     try:
         view = await read_job(desk, caller, {"job": emission.job_id}, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.flows.flow import find_flow, flows_of
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
@@ -18,7 +18,7 @@ __all__ = ["CancelFlowOrder", "RetryOrder", "SignalOrder", "cancel_flow", "retry
 class CancelFlowOrder(msgspec.Struct, frozen=True):
     """Why it is cancelled."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class RetryOrder(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class RetryOrder(msgspec.Struct, frozen=True):
 
     run: int
     resume: bool | None = None
-    reason: str = ""
+    reason: Reason = ""
 
 
 class SignalOrder(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class SignalOrder(msgspec.Struct, frozen=True):
 
     payload: Any = None
     text: str = ""
-    reason: str = ""
+    reason: Reason = ""
 
 
 async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: CancelFlowOrder) -> Change:
