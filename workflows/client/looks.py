@@ -151,6 +151,10 @@ class FlowLooks:
         Where the workflow is registered here, name and payload are checked before. Return once it is recorded; the flow keeps it until it
         waits for it. Raises DefinitionError, PayloadError, SignalRefused, UnknownJob, StoreError.
         """
+        if (machine := self._registry.machine(workflow_of(flow_id))) is not None:
+            raise DefinitionError(
+                f"{machine.where} takes triggers and no signals; use flows.handle(flow_id).trigger({name!r}, ...)"
+            )
         text = msgspec.json.encode(payload).decode()
         signal = self._find_signal(workflow_of(flow_id), name)
         try:
