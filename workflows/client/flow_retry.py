@@ -63,10 +63,17 @@ async def retry_flow(
     if state not in FINAL_STATES:
         if not last.machine:
             raise FlowNotEnded(flow_id=flow_id, state=state)
+        state = machine_status(page.root, status_of(page.root)).state
+        if resume is False:
+            raise FlowNotEnded(
+                flow_id=flow_id,
+                state=state,
+                advice="only a flow that has ended begins from its start: cancel it first, or retry it where it stands",
+            )
         if not await send_retry(jobs, flow_id, target):
             raise FlowNotEnded(
                 flow_id=flow_id,
-                state=f"{machine_status(page.root, status_of(page.root)).state}, and nothing failed at its place",
+                state=f"{state}, and nothing failed at its place",
                 advice="trigger one of its transitions, or cancel it and retry it then",
             )
         return last.run
