@@ -17,7 +17,7 @@ import pytest
 from drivers.machines.acting import Draft, Open, Until, did, gate, stands_at
 
 from eventbus import PayloadError, Retry
-from workflows import END, FlowHandle, MachineContext, StateMachine, transition
+from workflows import END, FlowHandle, MachineContext, Settled, StateMachine, transition
 from workflows.testing import run_inline
 
 
@@ -191,3 +191,43 @@ async def test_l025_an_attempt_that_takes_too_long_has_failed_and_is_tried_again
     assert machine is not None
     assert [each.kind for each in machine.moves] == ["try", "move"]
     assert "transition 'work' timed out: it ran longer than its timeout of 0.1 s" in machine.moves[0].error
+
+
+class Told(StateMachine[Draft], name="told", start="a"):
+    @transition("a", to=END)
+    async def tell(self, ctx: MachineContext[Draft]) -> list[Any]:
+        return [ctx.flow_id, dict(ctx.meta), ctx.correlation_id, ctx.place, ctx.moves, ctx.attempt, ctx.error]
+
+
+async def test_the_context_tells_whose_flow_it_is_and_where_it_stands(open_flows: Open) -> None:
+    flows = await open_flows(Told)
+    flow = await flows.execute(Told, Draft(), meta={"user": "ada"}, correlation_id="c-1")
+    assert await flow.result(timeout=10) == [flow.id, {"user": "ada"}, "c-1", "a", 0, 1, ""]
+
+
+class Parent(StateMachine[Draft], name="parent", start="a"):
+    @transition("a", to="b")
+    async def begin(self, ctx: MachineContext[Draft]) -> None:
+        ctx.children(Told, [Draft()])
+        ctx.children(Walk, [Draft()])
+
+    @transition("b", to=END, after="all_settled")
+    async def collect(self, ctx: MachineContext[Draft], settled: Settled) -> list[tuple[str, str, str]]:
+        return [(each.flow_id, each.state, str(each.error or "")) for each in settled.children]
+
+
+async def test_l038_the_end_of_each_child_has_its_id_its_state_and_its_error(
+    open_flows: Open, until: Until
+) -> None:
+    flows = await open_flows(Parent, Told, Walk)
+    flow = await flows.execute(Parent, Draft())
+    await stands_at(flow, "b", until)
+    machine = (await flow.report()).machine
+    assert machine is not None
+    told, walk = machine.children
+    await stands_at(flows.handle(walk), "c", until)
+    await flows.handle(walk).cancel("enough")
+    ends = await flow.result(timeout=10)
+    assert [each[:2] for each in ends] == [(told, "completed"), (walk, "cancelled")]
+    assert ends[0][2] == ""
+    assert "enough" in ends[1][2]
