@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from drivers.machines.acting import Draft, Open, Until, did, gate, stands_at
 
-from eventbus import PayloadError, Retry
+from eventbus import DefinitionError, PayloadError, Retry, SignalRefused, UnknownJob
 from workflows import END, FlowHandle, MachineContext, Settled, StateMachine, transition
 from workflows.testing import run_inline
 
@@ -231,3 +231,23 @@ async def test_l038_the_end_of_each_child_has_its_id_its_state_and_its_error(
     assert [each[:2] for each in ends] == [(told, "completed"), (walk, "cancelled")]
     assert ends[0][2] == ""
     assert "enough" in ends[1][2]
+
+
+async def test_a_signal_by_its_name_is_a_trigger_also_where_the_machine_is_not_known(
+    open_flows: Open, until: Until
+) -> None:
+    flows, other = await open_flows(Walk), await open_flows(worker=False)
+    flow = await flows.execute(Walk, Draft())
+    await stands_at(flow, "c", until)
+    with pytest.raises(DefinitionError, match="has no transition 'unknown'"):
+        await flows.signal(flow.id, "unknown")
+    with pytest.raises(DefinitionError, match="waits for no trigger"):
+        await flows.signal(flow.id, "last")
+    with pytest.raises(PayloadError, match="the payload of transition 'go' failed its validation"):
+        await flows.signal(flow.id, "go", 7)
+    with pytest.raises(SignalRefused, match=f"trigger last was not sent to flow {flow.id}: .* accepts go"):
+        await other.signal(flow.id, "last")
+    with pytest.raises(UnknownJob):
+        await other.signal("walk~0123456789abcdef0123", "go")
+    await other.signal(flow.id, "go")
+    assert await flow.result(timeout=10) == "done"
