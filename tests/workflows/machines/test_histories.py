@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from drivers.machines.acting import Draft, Open, Until, did, gate, stands_at
+from drivers.machines.acting import Draft, Open, Until, broken, did, stands_at
 
 from eventbus import PayloadError, Retry, SignalRefused, StoreRefused
 from workflows import (
@@ -215,7 +215,7 @@ class Deciding(StateMachine[Draft], name="deciding", start="a"):
     async def accept(self, ctx: MachineContext[Draft], payload: None) -> str:
         return "accepted"
 
-    @transition("a", to=END, when=lambda ctx: gate.is_set())
+    @transition("a", to=END, when=lambda ctx: "closed" in broken)
     async def leave(self, ctx: MachineContext[Draft]) -> str:
         return "left"
 
@@ -226,7 +226,7 @@ async def test_l003_a_retry_where_nothing_failed_and_a_trigger_of_another_place_
     flows = await open_flows(Deciding)
     flow = await flows.execute(Deciding, Draft())
     await stands_at(flow, "a", until)
-    gate.set()  # a pass would find its guard true
+    broken.add("closed")  # a pass would find its guard true
     before = await flow.report()
     with pytest.raises(FlowNotEnded, match="nothing failed at its place"):
         await flow.retry()
