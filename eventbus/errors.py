@@ -206,9 +206,13 @@ class SignalRefused(EventBusError):
     accepts no such trigger now: that of a state machine at another place, or one that another trigger came before).
     """
 
-    def __init__(self, job_id: str, name: str, reason: str, detail: str = "") -> None:
+    def __init__(
+        self, job_id: str, name: str, reason: str, detail: str = "", *, is_trigger: bool = False
+    ) -> None:
+        """`detail` says why, in place of the text for `reason`. A trigger is sent to the flow of a state machine."""
+        what, owner = ("trigger", "flow") if is_trigger else ("signal", "job")
         super().__init__(
-            f"signal {name} was not sent to job {job_id}: {detail or _UNTAKEN.get(reason, reason)}"
+            f"{what} {name} was not sent to {owner} {job_id}: {detail or _UNTAKEN.get(reason, reason)}"
         )
         self.job_id = job_id
         self.reason = reason

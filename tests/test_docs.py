@@ -37,7 +37,7 @@ _SHOWN = {"schedules.md": "nightly_report", "controls.md": "tenants", "pipelines
 _SHOWN["machines.md"] = "review"
 _STAGES = _ROOT / "examples" / "stages.py"
 _KILLED = _ROOT / "examples" / "checkout_killed.py"  # starts programs itself
-_EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED})
+_EXAMPLES = sorted({*(_ROOT / "examples").glob("*.py")} - {_KILLED, _KILLED.parent / "report_pipeline.py"})
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

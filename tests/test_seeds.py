@@ -33,12 +33,6 @@ def _named(name: str, numbers: Iterable[int], digits: int = 3) -> Iterator[str]:
     return (f"{name}-{number:0{digits}}" for number in numbers)
 
 
-_STATE_MACHINES = {
-    *map(str, (1, 3, 4, 6, 7, 8, 11, 12, 13, *range(18, 27), 30, 39)),
-    *_named("L", (*range(1, 16), *range(18, 24), *range(27, 41), 51, 55)),
-}
-"""What Loopstack says of state machines, which come with their own rows."""
-
 NUMBERS: dict[str, list[str]] = {
     "orijs-events": [each for name, most in _EVENTS.items() for each in _named(name, range(1, most + 1), 2)],
     "orijs-workflows": [
@@ -46,9 +40,7 @@ NUMBERS: dict[str, list[str]] = {
     ],
     "bullmq": [*_features(69), *_named("B", range(1, 86))],
     "conveyor": [*_features(40), *_named("C", range(1, 137))],
-    "loopstack": [
-        each for each in (*_features(39), *_named("L", range(1, 60))) if each not in _STATE_MACHINES
-    ],
+    "loopstack": [*_features(39), *_named("L", range(1, 60))],
     "neemata": [*_features(35), *_named("N", (*range(1, 44), *range(50, 71)))],
 }
 

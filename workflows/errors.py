@@ -262,10 +262,10 @@ class HistoryFull(WorkflowError):
 class FlowNotEnded(WorkflowError):
     """The flow `flow_id` has not ended, it is `state`; another caller may just have retried it."""
 
-    def __init__(self, *, flow_id: str, state: str) -> None:
-        super().__init__(
-            f"flow {flow_id} is {state}; only a flow that has ended can be retried: wait for its end, or cancel it"
-        )
+    def __init__(self, *, flow_id: str, state: str, advice: str = "") -> None:
+        """`advice` says what to do, in place of what fits most flows."""
+        told = advice or "only a flow that has ended can be retried: wait for its end, or cancel it"
+        super().__init__(f"flow {flow_id} is {state.replace('_', ' ')}; {told}")
         self.flow_id = flow_id
         self.state = state
 

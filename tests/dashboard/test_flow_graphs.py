@@ -10,7 +10,19 @@ import pytest
 
 from eventbus import EventProvider, Retry
 from eventbus.dashboard import Actor, Target
-from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, step
+from workflows import (
+    END,
+    FlowContext,
+    MachineContext,
+    Signal,
+    StateMachine,
+    StepContext,
+    Workflow,
+    WorkflowProvider,
+    durable,
+    step,
+    transition,
+)
 
 Open = Callable[..., Any]
 Make = Callable[..., EventProvider]
@@ -29,6 +41,12 @@ async def _fail(ctx: StepContext[int]) -> int:
 @durable("asks", signals=[go])
 async def asks(ctx: FlowContext[int]) -> int:
     return await ctx.wait_for(go)
+
+
+class Asking(StateMachine[int], name="asking", start="open"):
+    @transition("open", to=END, wait=int)
+    async def answer(self, ctx: MachineContext[int], number: int) -> int:
+        return number
 
 
 def _outer() -> Workflow[int, Any]:
@@ -124,6 +142,24 @@ async def test_a_signal_is_sent_by_those_who_may_and_refused_with_the_field_that
         assert await flow.result() == 7
         late = await client.act(path, payload=7)
         assert (late.status_code, "has ended" in late.json()["detail"]) == (409, True)
+
+
+async def test_a_signal_of_a_state_machine_is_a_trigger_which_its_place_takes_or_refuses(
+    make_provider: Make, open_dashboard: Open
+) -> None:
+    provider, away = make_provider(), make_provider()
+    flows, unknown = WorkflowProvider(provider), WorkflowProvider(away)
+    flows.register(Asking)
+    async with provider, away, provider.worker():
+        flow = await flows.execute(Asking, 1)
+        while not await flows.waits(flow.id):
+            pass
+        client = open_dashboard(away, flows=unknown)
+        assert "Signal answer…" in (await client.get(f"/flows/{flow.id}")).text
+        wrong = await client.act(f"/flows/{flow.id}/signals/other", payload=7)
+        assert (wrong.status_code, "which accepts answer" in wrong.json()["detail"]) == (409, True)
+        assert (await client.act(f"/flows/{flow.id}/signals/answer", payload=7)).status_code == 200
+        assert await flow.result() == 7
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])

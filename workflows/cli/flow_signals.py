@@ -23,7 +23,7 @@ from workflows.client.sent_triggers import send_trigger_text
 from workflows.records.ids import workflow_of
 from workflows.records.status import number_in
 
-__all__ = ["list_waiting", "send_signal", "send_trigger"]
+__all__ = ["check_place", "list_waiting", "send_signal", "send_trigger"]
 
 
 _TRIGGER = "!"  # begins the names of triggers, as those of their signals
@@ -121,7 +121,10 @@ def _check(app: str, flow_id: str, name: str, payload: str) -> None:
         raise CommandError(f"{app} has no durable function or state machine {workflow_of(flow_id)!r}")
     try:
         if machine is not None:
-            machine.find(name).decode(payload)
+            transition = machine.find(name)
+            if not transition.waits:
+                raise CommandError(f"{transition.where} waits for no trigger: it fires by itself")
+            transition.decode(payload)
             return
         assert known is not None  # noqa: S101  (one of them is there)
         signal = known.check_signal(name)
@@ -129,6 +132,17 @@ def _check(app: str, flow_id: str, name: str, payload: str) -> None:
             signal.decode(payload)
     except (DefinitionError, PayloadError) as error:
         raise CommandError(str(error)) from None
+
+
+def check_place(app: str, flow_id: str, place: str) -> None:
+    """Refuse a place that the state machine of a flow does not have. Raises CommandError."""
+    machine = registry_of(load_provider(app), app).machine(workflow_of(flow_id))
+    if machine is None:
+        raise CommandError(f"{app} has no state machine {workflow_of(flow_id)!r}")
+    if place not in machine.out_of:
+        raise CommandError(
+            f"{machine.where} has no place {shown(place)}; its places: {', '.join(map(repr, machine.places))}"
+        )
 
 
 def list_waiting(

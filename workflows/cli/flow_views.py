@@ -11,7 +11,7 @@ from rich.tree import Tree
 
 from eventbus.cli.toolkit import moment, open_console, printable, span
 from eventbus.lowlevel import FINAL_STATES
-from workflows import FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
+from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
 __all__ = ["print_list", "print_tree"]
 
@@ -94,7 +94,8 @@ def _place(machine: MachineReport) -> Text:
     """Return a line about where a state machine stands."""
     if not machine.place:
         return Text("at its start")
-    line = Text.assemble("at ", (machine.place, "bold"), f", {_counted(machine.version, 'move')}")
+    place = "its end" if machine.place == END else machine.place
+    line = Text.assemble("at ", (place, "bold"), f", {_counted(machine.version, 'move')}")
     if machine.accepts:
         line.append(f", accepts {', '.join(machine.accepts)}")
     if machine.documents:

@@ -1,6 +1,6 @@
 """`eventbus flows`: lists, shows, follows, cancels, retries and removes the flows of workflows.
 
-Only `check` and `graph` import the program: the others read everything from the server, and a worker that has the workflow runs a
+Only `check`, `graph` and the option `--app` import the program: the others read everything from the server, and a worker that has the workflow runs a
 retry.
 """
 
@@ -20,7 +20,7 @@ from workflows import FlowSummary, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_graph import draw_graph
 from workflows.cli.flow_history import check_flows, export_flows
-from workflows.cli.flow_signals import list_waiting, send_signal, send_trigger
+from workflows.cli.flow_signals import check_place, list_waiting, send_signal, send_trigger
 from workflows.cli.flow_views import print_list, print_tree
 from workflows.cli.following import follow_flow
 from workflows.cli.known_workflows import check_known_workflow
@@ -128,14 +128,21 @@ def retry_flow(
             metavar="PLACE", help="Of a state machine that stands with an error: move it there first."
         ),
     ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:PROVIDER", help="Check the place by the program's state machine."),
+    ] = None,
     url: UrlOption = None,
 ) -> int:
     """Run a flow that has ended once more: a failed one is resumed, a completed one runs from its start.
 
-    A state machine that stands with an error runs again the transition that failed.
+    A state machine that stands with an error runs again the transition that failed. With --target and without --app its
+    worker judges the place: `eventbus flows show` says if it refused.
     """
     if from_start and resume:
         raise CommandError("expected either --from-start or --resume, got both")
+    if app is not None and target is not None:
+        check_place(app, flow_id, target)
     chosen = True if resume else False if from_start else None
 
     async def retry(flows: WorkflowProvider) -> tuple[int, bool]:
@@ -147,7 +154,7 @@ def retry_flow(
         return run, run == before
 
     run, is_open = ask_flows(url, retry)
-    what = "goes on at its place" if target is None else f"goes on at place {target}"
+    what = "goes on at its place" if target is None else f"is told to go on at place {target}"
     print(f"flow {flow_id} {what if is_open else f'runs again, for the {_ordinal(run)} time'}")
     return 0
 

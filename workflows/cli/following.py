@@ -36,7 +36,8 @@ _ASLEEP = {"delayed", "waiting-children"}
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of a step, or without a `step` of the flow. A step inside a sub-workflow has its path.
 
-    `waits_for` is the signal that `flow_id` waits for: the flow, or one that is nested in it.
+    `waits_for` is the signal that `flow_id` waits for: the flow, or one that is nested in it. `by` is `trigger` for a transition
+    of a state machine.
     """
 
     at_ms: int
@@ -47,6 +48,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     flow_id: str = ""
     waits_for: str = ""
+    by: str = "signal"
 
 
 class Follower:
@@ -130,7 +132,7 @@ class Follower:
             parts.append(f"{line.attempts} failed attempt{'s' if line.attempts > 1 else ''}")
         if line.waits_for:
             parts.append(
-                f"for signal {line.waits_for}: eventbus flows signal {line.flow_id} {line.waits_for} JSON"
+                f"for {line.by} {line.waits_for}: eventbus flows {line.by} {line.flow_id} {line.waits_for} JSON"
             )
         if line.error:
             parts.append(line.error)
@@ -169,7 +171,12 @@ def _end(tree: FlowTree) -> str:
 def _wait_of(flow: FlowRecord, entry: Entry) -> Line:
     step = f"{entry.name}@{entry.place}" if flow.message.durable else entry.place
     return Line(
-        at_ms=entry.started_ms, state="waiting", step=step, flow_id=flow.flow_id, waits_for=entry.name
+        at_ms=entry.started_ms,
+        state="waiting",
+        step=step,
+        flow_id=flow.flow_id,
+        waits_for=entry.name,
+        by="trigger" if flow.message.machine else "signal",
     )
 
 

@@ -23,6 +23,7 @@ import msgspec
 
 from eventbus import UnknownJob, UsageError
 from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
+from workflows.client.reports.machine_report import machine_status
 from workflows.client.sent_triggers import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
@@ -62,8 +63,19 @@ async def retry_flow(
     if state not in FINAL_STATES:
         if not last.machine:
             raise FlowNotEnded(flow_id=flow_id, state=state)
+        state = machine_status(page.root, status_of(page.root)).state
+        if resume is False:
+            raise FlowNotEnded(
+                flow_id=flow_id,
+                state=state,
+                advice="only a flow that has ended begins from its start: cancel it first, or retry it where it stands",
+            )
         if not await send_retry(jobs, flow_id, target):
-            raise FlowNotEnded(flow_id=flow_id, state=f"{state}, and nothing failed at its place")
+            raise FlowNotEnded(
+                flow_id=flow_id,
+                state=f"{state}, and nothing failed at its place",
+                advice="trigger one of its transitions, or cancel it and retry it then",
+            )
         return last.run
     if target is not None:
         raise UsageError(f"flow {flow_id} has ended and stands at no place; retry it without a target")

@@ -19,6 +19,9 @@ from workflows.records.ids import workflow_of
 __all__ = ["send_retry", "send_trigger", "send_trigger_text"]
 
 
+_REFUSALS = {"ended": "the flow has ended", "stopping": "the flow is being cancelled or rolled back"}
+
+
 async def send_trigger(
     jobs: JobClient,
     flow_id: str,
@@ -58,23 +61,29 @@ async def send_trigger_text(
             flow_id, trigger_name(transition), payload, signal=trigger_id, call_timeout=call_timeout
         )
     except SignalRefused as error:
-        if error.reason != "unwanted":
-            raise
-        told = await _tell_place(jobs, flow_id)
-        raise SignalRefused(flow_id, transition, error.reason, told) from None
+        told = _REFUSALS.get(error.reason, "")
+        if error.reason == "unwanted":
+            told = await _tell_place(jobs, flow_id)
+        raise SignalRefused(flow_id, transition, error.reason, told, is_trigger=True) from None
 
 
 async def send_retry(jobs: JobClient, flow_id: str, target: str | None) -> bool:
-    """Have a machine that has not ended run again what failed, or move to `target`; return False if nothing failed there."""
+    """Have a machine that has not ended run again what failed, or move to `target`; return False if nothing failed there.
+
+    Raises SignalRefused for one that has ended meanwhile, or that is being stopped; UnknownJob, StoreError.
+    """
     try:
         if target is None:
             await jobs.signal(flow_id, RETRY)
         else:
             await jobs.signal(flow_id, MOVE, msgspec.json.encode(MoveTo(target)).decode())
     except SignalRefused as error:
-        if error.reason != "unwanted":
-            raise
-        return False
+        if error.reason == "unwanted":
+            return False
+        name = "retry" if target is None else f"to move to {target}"
+        raise SignalRefused(
+            flow_id, name, error.reason, _REFUSALS.get(error.reason, ""), is_trigger=True
+        ) from None
     return True
 
 

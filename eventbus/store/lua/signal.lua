@@ -19,6 +19,15 @@ local now = read_now(take())
 local id, signal, name, payload = take(), take(), take(), take()
 local record = fetch(id)
 if not record then return 'unknown' end
+local function has_word(words, word)
+  return string.find(' ' .. (words or '') .. ' ', ' ' .. word .. ' ', 1, true)
+end
+local live, is_trigger, texts = key('live', id), string.sub(name, 1, 1) == '!', nil
+if is_trigger then
+  texts = try('HMGET', live, 'accepts', '#taken') or {}
+  -- Before all else: what it fired may have ended the job before this repeat.
+  if has_word(texts[2], signal) then return 'sent' end
+end
 if record.ended then return 'ended' end
 if record.stop and not record.knows or record.root and find_mark(record.root) ~= '' then return 'stopping' end
 
@@ -26,13 +35,8 @@ local inbox = key('inbox', id)
 local text = try('HGET', inbox, signal)
 if text == nil then return 'foreign' end
 if text then return 'sent' end
-local live, is_trigger, taken = key('live', id), string.sub(name, 1, 1) == '!', nil
-local function has_word(words, word)
-  return string.find(' ' .. (words or '') .. ' ', ' ' .. word .. ' ', 1, true)
-end
+local taken
 if is_trigger then
-  local texts = try('HMGET', live, 'accepts', '#taken') or {}
-  if has_word(texts[2], signal) then return 'sent' end
   if not has_word(texts[1], name) then return 'unwanted' end
   taken = { signal }
   for word in string.gmatch(texts[2] or '', '%S+') do

@@ -321,3 +321,14 @@ async def test_a_late_repeat_of_a_trigger_that_was_taken_fires_nothing(shard: Sh
     assert await shard.signal("a", "!ok", signal="s1") == "sent"
     await shard.turn(settle(claim, token, "waiting", ""), want=0)
     assert await _inbox(shard) == []
+
+
+async def test_a_late_repeat_of_a_trigger_that_ended_its_job_is_known(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    await shard.append("a", token, 0, "one", live={"accepts": "!ok"})
+    assert await shard.signal("a", "!ok", signal="s1") == "sent"
+    await shard.append("a", token, 1, "two", live={"accepts": ""}, taken=["s1"])
+    await shard.turn(settle(claim, token, "completed", ""), want=0)
+    assert await shard.signal("a", "!ok", signal="s1") == "sent"
+    assert await shard.signal("a", "!ok", signal="s2") == "ended"

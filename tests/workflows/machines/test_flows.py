@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 from drivers.machines.acting import Draft, Open, Until, Verdict, act, did, stands_at
@@ -12,6 +14,7 @@ from eventbus import DefinitionError, PayloadError, SignalRefused, UsageError
 from workflows import (
     END,
     FlowCancelled,
+    FlowHandle,
     FlowTimeout,
     MachineContext,
     StateMachine,
@@ -232,3 +235,56 @@ async def test_a_worker_that_stops_between_transitions_leaves_the_rest_to_anothe
     await stack.enter_async_context(flows.provider.worker())
     assert await flow.result(timeout=10) == "done"
     assert did == ["first", "second"]
+
+
+class Dated(StateMachine[Draft], name="dated", start="a", timeout=3):
+    @transition("a", to="b", wait=int)
+    async def take(self, ctx: MachineContext[Draft], number: int) -> None:
+        did.append(f"take {number}")
+        ctx.state.value = number
+
+    @take.rollback
+    async def untake(self, ctx: MachineContext[Draft]) -> None:
+        did.append(f"untake {ctx.state.value}")
+
+    @transition("b", to=END)
+    async def end(self, ctx: MachineContext[Draft]) -> int:
+        return ctx.state.value
+
+
+async def test_of_a_trigger_and_the_timeout_of_its_flow_one_decides(open_flows: Open, until: Until) -> None:
+    """A trigger that is refused has fired nothing. One that is taken completes its flow, or is undone with it."""
+    flows = await open_flows(Dated, lease=0.5)
+    began, some = list[float](), list[FlowHandle[Any]]()
+    for _ in range(30):
+        began.append(time.monotonic())
+        some.append(await flows.execute(Dated, Draft()))
+    for flow in some:
+        await stands_at(flow, "a", until)
+
+    async def trigger(number: int) -> str:
+        if number:  # around the time when the server ends the flows
+            await asyncio.sleep(began[number] + 3.2 + number * 0.02 - time.monotonic())
+        try:
+            await some[number].trigger(Dated.take, number)
+        except SignalRefused as error:
+            return error.reason
+        return "taken"
+
+    async def end(number: int) -> str:
+        try:
+            return str(await some[number].result(timeout=20))
+        except FlowTimeout:
+            return "timeout"
+
+    sent = await asyncio.gather(*map(trigger, range(30)))
+    ends = await asyncio.gather(*map(end, range(30)))
+    for number, (word, came) in enumerate(zip(sent, ends, strict=True)):
+        ran = [each.partition(" ")[0] for each in did if each.endswith(f" {number}")]
+        if word == "taken":
+            assert came in (str(number), "timeout")
+            assert ran == ["take"] if came != "timeout" else ran in ([], ["take"], ["take", "untake"])
+        else:
+            assert (word in ("stopping", "ended"), came, ran) == (True, "timeout", [])
+    assert ends[0] == "0"
+    assert "timeout" in ends

@@ -13,6 +13,7 @@ import msgspec
 
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import FINAL_STATES
+from workflows.machines.choosing import MOVE, RETRY
 from workflows.machines.snapshot import (
     ACCEPTS,
     STATE,
@@ -40,6 +41,7 @@ from workflows.records.status import error_in, number_in
 __all__ = ["machine_status", "machine_waits", "report_machine", "tree_machine"]
 
 _KINDS = ("move", "try", "failed", "refused", "retry")
+_BY_HAND = {name.removeprefix("!"): what for name, what in ((RETRY, "retry"), (MOVE, "move by hand"))}
 _RESTS = ("delayed", "waiting-children")
 
 
@@ -96,7 +98,8 @@ def tree_machine(
         if entry.kind == "try" and entry.failure:
             errors.setdefault(_label(entry), []).append(error_text(entry.failure))
         elif entry.kind == "refused":
-            errors.setdefault("", []).append(f"trigger {entry.name!r} refused: {error_text(entry.failure)}")
+            what = _BY_HAND.get(entry.name, f"trigger {entry.name!r}")
+            errors.setdefault("", []).append(f"{what} refused: {error_text(entry.failure)}")
     return FlowTree(
         report=report, errors={name: found[-50:] for name, found in errors.items()}, nested=dict(nested)
     )
