@@ -221,7 +221,7 @@ _OFFERED = {
     eventbus.Change: "at_ms attempt due_ms error job_id note position queue state what worker",
     Inspector: (
         "audit begin_operation cancel check_server controls counts delay edit event events failures find find_by_field groups history job jobs note_audit operation operations "
-        "preview_operation prioritize promote purge queues remove remove_tree replace_payload retry retry_all run_operations server stop_operation tree why workers"
+        "preview_operation prioritize promote purge queue_names queues remove remove_tree replace_payload retry retry_all run_operations server stop_operation tree why workers"
     ),
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
