@@ -296,7 +296,8 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         Any process can ask for a retry; a worker that has the workflow runs it. With `run` it is refused unless that is
         the number of the last run, so that of two callers who saw the same end one begins a run.
 
-        A state machine that has not ended runs the transition again that failed, or with `target` moves to that place first.
+        A state machine that has not ended runs the transition again that failed, or with `target` moves to that place first; it
+        raises SignalRefused if it is being stopped.
 
         Raises FlowNotEnded (also if
         another caller retries the flow at the same time, or did since `run`), UnknownJob and DefinitionError as `handle` does,

@@ -46,6 +46,8 @@ async def asks(ctx: FlowContext[int]) -> int:
 class Asking(StateMachine[int], name="asking", start="open"):
     @transition("open", to=END, wait=int)
     async def answer(self, ctx: MachineContext[int], number: int) -> int:
+        if ctx.state < 0:
+            raise ValueError("no answer")
         return number
 
 
@@ -160,6 +162,26 @@ async def test_a_signal_of_a_state_machine_is_a_trigger_which_its_place_takes_or
         assert (wrong.status_code, "which accepts answer" in wrong.json()["detail"]) == (409, True)
         assert (await client.act(f"/flows/{flow.id}/signals/answer", payload=7)).status_code == 200
         assert await flow.result() == 7
+
+
+async def test_a_state_machine_that_stands_with_an_error_is_retried_in_its_run(
+    make_provider: Make, open_dashboard: Open
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(Asking)
+    async with provider, provider.worker():
+        flow = await flows.execute(Asking, -1)
+        while not await flows.waits(flow.id):
+            pass
+        client = open_dashboard(provider, flows=flows)
+        early = await client.act(f"/flows/{flow.id}/retry", run=1)
+        assert (early.status_code, "nothing failed at its place" in early.json()["detail"]) == (409, True)
+        await flow.trigger(Asking.answer, 7)
+        while not (await flow.report()).error:
+            pass
+        done = (await client.act(f"/flows/{flow.id}/retry", run=1)).json()
+        assert (done["changed"], done["note"], done["run"]) == (True, "it goes on at its place", 1)
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])

@@ -63,19 +63,7 @@ async def retry_flow(
     if state not in FINAL_STATES:
         if not last.machine:
             raise FlowNotEnded(flow_id=flow_id, state=state)
-        state = machine_status(page.root, status_of(page.root)).state
-        if resume is False:
-            raise FlowNotEnded(
-                flow_id=flow_id,
-                state=state,
-                advice="only a flow that has ended begins from its start: cancel it first, or retry it where it stands",
-            )
-        if not await send_retry(jobs, flow_id, target):
-            raise FlowNotEnded(
-                flow_id=flow_id,
-                state=f"{state}, and nothing failed at its place",
-                advice="trigger one of its transitions, or cancel it and retry it then",
-            )
+        await _retry_standing(jobs, flow_id, page, resume=resume, target=target)
         return last.run
     if target is not None:
         raise UsageError(f"flow {flow_id} has ended and stands at no place; retry it without a target")
@@ -109,6 +97,25 @@ async def retry_flow(
     if word != "restarted":  # another caller began this run first
         raise FlowNotEnded(flow_id=flow_id, state="running")
     return following.run
+
+
+async def _retry_standing(
+    jobs: JobClient, flow_id: str, page: TreePage, *, resume: bool | None, target: str | None
+) -> None:
+    """Have a state machine that has not ended run again what failed, or move to `target`. Raises FlowNotEnded, SignalRefused."""
+    state = machine_status(page.root, status_of(page.root)).state
+    if resume is False:
+        raise FlowNotEnded(
+            flow_id=flow_id,
+            state=state,
+            advice="only a flow that has ended begins from its start: cancel it first, or retry it where it stands",
+        )
+    if not await send_retry(jobs, flow_id, target):
+        raise FlowNotEnded(
+            flow_id=flow_id,
+            state=f"{state}, and nothing failed at its place",
+            advice="trigger one of its transitions, or cancel it and retry it then",
+        )
 
 
 def _kept_of(

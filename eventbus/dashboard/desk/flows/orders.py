@@ -11,6 +11,7 @@ from eventbus.dashboard.desk.flows.flow import find_flow, flows_of
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
+from eventbus.model.states import FINAL_STATES
 
 __all__ = ["CancelFlowOrder", "RetryOrder", "SignalOrder", "cancel_flow", "retry_flow", "signal_flow"]
 
@@ -55,7 +56,7 @@ async def cancel_flow(desk: Desk, caller: Caller, path: dict[str, str], order: C
 
 
 async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: RetryOrder) -> Change:
-    """Run a flow that has ended again, under the same id."""
+    """Run a flow that has ended again, under the same id; a state machine that stands with an error runs again what failed."""
     _, tree, target = await find_flow(desk, caller, path["flow"])
     report = tree["report"]
 
@@ -67,6 +68,8 @@ async def retry_flow(desk: Desk, caller: Caller, path: dict[str, str], order: Re
                 run=report["run"],
             )
         await flows_of(desk).retry(report["flow_id"], order.resume, run=order.run, call_timeout=READ_SECONDS)
+        if report["state"] not in FINAL_STATES:
+            return Change(changed=True, note="it goes on at its place", run=order.run)
         return Change(changed=True, note=f"run {order.run + 1} has begun", run=order.run + 1)
 
     return await desk.act(caller, "flow.retry", target, retry, reason=order.reason)
