@@ -8,7 +8,6 @@ keeps its value; one that stands at another place is refused, because nobody kno
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -20,10 +19,9 @@ from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redaction
+from eventbus.model.redaction.redacting import is_hidden
 
 __all__ = ["EditOrder", "edit_job", "put_back"]
-
-_DOTS = re.compile(r"•••[0-9a-f]{8}( \w+)?")
 
 
 class EditOrder(msgspec.Struct, frozen=True):
@@ -71,7 +69,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
 
 def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
     """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem, 422."""
-    if isinstance(given, str) and _DOTS.fullmatch(given):
+    if is_hidden(given):
         if given == shown != whole:
             return whole
         raise Problem(

@@ -16,7 +16,16 @@ import msgspec
 from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 
-__all__ = ["hide", "hide_at_cuts", "hide_in_text", "sensitive_forms", "sensitive_texts", "shown_instead"]
+__all__ = [
+    "find_hidden",
+    "hide",
+    "hide_at_cuts",
+    "hide_in_text",
+    "is_hidden",
+    "sensitive_forms",
+    "sensitive_texts",
+    "shown_instead",
+]
 
 _KEY = secrets.token_bytes(16)
 """So that nobody finds a short value by trying all of them."""
@@ -25,6 +34,7 @@ _LEAST = 3
 _CUT = re.compile(r"(\n\.\.\. \d+ characters left out \.\.\.\n|\.\.\.\Z)")
 """What stands in a text where a part was left out: in its middle, or at its end."""
 _DOTS = "•••"
+_HIDDEN_VALUE = re.compile(rf"{_DOTS}[0-9a-f]{{8}}( \w+)?")
 
 
 def hide(value: Any, marks: Marks | None) -> Any:
@@ -132,3 +142,20 @@ def shown_instead(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether it is what people see instead of a value, so that nobody takes it for a value."""
+    return isinstance(value, str) and _HIDDEN_VALUE.fullmatch(value) is not None
+
+
+def find_hidden(value: Any, at: str = "$") -> str | None:
+    """Return the JSON path of the first part of a JSON value that is only shown instead of one; None where there is none."""
+    if is_hidden(value):
+        return at
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        parts = [(f"{at}.{name}", part) for name, part in cast("dict[str, Any]", value).items()]
+    elif isinstance(value, list):
+        parts = [(f"{at}[{place}]", part) for place, part in enumerate(cast("list[Any]", value))]
+    return next((found for path, part in parts if (found := find_hidden(part, path)) is not None), None)
