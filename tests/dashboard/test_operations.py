@@ -175,6 +175,22 @@ async def test_an_action_that_is_cut_off_stands_in_the_audit_as_begun(
     assert (entry.outcome, entry.detail) == ("failed", "StoreUnavailable")
 
 
+async def test_the_audit_says_which_operation_was_begun_and_what_failed(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    await _delay(provider, 1)
+    client, order = open_dashboard(provider), {"action": "cancel", "state": "delayed"}
+    assert (await client.act("/queues/paid/operations", **order, expected=9)).status_code == 412
+    begun = (await client.act("/queues/paid/operations", **order, expected=1, id="mine")).json()
+    assert begun["note"] == "1 job"
+    told = (await provider.inspector.audit()).entries
+    assert [(each.outcome, each.detail) for each in told] == [
+        ("changed", "operation mine, 1 job"),
+        ("failed", "CountChanged"),
+    ]
+    assert "operation mine, 1 job" in (await client.get("/audit")).text
+
+
 async def test_what_the_server_does_not_keep_of_the_audit_is_logged(
     provider: EventProvider,
     open_dashboard: Open,

@@ -295,6 +295,9 @@ async def test_one_id_begins_one_operation(make_provider: MakeProvider) -> None:
         assert len(await asked.operations()) == 1
         with pytest.raises(UsageError, match="'mine' is another one; give an id of its own"):
             await asked.begin_operation("remove", "refund", "delayed", operation_id="mine")
+        for other in ({"state": "failed"}, {"state": "failed", "error": "ValueError"}, {"jobs": ["j-1"]}):
+            with pytest.raises(UsageError, match="'mine' is another one"):
+                await asked.begin_operation("remove", "charge", operation_id="mine", **other)
 
 
 async def test_another_count_than_the_expected_one_begins_nothing_but_what_was_begun_is_told(
