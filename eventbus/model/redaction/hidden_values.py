@@ -64,6 +64,19 @@ class HiddenValues:
             text = text.replace(form, shown_instead(self._forms[form]))
         return hide_at_cuts(text, self.texts)
 
+    def in_texts(self, value: Any) -> Any:
+        """Return a JSON value, such as progress, with each of its texts as `in_text` returns it."""
+        if not self.texts:
+            return value
+        if isinstance(value, str):
+            return self.in_text(value)
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            return {name: self.in_texts(part) for name, part in fields.items()}
+        if isinstance(value, list):
+            return [self.in_texts(part) for part in cast("list[Any]", value)]
+        return value
+
     def _hide(self, name: str, value: Any) -> Any:
         for marks in self._marks.get(name, ()):
             value = hide(value, marks)
