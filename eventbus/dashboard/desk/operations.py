@@ -214,7 +214,7 @@ async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order
         done = await desk.provider.inspector.stop_operation(
             found.id, caller.actor.name, call_timeout=READ_SECONDS
         )
-        note = "it does no more" if done else "it had ended before"
+        note = f"operation {found.id} {'does no more' if done else 'had ended before'}"
         return Change(changed=done and found.state == "running", note=note)
 
     return await _act(desk, caller, "operation.stop", found.queue, stop, order.reason)
