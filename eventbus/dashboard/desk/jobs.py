@@ -161,7 +161,9 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     redaction = Redaction(desk.redact if may_read else "all", target.event)
     await learn_job(desk, redaction, report.id, target.event)
     values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
-    values |= {name: redaction.texts(values[name]) for name in ("result", "progress")}  # they may repeat the payload
+    values |= {
+        name: redaction.texts(values[name]) for name in ("result", "progress")
+    }  # they may repeat the payload
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {
         name: value if name in ("id", "queue", "tree", "revision", *values) else redaction.texts(value)
@@ -199,13 +201,17 @@ async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: P
 async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> Change:
     """Make a job that waits due later."""
     ask = partial(desk.provider.inspector.delay, delay=order.delay, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason, f"it is due in {order.delay}")
+    return await _edit(
+        desk, caller, path["job"], "job.edit", ask, order.reason, f"it is due in {order.delay}"
+    )
 
 
 async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder) -> Change:
     """Give a job that waits another priority."""
     ask = partial(desk.provider.inspector.prioritize, priority=order.priority, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason, f"its priority is {order.priority}")
+    return await _edit(
+        desk, caller, path["job"], "job.edit", ask, order.reason, f"its priority is {order.priority}"
+    )
 
 
 async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:

@@ -170,8 +170,6 @@ async def test_an_edit_of_any_revision_does_not_put_back_a_value_that_was_replac
         return found
 
     monkeypatch.setattr(provider.inspector, "job", look_while_another_edits)
-    answer = await client.patch(
-        f"/api/v1/jobs/{job_id}", json={"payload": shown}, headers={"if-match": "*"}
-    )
+    answer = await client.patch(f"/api/v1/jobs/{job_id}", json={"payload": shown}, headers={"if-match": "*"})
     assert answer.status_code in (412, 422)
     assert (await look(job_id, reveal=True)).payload["holder"] == "Cyd"
