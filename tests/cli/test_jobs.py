@@ -280,3 +280,9 @@ def test_a_payload_that_was_copied_from_a_report_does_not_replace_what_is_hidden
     assert whole == {"order": 7, "cards": ["4111-1111", "4222-2222"]}
     edited = invoke("jobs", "edit", job, "--payload", json.dumps({**whole, "order": 8}))
     assert edited.exit_code == 0
+
+
+def test_why_tells_the_error_of_a_job_that_failed(make_provider: MakeProvider, invoke: Invoke) -> None:
+    job = _fail(make_provider, "no\x1b[31m such card")
+    told = invoke("jobs", "why", job).stdout
+    assert told == "It has ended as failed.\nValueError: no\\x1b[31m such card\n"
