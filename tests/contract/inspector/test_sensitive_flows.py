@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -12,12 +12,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from eventbus import EventProvider, JobFailure, Retry
-from eventbus.lowlevel import TreePage
 from eventbus.telemetry import spans
 from workflows import FlowContext, FlowError, StepContext, Workflow, WorkflowProvider, durable, task
 
 MakeProvider = Callable[..., EventProvider]
-Until = Callable[..., Awaitable[None]]
 
 CARD = "4111-1111-1111"
 
@@ -82,7 +80,7 @@ async def test_errors_in_a_flow_do_not_quote_what_is_sensitive_in_its_input(
         handle = await flows.execute(shop, Order("o-1", CARD))
         with pytest.raises(FlowError) as raised:
             await handle.result()
-        tree: TreePage = await provider.inspector.tree(handle.id)
+        tree = await provider.inspector.tree(handle.id)
         seen = [str(raised.value), str(raised.value.__cause__), str(tree), str(await handle.report())]
         seen += [str(await provider.inspector.failures(f"workflow.{shop.name}"))]
         seen += [str(change) for change in await changes.newest(100)]

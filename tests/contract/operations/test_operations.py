@@ -325,7 +325,10 @@ async def test_one_id_begins_one_operation(make_provider: MakeProvider) -> None:
         assert len(await asked.operations()) == 1
         with pytest.raises(UsageError, match="'mine' is another one; give an id of its own"):
             await asked.begin_operation("remove", "refund", "delayed", operation_id="mine")
-        for other in ({"state": "failed"}, {"state": "failed", "error": "ValueError"}, {"jobs": ["j-1"]}):
+        others: list[dict[str, Any]] = [
+            {"state": "failed"}, {"state": "failed", "error": "ValueError"}, {"jobs": ["j-1"]}
+        ]  # fmt: skip
+        for other in others:
             with pytest.raises(UsageError, match="'mine' is another one"):
                 await asked.begin_operation("remove", "charge", operation_id="mine", **other)
 
