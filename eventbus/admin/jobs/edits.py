@@ -89,10 +89,12 @@ class JobEdits:
         """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay; its limit key is
         that of the new payload.
 
-        Raises PayloadError for a payload that does not fit the event, and UsageError for a job of another event.
+        Raises PayloadError for a payload that does not fit the event, or that holds `•••` as a report shows it instead of a
+        sensitive value; and UsageError for a job of another event.
         """
         route, deadline = self._routes.find(event), self._settings.deadline(call_timeout)
         encoded, limit = msgspec.Raw(route.encode_payload(payload)), route.limit_key(payload)
+        _check_whole(msgspec.json.decode(encoded))
         for _ in range(_READS):
             body = await self._read_body(route, job_id, deadline)
             print_ = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()

@@ -12,7 +12,7 @@ import msgspec
 from eventbus.model.event import Event
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.redaction.marks import Marks, find_marks
-from eventbus.model.redaction.redacting import hide, hide_at_cuts, sensitive_forms, shown_instead
+from eventbus.model.redaction.redacting import forms_in, hide, hide_at_cuts, sensitive_forms, shown_instead
 
 __all__ = ["HiddenValues"]
 
@@ -60,7 +60,7 @@ class HiddenValues:
 
     def in_text(self, text: str) -> str:
         """Return a text, such as that of an error, without the sensitive values: each as it is shown in the payload."""
-        for form in self.texts:
+        for form in forms_in(text, self.texts):
             text = text.replace(form, shown_instead(self._forms[form]))
         return hide_at_cuts(text, self.texts)
 

@@ -18,6 +18,7 @@ from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 
 __all__ = [
     "find_hidden",
+    "forms_in",
     "hide",
     "hide_at_cuts",
     "hide_in_text",
@@ -31,6 +32,8 @@ _KEY = secrets.token_bytes(16)
 """So that nobody finds a short value by trying all of them."""
 _LEAST = 3
 """Characters of a value that is looked for in texts; a shorter one would be found everywhere."""
+_FEW = 16
+"""So many values are looked for one by one."""
 _CUT = re.compile(r"(\n\.\.\. \d+ characters left out \.\.\.\n|\.\.\.\Z)")
 """What stands in a text where a part was left out: in its middle, or at its end."""
 _DOTS = "•••"
@@ -60,9 +63,20 @@ def hide_in_text(text: str, secrets_: Sequence[str]) -> str:
 
     It has no digits, because it is kept and shown by other processes, in which the same value has other ones.
     """
-    for each in secrets_:
+    for each in forms_in(text, secrets_):
         text = text.replace(each, _DOTS)
     return hide_at_cuts(text, secrets_)
+
+
+def forms_in(text: str, forms: Sequence[str]) -> list[str]:
+    """Return those of the forms, each of three characters or more, that stand in the text, in their order.
+
+    A payload may have thousands of sensitive values, and a text mostly repeats none. So the text is taken apart once.
+    """
+    if len(forms) < _FEW:
+        return [form for form in forms if form in text]
+    parts = {text[place : place + _LEAST] for place in range(len(text) - _LEAST + 1)}
+    return [form for form in forms if form[-_LEAST:] in parts and form[:_LEAST] in parts and form in text]
 
 
 def hide_at_cuts(text: str, secrets_: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from structlog.testing import LogCapture
 
-from eventbus import Batch, Event, EventContext, EventProvider, HandlerError, Retry, Sensitive
+from eventbus import Batch, Event, EventContext, EventProvider, HandlerError, PayloadError, Retry, Sensitive
 from eventbus.telemetry import spans
 from workflows import StepContext, Workflow, WorkflowProvider
 
@@ -98,6 +98,21 @@ async def test_the_marks_stay_when_somebody_replaces_the_payload(
     report = await other.inspector.job(emission.job_id)
     assert report.payload["id"] == "o-2"
     assert "5555-5555" not in str(report)
+
+
+async def test_what_a_report_shows_does_not_replace_the_value(make_provider: MakeProvider) -> None:
+    async with make_provider() as provider:
+        emission = provider.emit(paid, Order("o-1", CARD), reply=False)
+        await emission.enqueued()
+        shown = (await provider.inspector.job(emission.job_id)).payload
+        for call in (
+            provider.inspector.replace_payload(paid, emission.job_id, Order("o-2", shown["card"])),
+            provider.inspector.edit(emission.job_id, {**shown, "id": "o-2"}),
+        ):
+            with pytest.raises(PayloadError, match=r"holds at \$.card what is only shown"):
+                await call
+        whole = await provider.inspector.job(emission.job_id, reveal=True)
+    assert whole.payload == {"id": "o-1", "card": CARD}
 
 
 async def test_what_a_schedule_emits_has_the_marks(make_provider: MakeProvider, other: EventProvider) -> None:

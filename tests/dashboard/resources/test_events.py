@@ -134,6 +134,7 @@ async def test_what_cannot_be_emitted_is_refused_before(placed: EventProvider, o
     for body, status in (
         ({"event": "plcaed"}, 404),
         ({"event": "placed", "payload": {"order_id": 1}, "wait": "1 hour"}, 422),
+        ({"event": "placed", "payload": {"order_id": 1, "card": "•••0123abcd"}}, 422),
         ({"event": "placed", "payload": {"order_id": 1}, "delay": "soon"}, 422),
         ({"event": "placed", "payload": {"order_id": 1}, "priority": 9999}, 422),
         ({}, 422),
