@@ -151,7 +151,9 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
 
     async def begin() -> Change:
         known = await _find_known(desk, caller, order.id)
-        if known is not None and _is_of_group(known, order, queue):  # which may be gone, so it is not looked for
+        if known is not None and _is_of_group(
+            known, order, queue
+        ):  # which may be gone, so it is not looked for
             return Change(changed=False, note="it was begun before", operation=known.id)
         meant = await _filter_of(desk, caller, queue, order)
         asked = desk.provider.inspector
