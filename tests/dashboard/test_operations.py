@@ -183,6 +183,7 @@ async def test_the_audit_says_which_operation_was_begun_and_what_failed(
     assert (await client.act("/queues/paid/operations", **order, expected=9)).status_code == 412
     begun = (await client.act("/queues/paid/operations", **order, expected=1, id="mine")).json()
     assert begun["note"] == "1 job"
+    await _finish(client, "mine")
     told = (await provider.inspector.audit()).entries
     assert [(each.outcome, each.detail) for each in told] == [
         ("changed", "operation mine, 1 job"),

@@ -96,8 +96,8 @@ def _actor(desk: Desk, row: Act) -> Handler:
 
         own = request.headers.get("idempotency-key", "")
         check_length(own)
-        # The server keeps the key of an emission, and knows what became of the job by now.
-        if not row.is_kept or isinstance(order, EmitOrder):
+        # Whoever waits asks what became of the job by now; the server keeps the key of the emission.
+        if not row.is_kept or (isinstance(order, EmitOrder) and order.wait):
             return _json(await act())
         key = (caller.actor.name, *sorted(caller.actor.roles), row.method, row.path, *names.values(), own)
         return _json(await desk.repeats.once(key, act))
