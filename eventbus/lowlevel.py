@@ -52,6 +52,7 @@ from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
+from eventbus.model.redaction.hidden_around import hide_around
 from eventbus.model.redaction.marks import encode_marks
 from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
@@ -176,6 +177,7 @@ __all__ = [
     "find",
     "get_logger",
     "give_back",
+    "hide_around",
     "hide_frames",
     "hints_of",
     "import_path_of_function",

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from eventbus.model.redaction.forms import forms_of
-from eventbus.model.redaction.redacting import hide_at_cuts, shown_instead
+from eventbus.model.redaction.redacting import forms_in, hide_at_cuts, shown_instead
 
 __all__ = ["Redact", "Redaction"]
 
@@ -39,6 +39,8 @@ class Redaction:
         self._redact = redact
         self._event = event
         self._hidden: set[str] = set()
+        self._forms: dict[str, str] = {}
+        self._known = 0
 
     def value(self, given: Any) -> Any:
         """Return a value of JSON without what is not to be seen."""
@@ -59,13 +61,11 @@ class Redaction:
 
     def text(self, given: str) -> str:
         """Return a text without the values that `value` has hidden, also without the parts of them at a cut."""
-        found: list[str] = []
-        for value in sorted(self._hidden, key=len, reverse=True):
-            forms = [form for form in forms_of(value) if len(form) >= _LEAST]
-            for form in sorted(forms, key=len, reverse=True):
-                given = given.replace(form, shown_instead(value))
-            found += forms
-        return hide_at_cuts(given, found)
+        known = self._find_forms()
+        forms = list(known)
+        for form in forms_in(given, forms):
+            given = given.replace(form, shown_instead(known[form]))
+        return hide_at_cuts(given, forms)
 
     def texts(self, given: Any) -> Any:
         """Return a report, made of dicts, lists and texts, as `text` does each of its texts."""
@@ -76,6 +76,19 @@ class Redaction:
         if isinstance(given, (list, tuple)):
             return [self.texts(value) for value in cast("list[Any]", given)]
         return given
+
+    def _find_forms(self) -> dict[str, str]:
+        """Return the forms in which texts quote what is hidden, each with its value, the longest values first.
+
+        They are made once: a payload may hide thousands of values, and a report has dozens of texts.
+        """
+        if self._known != len(self._hidden):
+            self._known, self._forms = len(self._hidden), {}
+            for value in sorted(self._hidden, key=len, reverse=True):
+                for form in sorted(forms_of(value), key=len, reverse=True):
+                    if len(form) >= _LEAST:
+                        self._forms.setdefault(form, value)
+        return self._forms
 
     def _copy(self, given: Any, name: str, *, is_hidden: bool, depth: int) -> Any:
         if depth > _DEEPEST:

@@ -315,8 +315,8 @@ class Store:
     ) -> list[str]:
         """Cancel jobs, each with the jobs of its groups, and return one word for each row.
 
-        The word is the first that is true of one of these jobs: `ended` (cancelled now), `asked` (it
-        runs, and its worker was notified), `over` (it had ended before) or `unknown`.
+        The word is the first that is true of one of these jobs: `ended` (cancelled now), `asked` (its worker was told), `over` (it
+        had ended before), `other` (it is open, and not in the state that the row names) or `unknown`.
         """
         arguments: list[Any] = [now, key_ttl_ms, len(rows), *chain.from_iterable(rows)]
         return await self._caller.script("cancel", arguments, deadline=deadline)

@@ -24,6 +24,7 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
+from eventbus.model.redaction.hidden_around import hidden_around
 from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.model.retry import Retry
 from eventbus.telemetry.logging import Logger
@@ -164,12 +165,13 @@ def describe(
 ) -> str:
     """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
 
-    `hidden` are values that its texts must not show. The arguments of a declared error stay. The record of an error that
-    another process reported is the one that was made there.
+    `hidden` are values that its texts must not show, beside those of the job that runs around the caller. The arguments of a
+    declared error stay. The record of an error that another process reported is the one that was made there.
     """
+    hidden = hidden or hidden_around()
     known = recorded(error)
     if known is not None:
-        return known.text
+        return without(known.text, hidden)
     kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
     failure = Failure(
         type=type_name(type(error)),

@@ -27,6 +27,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from eventbus.errors import HandlerError
 from eventbus.model.later import Later
+from eventbus.model.redaction.hidden_around import hidden_around, is_hiding_around
 from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.telemetry.failure import type_name
 from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
@@ -143,9 +144,11 @@ def receive_span(
     """Make the consumer span around one attempt, a child of the producer's span. It records errors inside.
 
     The caller must have called `begin_apart`, so that its context has nothing of another job. `hides` returns the values
-    that a recorded error must not show.
+    that a recorded error must not show; by default those of the job that runs around the caller.
     """
     later: Later | None = None
+    if hides is None and is_hiding_around():
+        hides = hidden_around
     with active.start_as_current_span(
         name,
         context=_propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, get_current()),

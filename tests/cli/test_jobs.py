@@ -7,12 +7,13 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 import pytest
 from typer.testing import Result
 
-from eventbus import EventProvider, Retry
+from eventbus import Event, EventProvider, Retry, Sensitive
 
 Invoke = Callable[..., Result]
 MakeProvider = Callable[..., EventProvider]
@@ -253,3 +254,35 @@ def test_a_payload_is_edited_and_found_by_a_field(make_provider: MakeProvider, i
     assert (stale.exit_code, "was changed meanwhile" in stale.stderr) == (1, True)
     assert invoke("jobs", "edit", job, "--payload", "{").exit_code == 2
     assert invoke("jobs", "find", "--field", "order_id:7").exit_code == 2
+
+
+def test_a_payload_that_was_copied_from_a_report_does_not_replace_what_is_hidden(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    class Payment(msgspec.Struct):
+        order: int
+        cards: list[Annotated[str, Sensitive()]]
+
+    async def emit(provider: EventProvider) -> str:
+        event = Event("order", payload=Payment)
+        job = provider.emit(event, Payment(7, ["4111-1111", "4222-2222"]), delay="1 hour", reply=False)
+        await job.enqueued()
+        return job.job_id
+
+    job = _do(make_provider, emit)
+    shown = json.loads(invoke("jobs", "show", job, "--json").stdout)
+    copied = json.dumps({**shown["payload"], "order": 8})
+    refused = invoke("jobs", "edit", job, "--payload", copied, "--revision", shown["revision"])
+    assert refused.exit_code == 1
+    assert "holds at $.cards[0] what is only shown instead of a sensitive value" in refused.stderr
+    assert "--reveal" in refused.stderr
+    whole = json.loads(invoke("jobs", "show", job, "--json", "--reveal").stdout)["payload"]
+    assert whole == {"order": 7, "cards": ["4111-1111", "4222-2222"]}
+    edited = invoke("jobs", "edit", job, "--payload", json.dumps({**whole, "order": 8}))
+    assert edited.exit_code == 0
+
+
+def test_why_tells_the_error_of_a_job_that_failed(make_provider: MakeProvider, invoke: Invoke) -> None:
+    job = _fail(make_provider, "no\x1b[31m such card")
+    told = invoke("jobs", "why", job).stdout
+    assert told == "It has ended as failed.\nValueError: no\\x1b[31m such card\n"

@@ -175,6 +175,51 @@ async def test_an_action_that_is_cut_off_stands_in_the_audit_as_begun(
     assert (entry.outcome, entry.detail) == ("failed", "StoreUnavailable")
 
 
+async def test_the_audit_says_which_operation_was_begun_and_what_failed(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    await _delay(provider, 1)
+    client, order = open_dashboard(provider), {"action": "cancel", "state": "delayed"}
+    assert (await client.act("/queues/paid/operations", **order, expected=9)).status_code == 412
+    begun = (await client.act("/queues/paid/operations", **order, expected=1, id="mine")).json()
+    assert begun["note"] == "1 job"
+    await _finish(client, "mine")
+    told = (await provider.inspector.audit()).entries
+    assert [(each.outcome, each.detail) for each in told] == [
+        ("changed", "operation mine, 1 job"),
+        ("failed", "CountChanged"),
+    ]
+    assert "operation mine, 1 job" in (await client.get("/audit")).text
+
+
+async def test_the_audit_tells_apart_what_one_right_allows(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    (job,) = await _delay(provider, 1)
+    client = open_dashboard(provider)
+    for path, order in (
+        ("/queues/paid/pause", {}),
+        ("/queues/paid/resume", {}),
+        ("/queues/paid/limits", {"at_once": 3}),
+        ("/queues/paid/limits", {"clear": True}),
+        (f"/jobs/{job}/delay", {"delay": "5m"}),
+        (f"/jobs/{job}/priority", {"priority": -7}),
+        (f"/jobs/{job}/promote", {}),
+        (f"/jobs/{job}/promote", {}),
+    ):
+        assert (await client.act(path, **order)).status_code == 200
+    assert [each.detail for each in reversed((await provider.inspector.audit()).entries)] == [
+        "event.paid is paused",
+        "event.paid is not paused",
+        "the limit of event.paid is 3 at once",
+        "the limit of event.paid is none",
+        "it is due in 5m",
+        "its priority is -7",
+        "it is due now",
+        "it is waiting, and was left as it is",
+    ]
+
+
 async def test_what_the_server_does_not_keep_of_the_audit_is_logged(
     provider: EventProvider,
     open_dashboard: Open,

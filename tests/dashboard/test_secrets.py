@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import eventbus.dashboard
-from eventbus import Event, EventProvider, Retry, Sensitive
+from eventbus import Event, EventContext, EventProvider, Retry, Sensitive
 from eventbus.dashboard.links import Links, part_of, text_of
 from eventbus.dashboard.pages.visible import json_text, moment, span, visible
 from eventbus.dashboard.redaction import Redaction
@@ -346,3 +346,19 @@ async def test_check_23_a_marked_value_has_the_same_digits_in_the_payload_and_in
     redaction = Redaction("none", "marked")
     redaction.learn({"holder": shown}, {"holder": "Ada Lovelace"})
     assert redaction.text("Ada Lovelace") == shown_instead("Ada Lovelace")
+
+
+async def test_check_23_progress_and_a_result_do_not_repeat_a_secret(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    @provider.on("paid")
+    async def pay(given: Any, ctx: EventContext) -> str:
+        await ctx.progress(f"charging {given['card']}")
+        return f"charged {given['card']}"
+
+    async with provider.worker():
+        job = provider.emit("paid", {"card": CARD})
+        await job
+    for path in (f"/jobs/{job.job_id}", f"/api/v1/jobs/{job.job_id}"):
+        text = (await open_dashboard(provider).get(path)).text
+        assert (CARD in text, "charging •••" in text, "charged •••" in text) == (False, True, True), path

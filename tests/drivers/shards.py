@@ -194,10 +194,10 @@ class Shard:
         return pause, back, ended
 
     async def cancel(
-        self, *jobs: str, queue: str = "", text: str = CANCELLED, call: str | None = None
+        self, *jobs: str, queue: str = "", text: str = CANCELLED, call: str | None = None, of: str = ""
     ) -> list[str]:
         """Send a new cancel request, or repeat the one that `call` names."""
-        rows = [CancelRow(job, queue, call or secrets.token_hex(8), text) for job in jobs]
+        rows = [CancelRow(job, queue, call or secrets.token_hex(8), text, of) for job in jobs]
         return await self.store.cancel(rows, key_ttl_ms=_DAY, now=self.now)
 
     async def renew(

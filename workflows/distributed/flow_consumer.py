@@ -34,6 +34,7 @@ from eventbus.lowlevel import (
     fail,
     get_logger,
     give_back,
+    hide_around,
     later,
     log_failure,
     park,
@@ -117,6 +118,7 @@ class FlowConsumer:
     async def run(self, job: Job) -> Settle | None:
         """Take the flow's next action: add its steps, complete it, or roll it back."""
         activation = Activation(self._runtime.jobs, job)
+        hide_around(job.body)
         try:
             message = read_message(job)
             if message.bare:

@@ -33,6 +33,7 @@ from eventbus.lowlevel import (
     fail,
     get_logger,
     give_back,
+    hide_around,
     later,
     log_failure,
     park,
@@ -72,6 +73,7 @@ from workflows.records.records import (
     StepRecord,
     decode_message,
     decode_step,
+    encode_message,
     encode_step,
     is_declared,
     revive_flow,
@@ -157,6 +159,7 @@ class StepConsumer:
             known = ", ".join(self._runtime.registry.versions(self._workflow))
             return park(f"not known here: step {place.name}, version {version}; known: {known}")
         message = await self._runtime.complete_message(place.flow_id, message)
+        hide_around(encode_message(message) if bytes(message.hidden) else "")
         flow = Flow(self._runtime, workflow, place.flow_id, message)
         near, reach = _before(workflow, place.step)
         records, unloaded = await flow.read_records(near)

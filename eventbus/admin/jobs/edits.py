@@ -17,12 +17,13 @@ import msgspec
 
 from eventbus.admin.jobs.revision import differences_of, revision_of
 from eventbus.emit.route import Route, Routes
-from eventbus.errors import StoreCorrupt, UnknownJob, UsageError
+from eventbus.errors import PayloadError, StoreCorrupt, UnknownJob, UsageError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import decode_message, encode_message
 from eventbus.model.names import EVENT_QUEUES, check_job_id, split_group
+from eventbus.model.redaction.redacting import find_hidden
 from eventbus.settings.keywords import check_priority
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Edit
@@ -88,10 +89,12 @@ class JobEdits:
         """Give a waiting, delayed or parked job of `event` another payload. Its meta data and its key stay; its limit key is
         that of the new payload.
 
-        Raises PayloadError for a payload that does not fit the event, and UsageError for a job of another event.
+        Raises PayloadError for a payload that does not fit the event, or that holds `•••` as a report shows it instead of a
+        sensitive value; and UsageError for a job of another event.
         """
         route, deadline = self._routes.find(event), self._settings.deadline(call_timeout)
         encoded, limit = msgspec.Raw(route.encode_payload(payload)), route.limit_key(payload)
+        _check_whole(msgspec.json.decode(encoded))
         for _ in range(_READS):
             body = await self._read_body(route, job_id, deadline)
             print_ = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
@@ -115,9 +118,11 @@ class JobEdits:
         With `revision`, that of a report, nothing is changed if somebody has edited or moved the job since, or if it was
         tried. Where this provider defines the event, the payload must fit it, and gives the limit key. Meta data and key stay.
 
-        Raises PayloadError, and UsageError for a job of a flow or a tree.
+        Raises PayloadError, also for a payload that holds `•••` as a report shows it instead of a sensitive value; and UsageError
+        for a job of a flow or a tree.
         """
         deadline = self._settings.deadline(call_timeout)
+        _check_whole(payload)
         store = self._life.running("edit a job").store
         for _ in range(_READS):
             look = await store.inspection.job(check_job_id(job_id), deadline=deadline)
@@ -169,6 +174,16 @@ class JobEdits:
     async def _ask(self, job_id: str, states: tuple[str, ...], *, deadline: float, **change: Any) -> str:
         edit = Edit(job_id, secrets.token_hex(8), states, **change)
         return await self._life.running("change a job").store.controls.edit(edit, deadline=deadline)
+
+
+def _check_whole(payload: Any) -> None:
+    """Raise PayloadError for what was copied from a report that hides a value: the value itself would be lost."""
+    if (place := find_hidden(payload)) is not None:
+        raise PayloadError(
+            f"the payload holds at {place} what is only shown instead of a sensitive value; give the value itself, which a "
+            "report with reveal=True has (eventbus jobs show ID --reveal)",
+            path=place,
+        )
 
 
 def _with_payload(body: str, payload: msgspec.Raw, job_id: str) -> str:

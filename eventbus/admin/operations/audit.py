@@ -30,7 +30,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One action that somebody asked for. `at_ms` is when it was over, a Unix time in ms of the server's clock.
 
     `outcome` is changed, unchanged, refused, failed, or begun: cut off, so that nobody knows. `reason` is the actor's, `detail`
-    says why it was refused or failed.
+    says what was done, why it was refused, or what failed.
     """
 
     id: str

@@ -223,9 +223,14 @@ class Operations:
 
 def _check_same(known: OperationRecord, asked: OperationRecord) -> OperationRecord:
     """Return the operation that an id stands for. Raises UsageError if another one is asked for."""
-    if (known.action, known.queue) != (asked.action, asked.queue):
+    if _meant_by(known) != _meant_by(asked):
         raise UsageError(f"operation {known.id!r} is another one; give an id of its own")
     return known
+
+
+def _meant_by(record: OperationRecord) -> tuple[str, ...]:
+    """Return what an operation is about, without the moment at which it began."""
+    return (record.action, record.queue, record.of, record.error, record.jobs)
 
 
 def _check_state(action: str, state: str | None) -> str:

@@ -118,16 +118,22 @@ def show(
 
 @app.command("why")
 def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
-    """Say why a job is in its state: what keeps it from running, who runs it, or that it has ended."""
+    """Say why a job is in its state: what keeps it from running, who runs it, or that it has ended; and its last error."""
 
-    async def ask(provider: EventProvider) -> StateReason:
-        return await provider.inspector.why(job_id)
+    async def ask(provider: EventProvider) -> tuple[StateReason, str]:
+        reason = await provider.inspector.why(job_id)
+        if as_json or reason.kind not in ("ended", "retry"):
+            return reason, ""
+        job = await provider.inspector.job(job_id)
+        return reason, job.error or (job.errors[-1] if reason.kind == "retry" and job.errors else "")
 
-    reason = ask_server(url, ask, reads_only=True)
+    reason, error = ask_server(url, ask, reads_only=True)
     if as_json:
         write_json(reason)
-    else:
-        print(printable(in_local_time(reason.text)))
+        return
+    print(printable(in_local_time(reason.text)))
+    if error:
+        print(printable(error))
 
 
 @app.command("cancel")

@@ -19,6 +19,7 @@ from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.events.emissions import EmitOrder
 from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
+from eventbus.dashboard.desk.repeats import check_length
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target
 from eventbus.dashboard.links import Links
@@ -94,7 +95,9 @@ def _actor(desk: Desk, row: Act) -> Handler:
             return await row.act(desk, caller, names, order)
 
         own = request.headers.get("idempotency-key", "")
-        if not row.is_kept:
+        check_length(own)
+        # Whoever waits asks what became of the job by now; the server keeps the key of the emission.
+        if not row.is_kept or (isinstance(order, EmitOrder) and order.wait):
             return _json(await act())
         key = (caller.actor.name, *sorted(caller.actor.roles), row.method, row.path, *names.values(), own)
         return _json(await desk.repeats.once(key, act))

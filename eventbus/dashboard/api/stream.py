@@ -6,6 +6,7 @@ An event has the position of its change as its id, so that a browser which comes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -23,10 +24,16 @@ __all__ = ["MEDIA_TYPE", "answer_stream"]
 
 MEDIA_TYPE = "text/event-stream"
 _RETRY_MS = 250
+_SLOWEST = 10.0
+"""Seconds that a viewer has to take a slice."""
 
 
 class _Stream(StreamingResponse):
-    """The answer with one slice, which ends with it, whoever ends it."""
+    """The answer with one slice, which ends with it, whoever ends it.
+
+    A viewer that takes nothing, such as a laptop that sleeps, would hold its place until its connection breaks. So it is cut off;
+    its browser comes back with the last position that it has got.
+    """
 
     def __init__(self, told: Slice) -> None:
         headers = {"x-accel-buffering": "no"}  # a proxy passes it on as it comes
@@ -35,7 +42,10 @@ class _Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            async with asyncio.timeout(_SLOWEST):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            pass  # the server closes the connection of an answer that is not whole
         finally:
             await self._told.aclose()
 

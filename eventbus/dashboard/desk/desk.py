@@ -132,7 +132,7 @@ class Desk:
         except (
             BaseException
         ) as error:  # also one that is cut off after 10 s: nobody knows whether it was done
-            await trail.end("failed", type(error).__name__)
+            await trail.end("failed", _kind_of(error))
             if isinstance(error, (EventBusError, Problem)):
                 await self._hooks.tell(caller.actor, action, target, "failed")
             raise
@@ -140,7 +140,7 @@ class Desk:
             await trail.end("refused", refusal)
             raise Problem(403, refusal, action=action)
         outcome = "changed" if done.changed else "unchanged"
-        await trail.end(outcome)
+        await trail.end(outcome, _said(done))
         await self._hooks.tell(caller.actor, action, target, outcome)
         return done
 
@@ -160,3 +160,15 @@ class Desk:
                 await do()
         except EventBusError as error:
             _log.warning("dashboard stopped working at operations, workers go on", error=str(error))
+
+
+def _said(done: Change) -> str:
+    """Return what was done, in one line; an action such as `queue.pause` is also that of a resume."""
+    if done.operation:
+        return f"operation {done.operation}, {done.note}"
+    return f"job {done.job_id}, {done.note}" if done.job_id and done.job_id not in done.note else done.note
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return what failed, without the text of an error, which may repeat a value."""
+    return f"{error.status} {error.title}" if isinstance(error, Problem) else type(error).__name__

@@ -8,7 +8,6 @@ keeps its value; one that stands at another place is refused, because nobody kno
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -20,10 +19,9 @@ from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redaction
+from eventbus.model.redaction.redacting import is_hidden
 
 __all__ = ["EditOrder", "edit_job", "put_back"]
-
-_DOTS = re.compile(r"•••[0-9a-f]{8}( \w+)?")
 
 
 class EditOrder(msgspec.Struct, frozen=True):
@@ -51,7 +49,7 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
         known = await inspector.job(report.id, call_timeout=READ_SECONDS)
         shown = Redaction(desk.redact, target.event).value(known.payload)
         payload = put_back(order.payload, shown, whole.payload)
-        seen = known.revision if revision == "*" else revision
+        seen = whole.revision if revision == "*" else revision  # that of the values which are put back
         done = await inspector.edit(report.id, payload, revision=seen, call_timeout=READ_SECONDS)
         if done.differences:
             raise Problem(
@@ -71,12 +69,13 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
 
 def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
     """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem, 422."""
-    if isinstance(given, str) and _DOTS.fullmatch(given):
-        if isinstance(shown, str) and _DOTS.fullmatch(shown) and shown != whole:
+    if is_hidden(given):
+        if given == shown != whole:
             return whole
         raise Problem(
             422,
-            f"the value at {at or '/'} is hidden, and was not hidden there before; type the value itself",
+            f"the value at {at or '/'} is hidden, and is not the one that is hidden there; type the value itself, or look at the "
+            "job again",
             errors=[{"pointer": at, "detail": "a hidden value at another place"}],
         )
     if isinstance(given, dict):

@@ -161,6 +161,9 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     redaction = Redaction(desk.redact if may_read else "all", target.event)
     await learn_job(desk, redaction, report.id, target.event)
     values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
+    values |= {
+        name: redaction.texts(values[name]) for name in ("result", "progress")
+    }  # they may repeat the payload
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {
         name: value if name in ("id", "queue", "tree", "revision", *values) else redaction.texts(value)
@@ -192,31 +195,35 @@ async def cancel_job(desk: Desk, caller: Caller, path: dict[str, str], order: Ca
 async def promote_job(desk: Desk, caller: Caller, path: dict[str, str], order: PromoteOrder) -> Change:
     """Make a delayed job due now."""
     ask = partial(desk.provider.inspector.promote, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.promote", ask, order.reason)
+    return await _edit(desk, caller, path["job"], "job.promote", ask, order.reason, "it is due now")
 
 
 async def delay_job(desk: Desk, caller: Caller, path: dict[str, str], order: DelayOrder) -> Change:
     """Make a job that waits due later."""
     ask = partial(desk.provider.inspector.delay, delay=order.delay, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason)
+    return await _edit(
+        desk, caller, path["job"], "job.edit", ask, order.reason, f"it is due in {order.delay}"
+    )
 
 
 async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order: PriorityOrder) -> Change:
     """Give a job that waits another priority."""
     ask = partial(desk.provider.inspector.prioritize, priority=order.priority, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.edit", ask, order.reason)
+    return await _edit(
+        desk, caller, path["job"], "job.edit", ask, order.reason, f"its priority is {order.priority}"
+    )
 
 
 async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
     """Let a job run again that failed, expired or was cancelled."""
     ask = partial(desk.provider.inspector.retry, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason)
+    return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason, "it waits again")
 
 
 async def remove_job(desk: Desk, caller: Caller, path: dict[str, str], order: RemoveJobOrder) -> Change:
     """Remove a job that nobody runs."""
     ask = partial(desk.provider.inspector.remove, call_timeout=READ_SECONDS)
-    return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason)
+    return await _edit(desk, caller, path["job"], "job.remove", ask, order.reason, "it is removed")
 
 
 async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: RevealOrder) -> Change:
@@ -258,12 +265,13 @@ async def _edit(
     action: Action,
     ask: Callable[[str], Awaitable[bool]],
     reason: str,
+    note: str,
 ) -> Change:
+    """Ask for the change of a job; `note` says what it is then."""
     report, target = await find_job(desk, caller, job_id)
 
     async def edit() -> Change:
         done = await ask(report.id)
-        note = "it is changed" if done else f"it is {report.state}, and was left as it is"
-        return Change(changed=done, note=note)
+        return Change(changed=done, note=note if done else f"it is {report.state}, and was left as it is")
 
     return await desk.act(caller, action, target, edit, reason=reason)

@@ -145,13 +145,15 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
     queue = _find_queue(desk, caller, path)
     if order.dry_run:
         found = await preview_operation(desk, caller, path, order)
-        return Change(changed=False, note=f"{found.count} jobs", value=msgspec.to_builtins(found))
+        return Change(changed=False, note=_jobs(found.count), value=msgspec.to_builtins(found))
     if not desk.may(caller, "operation.start", queue_target(queue)):
         return await desk.act(caller, "operation.start", queue_target(queue), _nothing, reason=order.reason)
 
     async def begin() -> Change:
         known = await _find_known(desk, caller, order.id)
-        if known is not None and (known.action, known.queue) == (order.action, queue):
+        if known is not None and _is_of_group(
+            known, order, queue
+        ):  # which may be gone, so it is not looked for
             return Change(changed=False, note="it was begun before", operation=known.id)
         meant = await _filter_of(desk, caller, queue, order)
         asked = desk.provider.inspector
@@ -166,7 +168,9 @@ async def begin_operation(desk: Desk, caller: Caller, path: dict[str, str], orde
             call_timeout=_SECONDS,
         )
         desk.work(asked.run_operations)
-        count = "more jobs than are counted" if begun.total is None else f"{begun.total} jobs"
+        if known is not None:
+            return Change(changed=False, note="it was begun before", operation=begun.id)
+        count = "more jobs than are counted" if begun.total is None else _jobs(begun.total)
         return Change(changed=True, note=count, operation=begun.id)
 
     return await _act(desk, caller, _RIGHTS[order.action], queue, begin, order.reason)
@@ -212,7 +216,7 @@ async def stop_operation(desk: Desk, caller: Caller, path: dict[str, str], order
         done = await desk.provider.inspector.stop_operation(
             found.id, caller.actor.name, call_timeout=READ_SECONDS
         )
-        note = "it does no more" if done else "it had ended before"
+        note = f"operation {found.id} {'does no more' if done else 'had ended before'}"
         return Change(changed=done and found.state == "running", note=note)
 
     return await _act(desk, caller, "operation.stop", found.queue, stop, order.reason)
@@ -279,6 +283,15 @@ async def _act(
     desk.queues.forget()
     desk.failures.forget()
     return done
+
+
+def _is_of_group(known: OperationReport, order: OperationOrder, queue: str) -> bool:
+    is_same = (known.action, known.queue, known.job_state) == (order.action, queue, "failed")
+    return order.failure is not None and is_same
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"
 
 
 async def _nothing() -> Change:

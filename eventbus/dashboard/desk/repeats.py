@@ -14,11 +14,17 @@ from typing import Any
 from eventbus.dashboard.problem import Problem
 from eventbus.model import clock
 
-__all__ = ["LONGEST_KEY", "Repeats"]
+__all__ = ["LONGEST_KEY", "Repeats", "check_length"]
 
 _MOST = 1000
 _SECONDS = 600.0
 LONGEST_KEY = 128
+
+
+def check_length(key: str) -> None:
+    """Raise Problem, 422, for an idempotency key that is too long."""
+    if len(key) > LONGEST_KEY:
+        raise Problem(422, f"expected an idempotency key of at most {LONGEST_KEY} characters, got {len(key)}")
 
 
 class Repeats:
@@ -34,10 +40,7 @@ class Repeats:
         """
         if not key[-1]:
             return await do()
-        if len(key[-1]) > LONGEST_KEY:
-            raise Problem(
-                422, f"expected an idempotency key of at most {LONGEST_KEY} characters, got {len(key[-1])}"
-            )
+        check_length(key[-1])
         begun = self._known.get(key)
         if begun is None or begun[0] < clock.monotonic() - _SECONDS:
             while len(self._known) >= _MOST:

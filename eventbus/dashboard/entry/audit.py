@@ -50,7 +50,7 @@ class AuditTrail:
         self._begun = await self._keep({"outcome": "begun"})
 
     async def end(self, outcome: Outcome, detail: str = "") -> None:
-        """Note how it ended; `detail` says why it was refused or failed."""
+        """Note how it ended; `detail` says what was done, why it was refused, or what failed."""
         told = self._fields
         _log.info(
             "dashboard action",

@@ -62,7 +62,7 @@ class JobActions:
 
     async def _cancel(self, record: OperationRecord, jobs: list[str], call: str) -> int:
         text = describe_cancelled(record.reason)
-        rows = [CancelRow(job, "", call, text) for job in jobs]
+        rows = [CancelRow(job, "", call, text, record.of) for job in jobs]
         words = await self._store.cancel(rows, key_ttl_ms=self._key_ttl_ms)
         return words.count("ended") + words.count("asked")
 

@@ -12,7 +12,7 @@ import msgspec
 from eventbus.model.event import Event
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.redaction.marks import Marks, find_marks
-from eventbus.model.redaction.redacting import hide, hide_at_cuts, sensitive_forms, shown_instead
+from eventbus.model.redaction.redacting import forms_in, hide, hide_at_cuts, sensitive_forms, shown_instead
 
 __all__ = ["HiddenValues"]
 
@@ -60,9 +60,22 @@ class HiddenValues:
 
     def in_text(self, text: str) -> str:
         """Return a text, such as that of an error, without the sensitive values: each as it is shown in the payload."""
-        for form in self.texts:
+        for form in forms_in(text, self.texts):
             text = text.replace(form, shown_instead(self._forms[form]))
         return hide_at_cuts(text, self.texts)
+
+    def in_texts(self, value: Any) -> Any:
+        """Return a JSON value, such as progress, with each of its texts as `in_text` returns it."""
+        if not self.texts:
+            return value
+        if isinstance(value, str):
+            return self.in_text(value)
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            return {name: self.in_texts(part) for name, part in fields.items()}
+        if isinstance(value, list):
+            return [self.in_texts(part) for part in cast("list[Any]", value)]
+        return value
 
     def _hide(self, name: str, value: Any) -> Any:
         for marks in self._marks.get(name, ()):

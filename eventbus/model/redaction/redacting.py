@@ -16,15 +16,28 @@ import msgspec
 from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.marks import EACH, HIDDEN, ROOT, Marks
 
-__all__ = ["hide", "hide_at_cuts", "hide_in_text", "sensitive_forms", "sensitive_texts", "shown_instead"]
+__all__ = [
+    "find_hidden",
+    "forms_in",
+    "hide",
+    "hide_at_cuts",
+    "hide_in_text",
+    "is_hidden",
+    "sensitive_forms",
+    "sensitive_texts",
+    "shown_instead",
+]
 
 _KEY = secrets.token_bytes(16)
 """So that nobody finds a short value by trying all of them."""
 _LEAST = 3
 """Characters of a value that is looked for in texts; a shorter one would be found everywhere."""
+_FEW = 16
+"""So many values are looked for one by one."""
 _CUT = re.compile(r"(\n\.\.\. \d+ characters left out \.\.\.\n|\.\.\.\Z)")
 """What stands in a text where a part was left out: in its middle, or at its end."""
 _DOTS = "•••"
+_HIDDEN_VALUE = re.compile(rf"{_DOTS}[0-9a-f]{{8}}( \w+)?")
 
 
 def hide(value: Any, marks: Marks | None) -> Any:
@@ -50,9 +63,20 @@ def hide_in_text(text: str, secrets_: Sequence[str]) -> str:
 
     It has no digits, because it is kept and shown by other processes, in which the same value has other ones.
     """
-    for each in secrets_:
+    for each in forms_in(text, secrets_):
         text = text.replace(each, _DOTS)
     return hide_at_cuts(text, secrets_)
+
+
+def forms_in(text: str, forms: Sequence[str]) -> list[str]:
+    """Return those of the forms, each of three characters or more, that stand in the text, in their order.
+
+    A payload may have thousands of sensitive values, and a text mostly repeats none. So the text is taken apart once.
+    """
+    if len(forms) < _FEW:
+        return [form for form in forms if form in text]
+    parts = {text[place : place + _LEAST] for place in range(len(text) - _LEAST + 1)}
+    return [form for form in forms if form[-_LEAST:] in parts and form[:_LEAST] in parts and form in text]
 
 
 def hide_at_cuts(text: str, secrets_: Sequence[str]) -> str:
@@ -132,3 +156,20 @@ def shown_instead(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether it is what people see instead of a value, so that nobody takes it for a value."""
+    return isinstance(value, str) and _HIDDEN_VALUE.fullmatch(value) is not None
+
+
+def find_hidden(value: Any, at: str = "$") -> str | None:
+    """Return the JSON path of the first part of a JSON value that is only shown instead of one; None where there is none."""
+    if is_hidden(value):
+        return at
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        parts = [(f"{at}.{name}", part) for name, part in cast("dict[str, Any]", value).items()]
+    elif isinstance(value, list):
+        parts = [(f"{at}[{place}]", part) for place, part in enumerate(cast("list[Any]", value))]
+    return next((found for path, part in parts if (found := find_hidden(part, path)) is not None), None)

@@ -3,15 +3,16 @@
 -- flags: allow-oom
 -- KEYS: the shard's book, and a key that never exists
 -- head: now key_ttl jobs
--- jobs: id queue call text
+-- jobs: id queue call text of
 --   call: fresh for each request, the same when it is sent again
+--   of: the state in which the job of that id must be, or ''. If it is open in another one, its groups stay as they are, too
 -- answer: for each job the first of these that is true of it or of one of its groups:
---   ended | asked (it runs, its worker was told; or its tree stops) | over (it had ended, or was stopping) | unknown
+--   ended | asked (it runs, its worker was told; or its tree stops) | over (it had ended, or was stopping) | other | unknown
 --include base guard fields holds cancelling epilogue
 
 local now = read_now(take())
 local key_ttl, count = take(), take()
-local RANKS = { ended = 4, asked = 3, over = 2, unknown = 1 }
+local RANKS = { other = 5, ended = 4, asked = 3, over = 2, unknown = 1 }
 local words, jobs = {}, {}
 
 local function targets_of(id, queue)
@@ -26,7 +27,7 @@ end
 
 for i = 1, count do
   local id, queue = take(), take()
-  jobs[i] = { targets = targets_of(id, queue), call = take(), text = take() }
+  jobs[i] = { targets = targets_of(id, queue), call = take(), text = take(), of = take() }
 end
 local waiting = {}
 for _, job in ipairs(jobs) do
@@ -37,9 +38,9 @@ load_holds(waiting)
 begin_writing()
 for i, job in ipairs(jobs) do
   words[i] = 'unknown'
-  for _, id in ipairs(job.targets) do
-    local word = cancel(id, job.call, job.text, now, key_ttl)
-    if RANKS[word] > RANKS[words[i]] then words[i] = word end
+  for place, id in ipairs(job.targets) do
+    local word = words[i] ~= 'other' and cancel(id, job.call, job.text, now, key_ttl, place == 1 and job.of or '')
+    if word and RANKS[word] > RANKS[words[i]] then words[i] = word end
   end
 end
 local ready = {}

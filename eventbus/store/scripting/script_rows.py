@@ -149,13 +149,14 @@ class CancelRow(NamedTuple):
     """One job to cancel, together with the jobs of its groups, unless its id names one of the groups.
 
     `queue` is `''` if only the job's record knows it. `call` is fresh for each request. `text` is the
-    outcome that the job's waiters get.
+    outcome that the job's waiters get. `of` is the only state in which the job is cancelled; `''`: each open one.
     """
 
     id: str
     queue: str
     call: str
     text: str
+    of: str = ""
 
 
 class StallRow(NamedTuple):

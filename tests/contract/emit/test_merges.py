@@ -163,6 +163,17 @@ async def test_all_emissions_of_an_event_without_a_payload_share_a_key(make_prov
     assert len(runs) == 3
 
 
+async def test_an_edit_sees_that_a_later_emission_replaced_the_payload(make_provider: MakeProvider) -> None:
+    async with make_provider() as provider:
+        first = provider.emit("rebuild", 1, idempotency_key="k", keep_last=True, reply=False)
+        await first.enqueued()
+        seen = await provider.inspector.job(first.job_id)
+        await provider.emit("rebuild", 2, idempotency_key="k", keep_last=True, reply=False).enqueued()
+        done = await provider.inspector.edit(first.job_id, 3, revision=seen.revision)
+        assert (done.changed, done.differences) == (False, ["its payload, delay or priority was edited"])
+        assert (await provider.inspector.job(first.job_id)).payload == 2
+
+
 @pytest.mark.parametrize("option", [{"throttle": 1}, {"debounce": 1}, {"keep_last": True}])
 async def test_a_payload_without_a_key_is_refused_for_two_of_them_are_two_things(
     make_provider: MakeProvider, option: dict[str, Any]

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from structlog.testing import LogCapture
 
-from eventbus import Batch, Event, EventProvider, HandlerError, Retry, Sensitive
+from eventbus import Batch, Event, EventContext, EventProvider, HandlerError, PayloadError, Retry, Sensitive
 from eventbus.telemetry import spans
 from workflows import StepContext, Workflow, WorkflowProvider
 
@@ -98,6 +98,21 @@ async def test_the_marks_stay_when_somebody_replaces_the_payload(
     report = await other.inspector.job(emission.job_id)
     assert report.payload["id"] == "o-2"
     assert "5555-5555" not in str(report)
+
+
+async def test_what_a_report_shows_does_not_replace_the_value(make_provider: MakeProvider) -> None:
+    async with make_provider() as provider:
+        emission = provider.emit(paid, Order("o-1", CARD), reply=False)
+        await emission.enqueued()
+        shown = (await provider.inspector.job(emission.job_id)).payload
+        for call in (
+            provider.inspector.replace_payload(paid, emission.job_id, Order("o-2", shown["card"])),
+            provider.inspector.edit(emission.job_id, {**shown, "id": "o-2"}),
+        ):
+            with pytest.raises(PayloadError, match=r"holds at \$.card what is only shown"):
+                await call
+        whole = await provider.inspector.job(emission.job_id, reveal=True)
+    assert whole.payload == {"id": "o-1", "card": CARD}
 
 
 async def test_what_a_schedule_emits_has_the_marks(make_provider: MakeProvider, other: EventProvider) -> None:
@@ -320,3 +335,29 @@ async def test_bytes_and_dates_are_hidden_as_python_writes_them(make_provider: M
             )
     assert not re.search("pass|1971|2026", raised.value.remote_message)
     assert raised.value.remote_message.count("•••") == 6
+
+
+async def test_progress_lines_and_results_that_repeat_a_value_do_not_show_it(
+    make_provider: MakeProvider, other: EventProvider
+) -> None:
+    provider = make_provider()
+    told = Event("told", payload=Order, result=dict[str, Any])
+
+    @provider.on(told)
+    async def tell(order: Order, ctx: EventContext) -> dict[str, Any]:
+        await ctx.progress({"at": [f"charging {order.card}"], "of": 3})
+        ctx.keep_line(f"charged {order.card}")
+        return {"text": f"charged {order.card}", "n": 7}
+
+    async with provider, provider.worker():
+        emission = provider.emit(told, Order("o-1", CARD))
+        assert await emission == {"text": f"charged {CARD}", "n": 7}
+    report = await other.inspector.job(emission.job_id)
+    card = report.payload["card"]
+    assert (report.result, report.progress) == (
+        {"text": f"charged {card}", "n": 7},
+        {"at": [f"charging {card}"], "of": 3},
+    )
+    assert [each.text for each in report.lines] == [f"charged {card}"]
+    whole = await other.inspector.job(emission.job_id, reveal=True)
+    assert (whole.result["text"], whole.progress["at"]) == (f"charged {CARD}", [f"charging {CARD}"])

@@ -137,3 +137,39 @@ def test_a_hidden_value_is_put_back_only_where_it_stood() -> None:
     ):
         with pytest.raises(Problem, match="type the value itself"):
             put_back(moved, shown, whole)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"items": [{"pin": "•••89abcdef"}]}, "/items/0/pin"),
+        ({"items": [{"pin": "•••89abcdef"}, {"pin": "•••0123abcd"}]}, "/items/0/pin"),
+        ({"items": [{"pin": "•••0123abcd"}, {"pin": "•••7777eeee"}]}, "/items/1/pin"),
+    ],
+    ids=["an item is taken out", "two are swapped", "of another process"],
+)
+def test_a_hidden_value_that_moved_to_the_place_of_another_one_is_refused(given: Any, place: str) -> None:
+    shown = {"items": [{"pin": "•••0123abcd"}, {"pin": "•••89abcdef"}]}
+    whole = {"items": [{"pin": 1234}, {"pin": 5678}]}
+    with pytest.raises(Problem, match="type the value itself") as caught:
+        put_back(given, shown, whole)
+    assert caught.value.facts["errors"][0]["pointer"] == place
+
+
+async def test_an_edit_of_any_revision_does_not_put_back_a_value_that_was_replaced_meanwhile(
+    provider: EventProvider, open_dashboard: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, job_id = open_dashboard(provider), await _waiting(provider)
+    shown = (await client.get(f"/api/v1/jobs/{job_id}")).json()["job"]["payload"]
+    look = provider.inspector.job
+
+    async def look_while_another_edits(job: str, *, reveal: bool = False, **options: Any) -> Any:
+        found = await look(job, reveal=reveal, **options)
+        if reveal:  # behind the read whose values are put back
+            await provider.inspector.edit(job, {"order": "o-9", "holder": "Cyd", "token": "t-9"})
+        return found
+
+    monkeypatch.setattr(provider.inspector, "job", look_while_another_edits)
+    answer = await client.patch(f"/api/v1/jobs/{job_id}", json={"payload": shown}, headers={"if-match": "*"})
+    assert answer.status_code in (412, 422)
+    assert (await look(job_id, reveal=True)).payload["holder"] == "Cyd"

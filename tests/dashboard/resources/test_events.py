@@ -102,6 +102,19 @@ async def test_an_emission_waits_for_its_result_and_happens_once_for_each_key(
         assert "4111" not in failed
 
 
+async def test_a_second_call_with_a_key_tells_what_became_of_the_job_by_then(
+    placed: EventProvider, open_dashboard: Open
+) -> None:
+    client, key = open_dashboard(placed), {"idempotency-key": "k-2"}
+    body = {"event": "placed", "payload": {"order_id": 7}}
+    first = (await client.post("/api/v1/emissions?wait=100ms", json=body, headers=key)).json()
+    assert (first["changed"], first["value"]["state"]) == (True, "waiting")
+    async with placed.worker():
+        again = (await client.post("/api/v1/emissions?wait=5s", json=body, headers=key)).json()
+    assert (again["changed"], again["job_id"]) == (False, first["job_id"])
+    assert again["value"] == {"state": "completed", "result": 7, "error": ""}
+
+
 @pytest.mark.parametrize(
     ("payload", "pointer"),
     [({"order_id": "x"}, "/order_id"), ({}, "/order_id"), ({"order_id": 1, "size": "xl"}, "/size"), ([], "")],
@@ -121,6 +134,7 @@ async def test_what_cannot_be_emitted_is_refused_before(placed: EventProvider, o
     for body, status in (
         ({"event": "plcaed"}, 404),
         ({"event": "placed", "payload": {"order_id": 1}, "wait": "1 hour"}, 422),
+        ({"event": "placed", "payload": {"order_id": 1, "card": "•••0123abcd"}}, 422),
         ({"event": "placed", "payload": {"order_id": 1}, "delay": "soon"}, 422),
         ({"event": "placed", "payload": {"order_id": 1}, "priority": 9999}, 422),
         ({}, 422),

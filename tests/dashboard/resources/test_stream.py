@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ import pytest
 
 from eventbus import EventProvider, Retry
 from eventbus.dashboard import Actor
+from eventbus.dashboard.api import stream
 from eventbus.dashboard.desk.watching import tail
 from eventbus.dashboard.entry.places import MOST_TAILS
 
@@ -149,6 +150,33 @@ async def test_who_leaves_frees_the_place_at_once(provider: EventProvider, open_
     looking.cancel()
     await asyncio.wait([looking])
     assert not places._taken
+
+
+async def test_who_takes_nothing_is_cut_off_and_frees_the_place(
+    provider: EventProvider, open_dashboard: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a laptop that sleeps: its connection stands, and nothing more goes through it."""
+    monkeypatch.setattr(stream, "_SLOWEST", 0.3)
+    app = open_dashboard(provider)._transport.app
+    sent: list[str] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.sleep(3600)
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message["type"])
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(3600)
+
+    scope = {
+        "type": "http", "method": "GET", "path": "/api/v1/stream", "query_string": b"", "scheme": "http",
+        "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": ("localhost", 80),
+    }  # fmt: skip
+    async with asyncio.timeout(5):
+        await app(scope, receive, send)
+    assert sent == ["http.response.start", "http.response.body"]
+    assert not app._desk.places._taken
 
 
 async def test_nothing_is_told_while_nobody_looks_and_a_provider_that_is_not_started_says_so(

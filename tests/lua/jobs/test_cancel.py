@@ -181,3 +181,17 @@ async def test_the_last_of_one_call_wins_and_a_repeat_of_the_call_changes_nothin
         assert await shard.add(*rows) == []
         assert [await shard.state(each) for each in "abc"] == ["cancelled", "cancelled", "waiting"]
     assert await shard.members("ready") == ["c"]
+
+
+async def test_a_job_in_another_state_than_was_named_stays_as_it_is(shard: Shard) -> None:
+    await shard.add(row("runs"), row("delayed", delay=60_000), row("ended"), row("waits"))
+    await shard.cancel("ended")
+    answer = await shard.turn(want=1)
+    assert [claim.id for claim in answer.claims] == ["runs"]
+    named = ("runs", "delayed", "ended", "waits", "nobody")
+    words = ["other", "other", "over", "ended", "unknown"]
+    assert await shard.cancel(*named, of="waiting", call="c") == words
+    assert await shard.cancel(*named, of="waiting", call="c") == words, "the same when it is sent again"
+    assert await shard.state("runs") == "active"
+    assert await shard.members("delayed") == ["delayed"]
+    assert await shard.cancel("runs", of="active") == ["asked"]

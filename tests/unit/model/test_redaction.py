@@ -25,12 +25,21 @@ import msgspec
 import pydantic
 import pydantic.dataclasses
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventbus import Sensitive
+from eventbus.dashboard import redaction
 from eventbus.model.redaction.forms import forms_of
 from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.marks import Marks, encode_marks, find_marks
-from eventbus.model.redaction.redacting import hide, hide_in_text, sensitive_texts
+from eventbus.model.redaction.redacting import (
+    forms_in,
+    hide,
+    hide_in_text,
+    sensitive_texts,
+    shown_instead,
+)
 
 T = TypeVar("T")
 Secret = Annotated[str, Sensitive()]
@@ -278,3 +287,29 @@ def test_no_part_of_a_value_is_left_where_a_text_was_cut(kept: int) -> None:
 def test_a_cut_where_no_value_stands_changes_nothing() -> None:
     text = "the step took too long\n... 5 characters left out ...\nso it ended..."
     assert hide_in_text(text, ["secret", "pass-word"]) == text
+
+
+@given(
+    text=st.text(alphabet="ab1•", max_size=60),
+    forms=st.lists(st.text(alphabet="ab1•", min_size=3, max_size=9), max_size=40),
+)
+def test_the_forms_in_a_text_are_those_that_stand_in_it(text: str, forms: list[str]) -> None:
+    assert forms_in(text, forms) == [form for form in forms if form in text]
+
+
+def test_the_forms_of_hidden_values_are_made_once_for_all_texts_of_a_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def make(text: str) -> set[str]:
+        made.append(text)
+        return forms_of(text)
+
+    monkeypatch.setattr(redaction, "forms_of", make)
+    report = redaction.Redaction("patterns", "paid")
+    report.value({"token": [f"tok-{n:04d}" for n in range(100)]})
+    assert report.texts(["tok-0007 failed"] * 50) == [f"{shown_instead('tok-0007')} failed"] * 50
+    assert len(made) == 100
+    report.value({"token": "tok-new"})
+    assert report.text("tok-new") == shown_instead("tok-new")

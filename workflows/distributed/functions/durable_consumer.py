@@ -24,6 +24,7 @@ from eventbus.lowlevel import (
     describe,
     fail,
     get_logger,
+    hide_around,
     later,
     log_failure,
     park,
@@ -96,6 +97,7 @@ class DurableConsumer:
 
     async def run(self, job: Job) -> Settle | None:
         """Run the flow until it ends or sleeps, or undo it if it was stopped."""
+        hide_around(job.body)
         try:
             return note_completed(self.name, await self.advance(job))
         except UnknownTask as error:

@@ -18,11 +18,12 @@ from eventbus.dashboard.desk.queues import NoQuery, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
 from eventbus.emit.emission import Emission
-from eventbus.errors import EventBusError, StoreError, UnknownJob
+from eventbus.errors import EventBusError, PayloadError, StoreError, UnknownJob
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import seconds
 from eventbus.model.event import Event
 from eventbus.model.names import queue_name
+from eventbus.model.redaction.redacting import find_hidden
 from eventbus.settings.keywords import EmitKeywords
 
 __all__ = ["EmitOrder", "emit_event", "typed_payload"]
@@ -49,6 +50,11 @@ class EmitOrder(msgspec.Struct, frozen=True):
 async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: EmitOrder) -> Change:
     """Emit an event. Raises Problem: 404 for one that is not there, 422 for a payload that does not fit."""
     await read_event(desk, caller, {"event": order.event}, NoQuery())
+    if (place := find_hidden(order.payload)) is not None:
+        raise PayloadError(
+            f"the payload holds at {place} what a page shows instead of a hidden value; give the value itself",
+            path=place,
+        )
     event = desk.provider.inspector.event(order.event)
     payload = typed_payload(event or Event(order.event), order.payload, desk.provider.settings.max_payload)
     wait = _read_wait(order.wait)

@@ -28,10 +28,11 @@ local function cancel_active(id, record, call, text, now)
   return is_hurried and 'over' or 'asked'
 end
 
--- `call` names who asks, `text` is the outcome that waiters hear; the first one wins. Returns what
--- became of the job: ended (by this very call) | asked (it runs, and its worker was told; or its tree
--- stops) | over (it had ended, or its tree was stopping) | unknown (no record).
-function cancel(id, call, text, now, key_ttl)
+-- `call` names who asks, `text` is the outcome that waiters hear; the first one wins. `of`: the only state in which it is
+-- cancelled, unless it is a tree, or '' or nil. Returns what became of the job: ended (by this very call) | asked (it runs, and its
+-- worker was told; or its tree stops) | over (it had ended, or its tree was stopping) | other (it is open in another state than
+-- `of`) | unknown (no record).
+function cancel(id, call, text, now, key_ttl, of)
   local record = read_lease(id)
   if not record then return 'unknown' end
   if record.root and OPEN[record.state] and (fetch(record.root) or {}).pending then
@@ -47,6 +48,7 @@ function cancel(id, call, text, now, key_ttl)
     local hold = find_hold(id)
     if hold then record.state, record.token = 'active', Hold.token(hold) end
   end
+  if of and of ~= '' and OPEN[record.state] and record.state ~= of then return 'other' end
   if record.state == 'active' then return cancel_active(id, record, call, text, now) end
   if not OPEN[record.state] then -- ended; a repeat whose first answer was lost hears that answer again
     return (record.cancel == call or record.stopper == call) and 'ended' or 'over'

@@ -33,6 +33,7 @@ function replacing.change_body(choice, row, now)
   local id, record = choice.join, peek(choice.join)
   keep_body(record, id, row.body)
   redis.call('SET', job_root .. id, codec.encode(record))
+  change(id, 'edited', row.id) -- so that whoever edits it hears that the body is another one
   if row.limit and row.limit ~= record.limit then change_lane(id, row.limit, now) end
   if choice.replaced.size and not record.size then redis.call('DEL', key('body', id)) end
   if row.due and record.state == 'delayed' then change_due(id, choice.replaced, row, now) end
