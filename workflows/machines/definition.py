@@ -220,15 +220,26 @@ def _check_place(machine: MachineDefinition, place: str, leaving: Sequence[Trans
             )
     automatic = [each for each in leaving if each.kind == "automatic"]
     always = next((each for each in automatic if each.guard is None), None)
-    if always is None:
-        return
-    hidden = [each for each in leaving if each.kind != "automatic"]
-    hidden += [each for each in automatic if each.priority < always.priority]
-    if hidden:
+    if always is not None:
+        hidden = [each for each in leaving if each.kind != "automatic"]
+        hidden += [each for each in automatic if each.priority < always.priority]
+        if hidden:
+            raise DefinitionError(
+                f"{where}, transition {always.name!r} has no guard, so it fires at once and {hidden[0].name!r} never does; "
+                "give it a guard (when=...), or a lower priority than that of other automatic ones"
+            )
+    following = [each for each in leaving if each.kind == "following"]
+    heard = max((each for each in following if each.guard is None), key=_priority, default=None)
+    hidden = [] if heard is None else [each for each in following if each.priority < heard.priority]
+    if heard is not None and hidden:
         raise DefinitionError(
-            f"{where}, transition {always.name!r} has no guard, so it fires at once and {hidden[0].name!r} never does; "
-            "give it a guard (when=...), or a lower priority than that of other automatic ones"
+            f"{where}, transition {heard.name!r} has no guard, so it fires at the end of the children and {hidden[0].name!r} "
+            "never does; give it a guard (when=...), or a lower priority"
         )
+
+
+def _priority(transition: Transition[Any]) -> int:
+    return transition.priority
 
 
 def _same_priority(free: Sequence[Transition[Any]]) -> tuple[Transition[Any], Transition[Any]]:

@@ -71,13 +71,18 @@ class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "or
         return not self.due_ms
 
 
-class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow": "n", "given": "i", "version": "v"}):  # fmt: skip
-    """A child that the machine has started: the id of its flow, the workflow, its version and its input."""
+class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow": "n", "given": "i", "version": "v", "is_heard": "h"}):  # fmt: skip
+    """A child that the machine has started: the id of its flow, the workflow, its version and its input.
+
+    `is_heard`: it has ended, and a transition with `after` failed for good when it heard of that. So it is awaited until a move
+    starts other children.
+    """
 
     id: str
     workflow: str
     given: msgspec.Raw
     version: str = ""
+    is_heard: bool = False
 
 
 class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "move": "c", "is_done": "d", "error": "e", "traceparent": "h"}):  # fmt: skip
