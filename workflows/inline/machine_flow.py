@@ -52,9 +52,9 @@ class InlineMachine:
         meta: Mapping[str, Any],
         correlation_id: str,
         limit: float | None = None,
-        triggers: Sequence[tuple[Transition[Any], Any]] = (),
+        triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
     ) -> None:
-        """Run the machine from the state `given`, within `limit` seconds."""
+        """Run the machine from the state `given`, within `limit` seconds. Raises DefinitionError for a trigger that is none."""
         self.definition = definition
         self.recorder: MemoryRecorder = MemoryRecorder()
         self.recorder.sleep = environment.sleep
@@ -64,7 +64,8 @@ class InlineMachine:
         self._meta = meta
         self._correlation_id = correlation_id
         self._limit = limit
-        self._triggers = [(transition, transition.encode(payload)) for transition, payload in triggers]
+        known = [(definition.find_trigger(given), payload) for given, payload in triggers]
+        self._triggers = [(transition, transition.encode(payload)) for transition, payload in known]
         self._sent = 0
         self._children = MachineChildren(self._open_child)
         self._work: asyncio.Task[Completed] | None = None
@@ -127,6 +128,11 @@ class InlineMachine:
             )
             ending = await run.run()
             if isinstance(ending, Completed):
+                if self._triggers:
+                    names = ", ".join(transition.name for transition, _ in self._triggers)
+                    raise UsageError(
+                        f"flow {self._flow_id} has ended before these triggers were sent: {names}; leave them out"
+                    )
                 return ending
             assert isinstance(ending, Rest)  # noqa: S101  (nothing stops a worker here)
             await self._rest(ending, standing)
@@ -281,7 +287,7 @@ def open_machine(
     *,
     meta: Mapping[str, Any] | None = None,
     limit: float | None = None,
-    triggers: Sequence[tuple[Transition[Any], Any]] = (),
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
 ) -> InlineMachine:
     """Return an inline flow of a state machine that has not begun. Raises PayloadError for what does not fit."""
     ambient, flow_id = current(), new_flow_id(definition.name)

@@ -128,6 +128,10 @@ class MachineDefinition:
             raise DefinitionError(f"{self.where} has no transition {shown(name)}; its transitions: {known}")
         return found
 
+    def find_trigger(self, transition: object) -> Transition[Any]:
+        """Return the transition of a trigger, which is a transition or its name. Raises DefinitionError for other values."""
+        return self.find(transition.name if isinstance(transition, Transition) else transition)
+
     def encode_state(self, state: Any) -> str:
         """Return a state as JSON text. Raises PayloadError for one that does not fit, or is over 256 KiB."""
         try:
