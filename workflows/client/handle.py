@@ -160,7 +160,8 @@ class FlowHandle(Generic[O]):
 
         Return once it is recorded. Of several with the same `signal_id` one is kept, as long as no wait has taken it.
         Raises DefinitionError, and sends nothing, for a signal that the flow's function does not declare, if that is known here
-        and declares some; PayloadError, and sends nothing, for a payload that does not fit; SignalRefused if the flow has ended or is
+        and declares some; PayloadError, and sends nothing, for a payload that does not fit; UsageError for a `signal_id` of more
+        than 256 bytes; SignalRefused if the flow has ended or is
         stopping, or has too many signals that it has not taken; UnknownJob, StoreError.
         """
         known = self._reading.definition
@@ -217,7 +218,8 @@ class FlowHandle(Generic[O]):
         the flow says `refused`, and the machine stays.
 
         Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload that does not fit,
-        SignalRefused if the machine does not accept it now, or has ended; UnknownJob, StoreError. Nothing is changed then.
+        UsageError for a `trigger_id` of more than 256 bytes, SignalRefused if the machine does not accept it now, or has ended;
+        UnknownJob, StoreError. Nothing is changed then.
         """
         known = self._reading.definition
         machine = known if isinstance(known, MachineDefinition) else None

@@ -60,7 +60,7 @@ async def test_l019_a_failed_transition_waits_at_its_place_until_somebody_retrie
     await flow.retry()
     await stands_at(flow, "b", until)
     assert (await flow.report()).error == ""
-    with pytest.raises(FlowNotEnded, match="nothing failed at its place"):
+    with pytest.raises(FlowNotEnded, match="is waiting, and nothing failed at its place"):
         await flow.retry()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from drivers.machines.acting import Draft, Open, Until, broken, stands_at
 
+from eventbus import SignalRefused, UsageError
 from workflows import END, FlowContext, FlowHandle, MachineContext, Settled, StateMachine, durable, transition
 
 MIB = 1 << 20
@@ -74,3 +75,16 @@ async def test_the_longest_payload_and_the_longest_error_are_kept_together(
     broken.clear()
     await flow.retry()
     assert await flow.result(timeout=10) == MIB - 2
+
+
+async def test_an_id_of_a_trigger_that_no_move_could_take_is_refused(open_flows: Open, until: Until) -> None:
+    """The flow failed of it, whoever sent it."""
+    flows = await open_flows(Taking)
+    flow = await flows.execute(Taking, Draft())
+    await stands_at(flow, "a", until)
+    with pytest.raises(UsageError, match="the id of a signal has 300 bytes; at most 256 are possible"):
+        await flow.trigger(Taking.take, "x", trigger_id="t" * 300)
+    await flow.trigger(Taking.take, "xy", trigger_id="t" * 256)
+    assert await flow.result(timeout=10) == 2
+    with pytest.raises(SignalRefused, match=f"trigger take was not sent to flow {flow.id}: "):
+        await flow.trigger(Taking.take, "x")
