@@ -138,13 +138,11 @@ class InlineMachine:
             await self._rest(ending, standing)
 
     async def _rest(self, rest: Rest, standing: Standing) -> None:
-        if rest.until_ms is not None:
-            await self.recorder.wait_until(rest.until_ms)
-            return
-        if rest.children:
-            await self._children.wait(rest.children)
-            return
         place, trouble = standing.snapshot.place, standing.snapshot.trouble
+        is_early = trouble is None and self._triggers and self._is_accepted(standing, self._triggers[0][0])
+        if rest.children or (rest.until_ms is not None and not is_early):
+            await self._wait(rest)
+            return
         if trouble is not None and trouble.is_over and not self._triggers:
             raise revive_flow(
                 "failed", self._describe("failed", trouble.transition, trouble.failure), self.definition.name, self._flow_id
@@ -155,7 +153,7 @@ class InlineMachine:
                 "run_inline(..., triggers=[(transition, payload)])"
             )
         transition, payload = self._triggers.pop(0)
-        if trigger_name(transition.name) not in standing.accepts:
+        if not self._is_accepted(standing, transition):
             offered = ", ".join(name.removeprefix("!") for name in standing.accepts) or "none"
             raise UsageError(
                 f"flow {self._flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; it accepts: {offered}"
@@ -165,6 +163,22 @@ class InlineMachine:
         self.recorder.inbox.append(
             Signal(f"{self._sent}", self._sent, trigger_name(transition.name), payload)
         )
+
+    async def _wait(self, rest: Rest) -> None:
+        """Wait for a time, for a child, or for what comes first."""
+        if rest.until_ms is None:
+            await self._children.wait(rest.children)
+        elif not rest.children:
+            await self.recorder.wait_until(rest.until_ms)
+        else:
+            until = asyncio.create_task(self.recorder.wait_until(rest.until_ms))
+            try:
+                await self._children.wait(rest.children, until)
+            finally:
+                until.cancel()
+
+    def _is_accepted(self, standing: Standing, transition: Transition[Any]) -> bool:
+        return trigger_name(transition.name) in standing.accepts
 
     def _standing(self) -> Standing:
         live = {name: text for name, text in self.recorder.live.items() if name in NAMES}

@@ -84,11 +84,13 @@ class Chooser:
         out_of: Mapping[str, Sequence[Transition[Any]]],
         children: Children,
         make_context: Callable[[Snapshot, str, Transition[Any]], MachineContext[Any]],
+        clock_ms: Callable[[], int],
     ) -> None:
-        """`make_context(snapshot, state, transition)` makes the context of a guard."""
+        """`make_context(snapshot, state, transition)` makes the context of a guard; `clock_ms` tells the time."""
         self._out_of = out_of
         self._children = children
         self._make_context = make_context
+        self._clock_ms = clock_ms
 
     def triggers(self, place: str) -> list[str]:
         """Return the names of the triggers that a place takes."""
@@ -106,18 +108,26 @@ class Chooser:
         open_ones: Sequence[Awaited] = awaited
         if follows and not (is_new and awaited):
             settled, open_ones = await self._settle(awaited, follows)
+        later: list[int] = []
         for each in leaving:
             if each.kind == "following" and settled is None:
                 continue
-            fire = Fire(transition=each, argument=() if each.kind == "automatic" else (settled,))
+            if each.delay is not None:
+                due_ms = snapshot.entered_ms + round(each.delay * 1000)
+                if due_ms > self._clock_ms():
+                    later.append(due_ms)
+                    continue
+            fire = Fire(transition=each, argument=(settled,) if each.kind == "following" else ())
             said = await self.ask(fire, snapshot, state)
             if isinstance(said, BaseException):
                 return msgspec.structs.replace(fire, error=said)
             if said:
                 return fire
+        until_ms = min(later, default=None)
         if not follows or settled is not None:
-            return Rest()
+            return Rest(until_ms=until_ms)
         return Rest(
+            until_ms=until_ms,
             children=tuple(child.id for child in open_ones),
             first=any(each.after == "all" for each in follows),
         )

@@ -96,8 +96,13 @@ class MachineDefinition:
 
     @cached_property
     def out_of(self) -> dict[str, list[Transition[Any]]]:
-        """The transitions out of each place, in the order in which they are asked: by priority, those without a guard last."""
-        ranked = sorted(self.transitions.values(), key=lambda each: (-each.priority, each.guard is None))
+        """The transitions out of each place, in the order in which they are asked: by priority, those without a guard last.
+
+        Of those of one rank that have a delay the shortest is the first.
+        """
+        ranked = sorted(
+            self.transitions.values(), key=lambda each: (-each.priority, each.guard is None, each.delay or 0)
+        )
         return {place: [each for each in ranked if place in each.sources] for place in self.places}
 
     @property
@@ -213,13 +218,14 @@ def _check_targets(machine: MachineDefinition) -> None:
 
 def _check_place(machine: MachineDefinition, place: str, leaving: Sequence[Transition[Any]]) -> None:
     where = f"at place {place!r} of {machine.where}"
-    for kind in ("automatic", "following"):
+    for kind in ("automatic", "delayed", "following"):
         free = [each for each in leaving if each.kind == kind and each.guard is None]
-        by_priority = {each.priority: each for each in free}
-        if len(by_priority) < len(free):
-            first, second = _same_priority(free)
+        by_rank = {_rank(each): each for each in free}
+        if len(by_rank) < len(free):
+            first, second = _same_rank(free)
+            what = "priority and delay" if kind == "delayed" else "priority"
             raise DefinitionError(
-                f"{where}, transitions {first.name!r} and {second.name!r} have no guard and the same priority; "
+                f"{where}, transitions {first.name!r} and {second.name!r} have no guard and the same {what}; "
                 "give one of them a guard (when=...), or another priority"
             )
     automatic = [each for each in leaving if each.kind == "automatic"]
@@ -246,10 +252,11 @@ def _priority(transition: Transition[Any]) -> int:
     return transition.priority
 
 
-def _same_priority(free: Sequence[Transition[Any]]) -> tuple[Transition[Any], Transition[Any]]:
+def _rank(transition: Transition[Any]) -> tuple[int, float | None]:
+    return transition.priority, transition.delay
+
+
+def _same_rank(free: Sequence[Transition[Any]]) -> tuple[Transition[Any], Transition[Any]]:
     return next(
-        (each, other)
-        for each in free
-        for other in free
-        if each is not other and each.priority == other.priority
+        (each, other) for each in free for other in free if each is not other and _rank(each) == _rank(other)
     )

@@ -63,7 +63,7 @@ class MachineRun:
         self._children = children
         self._number = number
         self._load = load
-        self._chooser = Chooser(definition.out_of, children, self._guard_context)
+        self._chooser = Chooser(definition.out_of, children, self._guard_context, lambda: recorder.now_ms)
         self._firing = Firing(definition, around, self._body_context)
         self._triggers = Triggers(
             definition,
@@ -152,10 +152,14 @@ class MachineRun:
         return fire
 
     async def _open(self, rest: Rest) -> None:
-        """Record what is accepted here, if the server does not have it."""
-        accepts = offers(self._chooser, self._standing.snapshot, rest)
-        if self._standing.snapshot.place != END:
-            await self._recording.record(self._standing.change(accepts=accepts))
+        """Record what is accepted here, and until when it rests, if the server does not have it."""
+        snapshot = self._standing.snapshot
+        if snapshot.place == END:
+            return
+        if snapshot.trouble is None and snapshot.due_ms != (rest.until_ms or 0):
+            snapshot = msgspec.structs.replace(snapshot, due_ms=rest.until_ms or 0)
+        accepts = offers(self._chooser, snapshot, rest)
+        await self._recording.record(self._standing.change(snapshot=snapshot, accepts=accepts))
 
     async def _close(self, fire: Fire) -> bool:
         """Accept nothing while a body runs; return False if a trigger came before that."""
@@ -206,6 +210,7 @@ class MachineRun:
         if transition.undo is not None:
             texts |= write_obligation(Obligation(transition.name, moved.moves, traceparent=came.traceparent))
         following = await self._chooser.choose(moved, came.state, awaited, is_new=bool(new))
+        moved.due_ms = (following.until_ms or 0) if isinstance(following, Rest) else 0
         change = standing.change(
             snapshot=moved,
             state=came.state,

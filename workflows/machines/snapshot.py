@@ -105,8 +105,11 @@ class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", 
         return f"{self.transition}@{self.move}"
 
 
-class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r"}):  # fmt: skip
-    """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at END."""
+class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r", "due_ms": "w"}):  # fmt: skip
+    """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at END.
+
+    `due_ms` is when the first of its delayed transitions is due here, for people; workers ask their definition.
+    """
 
     place: str
     moves: int = 0
@@ -114,6 +117,7 @@ class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves"
     trouble: Trouble | None = None
     run: int = 1
     result: msgspec.Raw = NOTHING
+    due_ms: int = 0
 
     @property
     def stands(self) -> bool:

@@ -130,7 +130,12 @@ class Triggers:
             )
             return
         moved = msgspec.structs.replace(
-            snapshot, place=target, moves=snapshot.moves + 1, trouble=None, entered_ms=recording.now_ms
+            snapshot,
+            place=target,
+            moves=snapshot.moves + 1,
+            trouble=None,
+            entered_ms=recording.now_ms,
+            due_ms=0,
         )
         entry = recording.entry("move", place=target, move=moved.moves)
         following = await self._come(moved)
