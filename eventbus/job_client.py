@@ -256,7 +256,7 @@ class JobClient(RootPages):
         if the job cannot take it, and StoreError.
         """
         check_text(payload, "the payload of a signal", most=self.settings.max_payload)
-        check_signal_id(signal)
+        check_signal_id(signal, name)
         if not name or not name.isprintable() or " " in name:
             raise UsageError(
                 f"{shown(name)} is no name of a signal: it is empty, or has spaces or control characters"

@@ -42,11 +42,16 @@ def check_append(entries: Sequence[str], live: Mapping[str, str], taken: Sequenc
         raise UsageError("no id of a signal begins with a #")
 
 
-def check_signal_id(signal: str) -> None:
-    """Refuse the id of a signal that no entry could take: the job that it came to would fail of it."""
+def check_signal_id(signal: str, name: str) -> None:
+    """Refuse the id of a signal that no entry could take: the job that it came to would fail of it.
+
+    The ids of triggers, whose name begins with `!`, are remembered as words.
+    """
     check_text(signal, "the id of a signal", most=_LONGEST_NAME)
     if signal.startswith("#"):
         raise UsageError(f"{shown(signal)} is no id of a signal: it must not begin with a #")
+    if name.startswith("!") and any(each.isspace() for each in signal):
+        raise UsageError(f"{shown(signal)} is no id of a trigger: it must not have spaces")
 
 
 def check_text(text: object, what: str, *, most: int) -> int:

@@ -213,7 +213,8 @@ class FlowHandle(Generic[O]):
         """Fire a transition of a state machine that waits, such as `Review.approve`; return once the trigger is recorded.
 
         It is recorded only if the place of the machine accepts it now, and then the place is closed: of two triggers one fires.
-        Of several with the same `trigger_id` one counts. A name in place of a transition needs no definition here; its payload
+        Of several with the same `trigger_id`, which has no spaces, one counts, as long as it is one of the last 16 triggers that the
+        flow has taken. A name in place of a transition needs no definition here; its payload
         is then checked by the worker. If the guard of the transition is false, or the payload does not fit there, the report of
         the flow says `refused`, and the machine stays.
 

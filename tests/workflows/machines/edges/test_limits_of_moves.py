@@ -84,6 +84,8 @@ async def test_an_id_of_a_trigger_that_no_move_could_take_is_refused(open_flows:
     await stands_at(flow, "a", until)
     with pytest.raises(UsageError, match="the id of a signal has 300 bytes; at most 256 are possible"):
         await flow.trigger(Taking.take, "x", trigger_id="t" * 300)
+    with pytest.raises(UsageError, match="'t 1' is no id of a trigger: it must not have spaces"):
+        await flow.trigger(Taking.take, "x", trigger_id="t 1")
     await flow.trigger(Taking.take, "xy", trigger_id="t" * 256)
     assert await flow.result(timeout=10) == 2
     with pytest.raises(SignalRefused, match=f"trigger take was not sent to flow {flow.id}: "):
