@@ -24,7 +24,7 @@ from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.firing import Failure, Firing, Moved
 from workflows.machines.recording import Recording
-from workflows.machines.snapshot import Awaited, Obligation, Snapshot, Trouble, write_obligation
+from workflows.machines.snapshot import NOTHING, Awaited, Obligation, Snapshot, Trouble, write_obligation
 from workflows.machines.standing import Standing
 from workflows.machines.transition import END, Transition
 from workflows.machines.triggers import Triggers, offers
@@ -230,24 +230,18 @@ class MachineRun:
         """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody helps."""
         transition, standing, recording = fire.transition, self._standing, self._recording
         delay, error, attempts = self._judge(fire, came)
-        owner = f"{self._definition.name}.{transition.name}"
-        failure = describe(error, attempts=attempts, event=owner)
-        self._tell(transition, failure, attempts, delay)
-        if len(failure) + len(bytes(fire.payload)) > MAX_VALUE:  # the snapshot has both, and is one text
-            shorter = RuntimeError(
-                f"{type(error).__name__}, whose text is too long beside a payload of that size"
-            )
-            failure = describe(shorter, attempts=attempts, event=owner)
+        failure = self._told(fire, error, attempts, delay)
         facts: dict[str, Any] = {
             "name": transition.name,
             "move": standing.snapshot.moves,
             "attempts": attempts,
             "started_ms": began,
             "took_ms": max(0, recording.now_ms - began),
-            "error": msgspec.Raw(failure.encode()),
         }
+        if bytes(failure):
+            facts["error"] = failure
         place = standing.snapshot.place
-        trouble = Trouble(transition.name, place, attempts, facts["error"], payload=fire.payload)
+        trouble = Trouble(transition.name, place, attempts, failure, payload=fire.payload)
         if delay is not None:
             trouble.due_ms, trouble.signal = recording.now_ms + round(delay * 1000), fire.signal
             stays = msgspec.structs.replace(standing.snapshot, trouble=trouble)
@@ -284,6 +278,19 @@ class MachineRun:
             return None, came.error, attempts
         delay, error = judge(fire.transition.retry, attempts, came.error)
         return delay, error, attempts
+
+    def _told(self, fire: Fire, error: BaseException, attempts: int, delay: float | None) -> msgspec.Raw:
+        """Log the error of an attempt, and return its record; an attempt that was put off has none."""
+        if isinstance(error, Later):
+            return NOTHING
+        owner = f"{self._definition.name}.{fire.transition.name}"
+        failure = describe(error, attempts=attempts, event=owner)
+        self._tell(fire.transition, failure, attempts, delay)
+        if len(failure) + len(bytes(fire.payload)) > MAX_VALUE:  # the snapshot has both, and is one text
+            kind = type(error).__name__
+            shorter = RuntimeError(f"{kind}, whose text is too long beside a payload of that size")
+            failure = describe(shorter, attempts=attempts, event=owner)
+        return msgspec.Raw(failure.encode())
 
     def _tell(self, transition: Transition[Any], failure: str, attempts: int, delay: float | None) -> None:
         log_failure(
