@@ -21,7 +21,7 @@ from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
 from eventbus.model.durations import Duration
 from eventbus.model.names import shown
-from eventbus.model.recorded_texts import check_append, check_text
+from eventbus.model.recorded_texts import check_append, check_signal_id, check_text
 from eventbus.root_pages import RootPages
 from eventbus.runtime.turnstiles import Turnstiles
 from eventbus.settings.settings import Settings
@@ -250,14 +250,13 @@ class JobClient(RootPages):
         """Send a signal to a job, which keeps it until an entry of its journal takes it; a sleeping job wakes up.
 
         `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who sends the same
-        one again sends none, as long as no entry has taken it. By default it is fresh.
+        one again sends none, as long as no entry has taken it. It has at most 256 bytes. By default it is fresh.
 
         Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes, SignalRefused
         if the job cannot take it, and StoreError.
         """
         check_text(payload, "the payload of a signal", most=self.settings.max_payload)
-        if signal.startswith("#"):
-            raise UsageError(f"{shown(signal)} is no id of a signal: it must not begin with a #")
+        check_signal_id(signal, name)
         if not name or not name.isprintable() or " " in name:
             raise UsageError(
                 f"{shown(name)} is no name of a signal: it is empty, or has spaces or control characters"

@@ -128,7 +128,7 @@ async def run_inline(
     middleware: Sequence[FlowMiddleware] = (),
     signals: Sequence[tuple[Signal[Any], Any]] = (),
     replay: Literal["", "always"] = "",
-    triggers: Sequence[tuple[Transition[Any], Any]] = (),
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
 ) -> O:
     """Run a flow in this process and return its output.
 
@@ -137,9 +137,9 @@ async def run_inline(
     function starts again from its top after each record, so that a test finds what is not the same in each replay: it
     raises NonDeterminismError then. Raises UsageError if the flow waits for a signal that does not come.
 
-    `triggers` are those of a state machine, each with its payload, in the order in which they come: the next one is sent when the
-    machine rests. Raises UsageError if it does not accept that one, or waits for one that does not come; a transition that
-    failed for good raises StepError then.
+    `triggers` are those of a state machine, transitions or their names, each with its payload, in the order in which they come:
+    the next one is sent when the machine rests. Raises UsageError if it does not accept that one, waits for one that does not
+    come, or ends before the last one; a transition that failed for good raises StepError then.
 
     The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
     of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing, like the

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from eventbus.errors import UsageError
 from eventbus.model.names import shown
 
-__all__ = ["check_append", "check_text"]
+__all__ = ["check_append", "check_signal_id", "check_text"]
 
 _LONGEST_NAME = 256
 _ENTRY = "an entry or a live text"
@@ -40,6 +40,18 @@ def check_append(entries: Sequence[str], live: Mapping[str, str], taken: Sequenc
         check_text(text, "the name of a live text or the id of a signal", most=_LONGEST_NAME)
     if any(each.startswith("#") for each in taken):
         raise UsageError("no id of a signal begins with a #")
+
+
+def check_signal_id(signal: str, name: str) -> None:
+    """Refuse the id of a signal that no entry could take: the job that it came to would fail of it.
+
+    The ids of triggers, whose name begins with `!`, are remembered as words.
+    """
+    check_text(signal, "the id of a signal", most=_LONGEST_NAME)
+    if signal.startswith("#"):
+        raise UsageError(f"{shown(signal)} is no id of a signal: it must not begin with a #")
+    if name.startswith("!") and any(each.isspace() for each in signal):
+        raise UsageError(f"{shown(signal)} is no id of a trigger: it must not have spaces")
 
 
 def check_text(text: object, what: str, *, most: int) -> int:

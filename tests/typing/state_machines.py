@@ -41,6 +41,9 @@ class Review(StateMachine[Draft], name="review", start="draft"):
     @transition("waiting", to="approved", wait=None)
     async def skip(self, ctx: MachineContext[Draft], payload: None) -> None: ...
 
+    @transition("waiting", to="draft", delay="30 days")
+    async def remind(self, ctx: MachineContext[Draft]) -> None: ...
+
     @transition("approved", to=END, after="all_settled")
     async def publish(self, ctx: MachineContext[Draft], settled: Settled) -> list[Any]:
         return settled.results
@@ -58,6 +61,9 @@ assert_type(Review.skip, Transition[None])
 
 @transition("a", to="b", wait=Draft)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 async def unfit(self: Any, ctx: MachineContext[Draft], verdict: Verdict) -> None: ...
+
+
+transition("a", to="b", wait=Draft, delay=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 async def run(flows: WorkflowProvider) -> None:

@@ -160,7 +160,8 @@ class FlowHandle(Generic[O]):
 
         Return once it is recorded. Of several with the same `signal_id` one is kept, as long as no wait has taken it.
         Raises DefinitionError, and sends nothing, for a signal that the flow's function does not declare, if that is known here
-        and declares some; PayloadError, and sends nothing, for a payload that does not fit; SignalRefused if the flow has ended or is
+        and declares some; PayloadError, and sends nothing, for a payload that does not fit; UsageError for a `signal_id` of more
+        than 256 bytes; SignalRefused if the flow has ended or is
         stopping, or has too many signals that it has not taken; UnknownJob, StoreError.
         """
         known = self._reading.definition
@@ -212,12 +213,14 @@ class FlowHandle(Generic[O]):
         """Fire a transition of a state machine that waits, such as `Review.approve`; return once the trigger is recorded.
 
         It is recorded only if the place of the machine accepts it now, and then the place is closed: of two triggers one fires.
-        Of several with the same `trigger_id` one counts. A name in place of a transition needs no definition here; its payload
+        Of several with the same `trigger_id`, which has no spaces, one counts, as long as it is one of the last 16 triggers that the
+        flow has taken. A name in place of a transition needs no definition here; its payload
         is then checked by the worker. If the guard of the transition is false, or the payload does not fit there, the report of
         the flow says `refused`, and the machine stays.
 
         Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload that does not fit,
-        SignalRefused if the machine does not accept it now, or has ended; UnknownJob, StoreError. Nothing is changed then.
+        UsageError for a `trigger_id` of more than 256 bytes, SignalRefused if the machine does not accept it now, or has ended;
+        UnknownJob, StoreError. Nothing is changed then.
         """
         known = self._reading.definition
         machine = known if isinstance(known, MachineDefinition) else None

@@ -52,9 +52,9 @@ class InlineMachine:
         meta: Mapping[str, Any],
         correlation_id: str,
         limit: float | None = None,
-        triggers: Sequence[tuple[Transition[Any], Any]] = (),
+        triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
     ) -> None:
-        """Run the machine from the state `given`, within `limit` seconds."""
+        """Run the machine from the state `given`, within `limit` seconds. Raises DefinitionError for a trigger that is none."""
         self.definition = definition
         self.recorder: MemoryRecorder = MemoryRecorder()
         self.recorder.sleep = environment.sleep
@@ -64,7 +64,8 @@ class InlineMachine:
         self._meta = meta
         self._correlation_id = correlation_id
         self._limit = limit
-        self._triggers = [(transition, transition.encode(payload)) for transition, payload in triggers]
+        known = [(definition.find_trigger(given), payload) for given, payload in triggers]
+        self._triggers = [(transition, transition.encode(payload)) for transition, payload in known]
         self._sent = 0
         self._children = MachineChildren(self._open_child)
         self._work: asyncio.Task[Completed] | None = None
@@ -127,18 +128,21 @@ class InlineMachine:
             )
             ending = await run.run()
             if isinstance(ending, Completed):
+                if self._triggers:
+                    names = ", ".join(transition.name for transition, _ in self._triggers)
+                    raise UsageError(
+                        f"flow {self._flow_id} has ended before these triggers were sent: {names}; leave them out"
+                    )
                 return ending
             assert isinstance(ending, Rest)  # noqa: S101  (nothing stops a worker here)
             await self._rest(ending, standing)
 
     async def _rest(self, rest: Rest, standing: Standing) -> None:
-        if rest.until_ms is not None:
-            await self.recorder.wait_until(rest.until_ms)
-            return
-        if rest.children:
-            await self._children.wait(rest.children)
-            return
         place, trouble = standing.snapshot.place, standing.snapshot.trouble
+        is_early = trouble is None and self._triggers and self._is_accepted(standing, self._triggers[0][0])
+        if rest.children or (rest.until_ms is not None and not is_early):
+            await self._wait(rest)
+            return
         if trouble is not None and trouble.is_over and not self._triggers:
             raise revive_flow(
                 "failed", self._describe("failed", trouble.transition, trouble.failure), self.definition.name, self._flow_id
@@ -149,7 +153,7 @@ class InlineMachine:
                 "run_inline(..., triggers=[(transition, payload)])"
             )
         transition, payload = self._triggers.pop(0)
-        if trigger_name(transition.name) not in standing.accepts:
+        if not self._is_accepted(standing, transition):
             offered = ", ".join(name.removeprefix("!") for name in standing.accepts) or "none"
             raise UsageError(
                 f"flow {self._flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; it accepts: {offered}"
@@ -159,6 +163,22 @@ class InlineMachine:
         self.recorder.inbox.append(
             Signal(f"{self._sent}", self._sent, trigger_name(transition.name), payload)
         )
+
+    async def _wait(self, rest: Rest) -> None:
+        """Wait for a time, for a child, or for what comes first."""
+        if rest.until_ms is None:
+            await self._children.wait(rest.children)
+        elif not rest.children:
+            await self.recorder.wait_until(rest.until_ms)
+        else:
+            until = asyncio.create_task(self.recorder.wait_until(rest.until_ms))
+            try:
+                await self._children.wait(rest.children, until)
+            finally:
+                until.cancel()
+
+    def _is_accepted(self, standing: Standing, transition: Transition[Any]) -> bool:
+        return trigger_name(transition.name) in standing.accepts
 
     def _standing(self) -> Standing:
         live = {name: text for name, text in self.recorder.live.items() if name in NAMES}
@@ -281,7 +301,7 @@ def open_machine(
     *,
     meta: Mapping[str, Any] | None = None,
     limit: float | None = None,
-    triggers: Sequence[tuple[Transition[Any], Any]] = (),
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
 ) -> InlineMachine:
     """Return an inline flow of a state machine that has not begun. Raises PayloadError for what does not fit."""
     ambient, flow_id = current(), new_flow_id(definition.name)

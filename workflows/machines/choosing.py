@@ -2,12 +2,14 @@
 
     triggers in the inbox -> an attempt that is due -> guards of the place, by priority -> rest
 
-What must always hold: a guard gets a copy of the state, so that nothing it does to that is recorded; a guard that raises is
-a failed attempt of its transition.
+What must always hold: each guard gets a copy of the state, so that nothing it does to that is recorded, or seen by another
+guard; a guard that raises, whatever that is, is a failed attempt of its transition; a machine waits for children that have not
+ended and for no others, because one that has ended would release it at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -19,7 +21,7 @@ from eventbus.lowlevel import Outcome
 from workflows.execution.attempt import Attempt
 from workflows.machines.context import MachineContext
 from workflows.machines.settled import ChildEnd, Settled
-from workflows.machines.snapshot import NOTHING, Awaited
+from workflows.machines.snapshot import NOTHING, Awaited, Snapshot
 from workflows.machines.transition import END, Transition
 
 __all__ = ["MOVE", "RETRY", "Children", "Chooser", "Fire", "Rest", "trigger_name"]
@@ -75,84 +77,95 @@ class Children(Protocol):
 
 
 class Chooser:
-    """Asks the guards of a machine; `machine` is the instance of this activation."""
+    """Asks the guards of a machine."""
 
     def __init__(
         self,
         out_of: Mapping[str, Sequence[Transition[Any]]],
         children: Children,
-        make_context: Callable[[str, str, int], MachineContext[Any]],
+        make_context: Callable[[Snapshot, str, Transition[Any]], MachineContext[Any]],
+        clock_ms: Callable[[], int],
     ) -> None:
-        """`make_context(state, place, moves)` makes the context of guards."""
+        """`make_context(snapshot, state, transition)` makes the context of a guard; `clock_ms` tells the time."""
         self._out_of = out_of
         self._children = children
         self._make_context = make_context
+        self._clock_ms = clock_ms
 
     def triggers(self, place: str) -> list[str]:
         """Return the names of the triggers that a place takes."""
         return [trigger_name(each.name) for each in self._out_of.get(place, ()) if each.waits]
 
     async def choose(
-        self, place: str, state: str, moves: int, awaited: Sequence[Awaited], *, is_new: bool
+        self, snapshot: Snapshot, state: str, awaited: Sequence[Awaited], *, is_new: bool
     ) -> Fire | Rest:
-        """Return what a machine does that has come to a place with this state; children that are `is_new` have not ended."""
-        if place == END:
+        """Return what a machine does that has come to a place with this state; of children that are `is_new` none has ended."""
+        if snapshot.place == END:
             return await self._end(awaited, is_new=is_new)
-        leaving = [each for each in self._out_of.get(place, ()) if not each.waits]
-        settled: Settled | None = None
-        if any(each.kind == "following" for each in leaving):
-            settled = None if is_new and awaited else await self._settle(awaited, leaving)
-        context: MachineContext[Any] | None = None
-        for each in leaving:
-            argument = () if each.kind == "automatic" else (settled,)
-            if argument == (None,):
-                continue
-            if each.guard is not None:
-                try:
-                    context = context or self._make_context(state, place, moves)
-                    if not await self.ask(each, context, argument):
-                        continue
-                except Exception as error:  # noqa: BLE001  (whatever a guard raises)
-                    return Fire(transition=each, argument=argument, error=error)
-            return Fire(transition=each, argument=argument)
+        leaving = [each for each in self._out_of.get(snapshot.place, ()) if not each.waits]
         follows = [each for each in leaving if each.kind == "following"]
+        settled: Settled | None = None
+        open_ones: Sequence[Awaited] = awaited
+        if follows and not (is_new and awaited):
+            settled, open_ones = await self._settle(awaited, follows)
+        later: list[int] = []
+        for each in leaving:
+            if each.kind == "following" and settled is None:
+                continue
+            if each.delay is not None:
+                due_ms = snapshot.entered_ms + round(each.delay * 1000)
+                if due_ms > self._clock_ms():
+                    later.append(due_ms)
+                    continue
+            fire = Fire(transition=each, argument=(settled,) if each.kind == "following" else ())
+            said = await self.ask(fire, snapshot, state)
+            if isinstance(said, BaseException):
+                return msgspec.structs.replace(fire, error=said)
+            if said:
+                return fire
+        until_ms = min(later, default=None)
         if not follows or settled is not None:
-            return Rest()
+            return Rest(until_ms=until_ms)
         return Rest(
-            children=tuple(child.id for child in awaited), first=any(each.after == "all" for each in follows)
+            until_ms=until_ms,
+            children=tuple(child.id for child in open_ones),
+            first=any(each.after == "all" for each in follows),
         )
 
-    async def ask(
-        self, transition: Transition[Any], context: MachineContext[Any], argument: tuple[Any, ...]
-    ) -> bool:
-        """Return what a guard says. Raises what it raises, and TimeoutError."""
-        assert transition.guard is not None  # noqa: S101  (asked before)
-        said = transition.guard(context, *argument)
-        if not inspect.isawaitable(said):
-            return bool(said)
+    async def ask(self, fire: Fire, snapshot: Snapshot, state: str) -> bool | BaseException:
+        """Return what the guard of a transition says, or what it raised; true without a guard."""
+        transition = fire.transition
+        if transition.guard is None:
+            return True
+        try:
+            said = transition.guard(self._make_context(snapshot, state, transition), *fire.argument)
+            if not inspect.isawaitable(said):
+                return bool(said)
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  (nothing was awaited: it is its own)
+            return error
         ended = await Attempt(
             partial(_await, said), what=f"the guard of {transition.where}", timeout=transition.timeout
         ).run()
-        if ended.error is not None:
-            raise ended.error
-        return bool(ended.value)
+        return bool(ended.value) if ended.error is None else ended.error
 
     async def _end(self, awaited: Sequence[Awaited], *, is_new: bool) -> Rest:
         """Return the children that a machine at END still waits for: it ends after them."""
         ends: Mapping[str, Outcome] = {} if is_new or not awaited else await self._children.ends(awaited)
         return Rest(children=tuple(child.id for child in awaited if child.id not in ends))
 
-    async def _settle(self, awaited: Sequence[Awaited], leaving: Sequence[Transition[Any]]) -> Settled | None:
-        """Return the ends of all children; None if some have not ended. Cancels these if one failed and that is enough."""
+    async def _settle(
+        self, awaited: Sequence[Awaited], follows: Sequence[Transition[Any]]
+    ) -> tuple[Settled | None, Sequence[Awaited]]:
+        """Return the ends of all children; without them those that have not ended, cancelled if one failed and that is enough."""
         ends: Mapping[str, Outcome] = await self._children.ends(awaited) if awaited else {}
         open_ones = [child for child in awaited if child.id not in ends]
         if not open_ones:
-            return Settled(tuple(self._children.read(child, ends[child.id]) for child in awaited))
+            return Settled(tuple(self._children.read(child, ends[child.id]) for child in awaited)), ()
         is_lost = any(end.state != "completed" for end in ends.values())
-        if is_lost and all(each.after == "all" for each in leaving if each.after):
+        if is_lost and all(each.after == "all" for each in follows):
             for child in open_ones:
                 await self._children.cancel(child.id, "another child of the machine failed")
-        return None
+        return None, open_ones
 
 
 def trigger_name(transition: str) -> str:

@@ -37,6 +37,7 @@ MAX_DOCUMENT = 1 << 20
 
 _MOST_DOCUMENTS = 50  # of one move: a row has at most 100 live texts
 _MOST_CHILDREN = 1000
+_MOST_INPUT = 900_000  # bytes; the children that a machine awaits stand in one text of at most 1 MiB
 
 
 class NewChild(msgspec.Struct, frozen=True):
@@ -51,8 +52,9 @@ class MachineContext(Generic[S]):
 
     `state` is a copy of the machine's state: change it, or set another one. It is recorded with the move, as are `save` and
     `children`; a body that fails leaves nothing of them. `place` is where the machine stands, and `moves` how many moves it has
-    made. `attempt` counts from 1 for each transition. `key` is the same in all attempts of this move, and that of no other: give
-    it to a service that must not act twice. `error` is the text of the last failure at this place, or the one that led to this
+    made. `attempt` counts from 1 for each transition. `key` is `<flow id>/<run>/<number of the move>/<transition>`: the same in
+    all attempts of this transition for this move, and in no other; that of a rollback ends with `undo`. Give it to a service
+    that must not act twice. `error` is the text of the last failure at this place, or the one that led to this
     error place, else empty.
     """
 
@@ -69,6 +71,7 @@ class MachineContext(Generic[S]):
         "correlation_id",
         "error",
         "flow_id",
+        "key",
         "meta",
         "moves",
         "place",
@@ -82,6 +85,7 @@ class MachineContext(Generic[S]):
         *,
         place: str,
         moves: int,
+        key: str,
         load: Callable[[str], Awaitable[str | None]],
         check: Callable[[Any], None],
         attempt: int = 1,
@@ -94,6 +98,7 @@ class MachineContext(Generic[S]):
         self.state: S = state
         self.place: str = place
         self.moves: int = moves
+        self.key: str = key
         self.attempt: int = attempt
         self.error: str = error
         self.flow_id: str = around.flow_id
@@ -107,11 +112,6 @@ class MachineContext(Generic[S]):
         self._children: list[NewChild] = []
         self._has_ended = False
         self._log: Logger | None = None
-
-    @property
-    def key(self) -> str:
-        """The idempotency key of this move: `<flow id>/<run>/<number of the move>`."""
-        return key_of(self._around, self.moves)
 
     @property
     def log(self) -> Logger:
@@ -158,7 +158,7 @@ class MachineContext(Generic[S]):
         """Start a flow of `workflow` for each of `inputs` with the move. A transition with `after` hears of their ends.
 
         `workflow` must be registered where the machine is. Raises DefinitionError, PayloadError for an input that does not fit,
-        and UsageError for more than 1,000 children.
+        and UsageError for more than 1,000 children, or inputs of more than 900,000 bytes together; then it starts none of them.
         """
         self._check_open("children")
         definition: Any = workflow.definition if isinstance(workflow, type) else workflow
@@ -171,9 +171,16 @@ class MachineContext(Generic[S]):
                 f"expected a Workflow, a durable function or a StateMachine in ctx.children, got: {shown(workflow)}"
             )
         self._check_child(definition)
-        self._children += [NewChild(definition, codecs.input.encode(each)) for each in inputs]
-        if len(self._children) > _MOST_CHILDREN:
-            raise UsageError(f"a move starts at most {_MOST_CHILDREN} children, got: {len(self._children)}")
+        children = [*self._children, *(NewChild(definition, codecs.input.encode(each)) for each in inputs)]
+        if len(children) > _MOST_CHILDREN:
+            raise UsageError(f"a move starts at most {_MOST_CHILDREN} children, got: {len(children)}")
+        size = sum(len(child.given) for child in children)
+        if size > _MOST_INPUT:
+            raise UsageError(
+                f"the inputs of the children of a move have {size} bytes, but at most {_MOST_INPUT} are possible; save what is "
+                "large as a document or elsewhere, and give the children its name"
+            )
+        self._children = children
 
     def emit(
         self, event: Event[Q, R] | str, payload: Any = None, **options: Unpack[EmitKeywords]
@@ -211,6 +218,6 @@ class MachineContext(Generic[S]):
             )
 
 
-def key_of(around: Surroundings, moves: int) -> str:
-    """Return the idempotency key of the move that follows `moves` others."""
-    return f"{around.flow_id}/{around.run}/{moves + 1}"
+def key_of(around: Surroundings, number: int, name: str) -> str:
+    """Return the idempotency key of what `name` does as or for the move of this number."""
+    return f"{around.flow_id}/{around.run}/{number}/{name}"

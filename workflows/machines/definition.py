@@ -96,8 +96,13 @@ class MachineDefinition:
 
     @cached_property
     def out_of(self) -> dict[str, list[Transition[Any]]]:
-        """The transitions out of each place, in the order in which they are asked: by priority, those without a guard last."""
-        ranked = sorted(self.transitions.values(), key=lambda each: (-each.priority, each.guard is None))
+        """The transitions out of each place, in the order in which they are asked: by priority, those without a guard last.
+
+        Of those of one rank that have a delay the shortest is the first.
+        """
+        ranked = sorted(
+            self.transitions.values(), key=lambda each: (-each.priority, each.guard is None, each.delay or 0)
+        )
         return {place: [each for each in ranked if place in each.sources] for place in self.places}
 
     @property
@@ -127,6 +132,10 @@ class MachineDefinition:
             known = ", ".join(sorted(self.transitions)) or "none"
             raise DefinitionError(f"{self.where} has no transition {shown(name)}; its transitions: {known}")
         return found
+
+    def find_trigger(self, transition: object) -> Transition[Any]:
+        """Return the transition of a trigger, which is a transition or its name. Raises DefinitionError for other values."""
+        return self.find(transition.name if isinstance(transition, Transition) else transition)
 
     def encode_state(self, state: Any) -> str:
         """Return a state as JSON text. Raises PayloadError for one that does not fit, or is over 256 KiB."""
@@ -209,32 +218,45 @@ def _check_targets(machine: MachineDefinition) -> None:
 
 def _check_place(machine: MachineDefinition, place: str, leaving: Sequence[Transition[Any]]) -> None:
     where = f"at place {place!r} of {machine.where}"
-    for kind in ("automatic", "following"):
+    for kind in ("automatic", "delayed", "following"):
         free = [each for each in leaving if each.kind == kind and each.guard is None]
-        by_priority = {each.priority: each for each in free}
-        if len(by_priority) < len(free):
-            first, second = _same_priority(free)
+        by_rank = {_rank(each): each for each in free}
+        if len(by_rank) < len(free):
+            first, second = _same_rank(free)
+            what = "priority and delay" if kind == "delayed" else "priority"
             raise DefinitionError(
-                f"{where}, transitions {first.name!r} and {second.name!r} have no guard and the same priority; "
+                f"{where}, transitions {first.name!r} and {second.name!r} have no guard and the same {what}; "
                 "give one of them a guard (when=...), or another priority"
             )
     automatic = [each for each in leaving if each.kind == "automatic"]
     always = next((each for each in automatic if each.guard is None), None)
-    if always is None:
-        return
-    hidden = [each for each in leaving if each.kind != "automatic"]
-    hidden += [each for each in automatic if each.priority < always.priority]
-    if hidden:
+    if always is not None:
+        hidden = [each for each in leaving if each.kind != "automatic"]
+        hidden += [each for each in automatic if each.priority < always.priority]
+        if hidden:
+            raise DefinitionError(
+                f"{where}, transition {always.name!r} has no guard, so it fires at once and {hidden[0].name!r} never does; "
+                "give it a guard (when=...), or a lower priority than that of other automatic ones"
+            )
+    following = [each for each in leaving if each.kind == "following"]
+    heard = max((each for each in following if each.guard is None), key=_priority, default=None)
+    hidden = [] if heard is None else [each for each in following if each.priority < heard.priority]
+    if heard is not None and hidden:
         raise DefinitionError(
-            f"{where}, transition {always.name!r} has no guard, so it fires at once and {hidden[0].name!r} never does; "
-            "give it a guard (when=...), or a lower priority than that of other automatic ones"
+            f"{where}, transition {heard.name!r} has no guard, so it fires at the end of the children and {hidden[0].name!r} "
+            "never does; give it a guard (when=...), or a lower priority"
         )
 
 
-def _same_priority(free: Sequence[Transition[Any]]) -> tuple[Transition[Any], Transition[Any]]:
+def _priority(transition: Transition[Any]) -> int:
+    return transition.priority
+
+
+def _rank(transition: Transition[Any]) -> tuple[int, float | None]:
+    return transition.priority, transition.delay
+
+
+def _same_rank(free: Sequence[Transition[Any]]) -> tuple[Transition[Any], Transition[Any]]:
     return next(
-        (each, other)
-        for each in free
-        for other in free
-        if each is not other and each.priority == other.priority
+        (each, other) for each in free for other in free if each is not other and _rank(each) == _rank(other)
     )

@@ -16,14 +16,14 @@ from eventbus.lowlevel import shown
 from workflows.execution.attempt import Attempt
 from workflows.functions.surroundings import Surroundings
 from workflows.machines.choosing import Fire
-from workflows.machines.context import MachineContext, NewChild, key_of
+from workflows.machines.context import MachineContext, NewChild
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import NOTHING, Snapshot, document_name
 from workflows.machines.transition import END, Transition
 
 __all__ = ["Failure", "Firing", "Moved"]
 
-MakeContext = Callable[[Snapshot, str, int], MachineContext[Any]]
+MakeContext = Callable[[Snapshot, str, Transition[Any], int], MachineContext[Any]]
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +47,11 @@ class Firing:
     """Makes the attempts of one activation."""
 
     def __init__(
-        self, definition: MachineDefinition, machine: Any, around: Surroundings, make_context: MakeContext
+        self, definition: MachineDefinition, around: Surroundings, make_context: MakeContext
     ) -> None:
-        """`make_context(snapshot, state, attempt)` makes the context of a body."""
+        """`make_context(snapshot, state, transition, attempt)` makes the context of a body."""
         self._definition = definition
-        self._machine = machine
+        self._machine: Any = None
         self._around = around
         self._make_context = make_context
 
@@ -63,8 +63,10 @@ class Firing:
             return Failure(error=errors[0], is_final=True)
         transition = fire.transition
         try:
-            context = self._make_context(snapshot, state, fire.attempts + 1)
-        except Exception as error:  # noqa: BLE001  (a state that does not fit the type of a later release)
+            if self._machine is None:
+                self._machine = self._definition.machine()
+            context = self._make_context(snapshot, state, transition, fire.attempts + 1)
+        except Exception as error:  # noqa: BLE001  (a state that does not fit a later release, or what `__init__` raises)
             return Failure(error=error)
         attempt = Attempt(
             lambda: self._call(fire, context), what=transition.where, timeout=transition.timeout
@@ -84,7 +86,7 @@ class Firing:
     async def _call(self, fire: Fire, context: MachineContext[Any]) -> tuple[Any, str]:
         around, transition, number = self._around, fire.transition, fire.attempts + 1
         with around.span("step", transition.name, number) as traceparent:
-            around.enter_attempt(transition.name, number, key_of(around, context.moves), traceparent)
+            around.enter_attempt(transition.name, number, context.key, traceparent)
             if not around.middleware:
                 return await transition.function(self._machine, context, *fire.argument), traceparent
             value = await around.through(

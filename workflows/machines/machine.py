@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import typing
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -58,6 +59,7 @@ class StateMachine(Generic[S]):
                     f'class {cls.__name__}(StateMachine[...], start="...")'
                 )
             return  # a base class of machines, without transitions
+        _check_init(cls)
         cls.definition = MachineDefinition(
             cls,
             _transitions(cls),
@@ -80,6 +82,26 @@ def definition_of(machine: object) -> MachineDefinition | None:
     return None
 
 
+def _parameter_of(cls: type[Any]) -> Any:
+    """Return the parameter that `StateMachine` has as a base of a class; None without one, a TypeVar if the class leaves it open."""
+    for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        kind: type[Any] = typing.get_origin(base) or base
+        if kind is StateMachine:
+            return next(iter(typing.get_args(base)), None)
+        if StateMachine in kind.__mro__:
+            state, open_ones = _parameter_of(kind), getattr(kind, "__parameters__", ())
+            given: dict[Any, Any] = dict(zip(open_ones, typing.get_args(base), strict=False))
+            if isinstance(state, TypeVar):
+                return given.get(state, state)
+            inner = _open_in(state)
+            return state[tuple(given.get(each, each) for each in inner)] if inner and given else state
+    return None
+
+
+def _open_in(state: Any) -> tuple[Any, ...]:
+    return getattr(state, "__parameters__", ()) if typing.get_origin(state) else ()
+
+
 def _transitions(cls: type[Any]) -> dict[str, Transition[Any]]:
     """Return the transitions of a class and its bases by name, those of the bases first."""
     found: dict[str, Transition[Any]] = {}
@@ -89,6 +111,10 @@ def _transitions(cls: type[Any]) -> dict[str, Transition[Any]]:
             if isinstance(value, Transition):
                 found[attribute] = typing.cast("Transition[Any]", value)
     for attribute, each in found.items():
+        if attribute == "definition":
+            raise DefinitionError(
+                f"{each.where} of class {cls.__name__} stands where the definition of the class does; give it another name"
+            )
         if each.name != attribute:
             raise DefinitionError(
                 f"{each.where} of class {cls.__name__} stands under the name {attribute!r}; give both one name"
@@ -96,14 +122,22 @@ def _transitions(cls: type[Any]) -> dict[str, Transition[Any]]:
     return found
 
 
+def _check_init(cls: type[Any]) -> None:
+    try:
+        inspect.signature(cls).bind()
+    except ValueError:  # it cannot be looked at
+        return
+    except TypeError as error:
+        raise DefinitionError(
+            f"the __init__ of class {cls.__name__} needs arguments ({error}), but an instance is made without any; "
+            "give them defaults"
+        ) from None
+
+
 def _state_of(cls: type[Any]) -> Any:
-    for base in cls.__mro__:
-        for origin in getattr(base, "__orig_bases__", ()):
-            kind = typing.get_origin(origin)
-            if isinstance(kind, type) and issubclass(kind, StateMachine):
-                (state,) = typing.get_args(origin)
-                if not isinstance(state, TypeVar):
-                    return state
+    state = _parameter_of(cls)
+    if state is not None and not isinstance(state, TypeVar) and not _open_in(state):
+        return state
     raise DefinitionError(
         f"class {cls.__name__} does not say what its state is; name the type: "
         f"class {cls.__name__}(StateMachine[{told(dict)}], ...)"

@@ -13,17 +13,18 @@ from typing import Any
 
 import msgspec
 
-from eventbus import Later
+from eventbus import Later, UsageError
 from eventbus.lowlevel import describe, get_logger, log_failure
+from workflows.definition.codecs import MAX_VALUE
 from workflows.execution.step_runner import judge
 from workflows.functions.endings import Completed
 from workflows.functions.surroundings import Recorder, Surroundings
 from workflows.machines.choosing import Children, Chooser, Fire, Rest
-from workflows.machines.context import MachineContext
+from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.firing import Failure, Firing, Moved
 from workflows.machines.recording import Recording
-from workflows.machines.snapshot import Awaited, Obligation, Snapshot, Trouble, write_obligation
+from workflows.machines.snapshot import NOTHING, Awaited, Obligation, Snapshot, Trouble, write_obligation
 from workflows.machines.standing import Standing
 from workflows.machines.transition import END, Transition
 from workflows.machines.triggers import Triggers, offers
@@ -62,13 +63,12 @@ class MachineRun:
         self._children = children
         self._number = number
         self._load = load
-        self._chooser = Chooser(definition.out_of, children, self._guard_context)
-        self._firing = Firing(definition, definition.machine(), around, self._body_context)
+        self._chooser = Chooser(definition.out_of, children, self._guard_context, lambda: recorder.now_ms)
+        self._firing = Firing(definition, around, self._body_context)
         self._triggers = Triggers(
             definition,
             self._recording,
             self._chooser,
-            make_context=self._guard_context,
             come=self._come,
             facts=around.facts,
         )
@@ -117,9 +117,7 @@ class MachineRun:
             return Rest()
         decided, self._decided = self._decided, None
         standing = self._standing
-        return decided or await self._chooser.choose(
-            snapshot.place, standing.state, snapshot.moves, standing.awaited, is_new=False
-        )
+        return decided or await self._chooser.choose(snapshot, standing.state, standing.awaited, is_new=False)
 
     async def _try_again(self, trouble: Trouble) -> Fire | Rest:
         """Return the transition that failed before, once it is due; if a release has taken it away, go on without it."""
@@ -143,20 +141,25 @@ class MachineRun:
                 return msgspec.structs.replace(fire, argument=(transition.decode(bytes(trouble.payload)),))
             if transition.after is not None:
                 chosen = await self._chooser.choose(
-                    trouble.origin, standing.state, standing.snapshot.moves, standing.awaited, is_new=False
+                    standing.snapshot, standing.state, standing.awaited, is_new=False
                 )
                 if isinstance(chosen, Rest):
                     return chosen
-                return msgspec.structs.replace(chosen, attempts=trouble.attempts)
+                is_same = chosen.transition is transition
+                return msgspec.structs.replace(chosen, attempts=trouble.attempts) if is_same else chosen
         except Exception as error:  # noqa: BLE001  (a payload that does not fit the type of a later release)
             return msgspec.structs.replace(fire, error=error)
         return fire
 
     async def _open(self, rest: Rest) -> None:
-        """Record what is accepted here, if the server does not have it."""
-        accepts = offers(self._chooser, self._standing.snapshot, rest)
-        if self._standing.snapshot.place != END:
-            await self._recording.record(self._standing.change(accepts=accepts))
+        """Record what is accepted here, and until when it rests, if the server does not have it."""
+        snapshot = self._standing.snapshot
+        if snapshot.place == END:
+            return
+        if snapshot.trouble is None and snapshot.due_ms != (rest.until_ms or 0):
+            snapshot = msgspec.structs.replace(snapshot, due_ms=rest.until_ms or 0)
+        accepts = offers(self._chooser, snapshot, rest)
+        await self._recording.record(self._standing.change(snapshot=snapshot, accepts=accepts))
 
     async def _close(self, fire: Fire) -> bool:
         """Accept nothing while a body runs; return False if a trigger came before that."""
@@ -180,17 +183,18 @@ class MachineRun:
             except Exception as error:  # noqa: BLE001  (an id that would be too long)
                 came = Failure(error=error)
             else:
-                await self._move(fire, came, new, began)
-                return
+                too_much = await self._move(fire, came, new, began)
+                if too_much is None:
+                    return
+                came = too_much
         await self._fail(fire, came, began)
 
-    async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> None:
-        """Record a move with all that belongs to it, then start its children."""
+    async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> Failure | None:
+        """Record a move with all that belongs to it, then start its children; if one append cannot take that, return so."""
         transition, standing, recording = fire.transition, self._standing, self._recording
         moved = self._moved_to(transition.target)
         moved.result = came.result
-        heard = () if transition.after is not None else standing.awaited
-        awaited = (*heard, *new)
+        awaited = (*await self._still_awaited(transition, is_new=bool(new)), *new)
         entry = recording.entry(
             "move",
             name=transition.name,
@@ -205,37 +209,39 @@ class MachineRun:
         texts = dict(came.documents)
         if transition.undo is not None:
             texts |= write_obligation(Obligation(transition.name, moved.moves, traceparent=came.traceparent))
-        following = await self._chooser.choose(
-            moved.place, came.state, moved.moves, awaited, is_new=bool(new)
-        )
+        following = await self._chooser.choose(moved, came.state, awaited, is_new=bool(new))
+        moved.due_ms = (following.until_ms or 0) if isinstance(following, Rest) else 0
         change = standing.change(
             snapshot=moved,
             state=came.state,
             awaited=awaited,
             accepts=offers(self._chooser, moved, following) if moved.place != END else (),
         )
-        await recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
+        try:
+            await recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
+        except UsageError as error:  # raised before anything is sent
+            return Failure(error=error)
         self._decided = following
         if new:
             await self._children.start(new, rests=isinstance(following, Rest))
+        return None
 
     async def _fail(self, fire: Fire, came: Failure, began: int) -> None:
         """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody helps."""
         transition, standing, recording = fire.transition, self._standing, self._recording
         delay, error, attempts = self._judge(fire, came)
-        owner = f"{self._definition.name}.{transition.name}"
-        failure = describe(error, attempts=attempts, event=owner)
-        self._tell(transition, failure, attempts, delay)
+        failure = self._told(fire, error, attempts, delay)
         facts: dict[str, Any] = {
             "name": transition.name,
             "move": standing.snapshot.moves,
             "attempts": attempts,
             "started_ms": began,
             "took_ms": max(0, recording.now_ms - began),
-            "error": msgspec.Raw(failure.encode()),
         }
+        if bytes(failure):
+            facts["error"] = failure
         place = standing.snapshot.place
-        trouble = Trouble(transition.name, place, attempts, facts["error"], payload=fire.payload)
+        trouble = Trouble(transition.name, place, attempts, failure, payload=fire.payload)
         if delay is not None:
             trouble.due_ms, trouble.signal = recording.now_ms + round(delay * 1000), fire.signal
             stays = msgspec.structs.replace(standing.snapshot, trouble=trouble)
@@ -255,7 +261,11 @@ class MachineRun:
                     "move", name=transition.name, place=stands.place, move=stands.moves, is_lost=True
                 )
             )
-        change = standing.change(snapshot=stands, accepts=offers(self._chooser, stands, following or Rest()))
+        awaited = standing.awaited
+        if transition.after is not None:
+            awaited = tuple(msgspec.structs.replace(each, is_heard=True) for each in awaited)
+        accepts = offers(self._chooser, stands, following or Rest())
+        change = standing.change(snapshot=stands, awaited=awaited, accepts=accepts)
         await recording.record(change, *entries, taken=[fire.signal] if fire.signal else ())
         self._decided = following
 
@@ -268,6 +278,19 @@ class MachineRun:
             return None, came.error, attempts
         delay, error = judge(fire.transition.retry, attempts, came.error)
         return delay, error, attempts
+
+    def _told(self, fire: Fire, error: BaseException, attempts: int, delay: float | None) -> msgspec.Raw:
+        """Log the error of an attempt, and return its record; an attempt that was put off has none."""
+        if isinstance(error, Later):
+            return NOTHING
+        owner = f"{self._definition.name}.{fire.transition.name}"
+        failure = describe(error, attempts=attempts, event=owner)
+        self._tell(fire.transition, failure, attempts, delay)
+        if len(failure) + len(bytes(fire.payload)) > MAX_VALUE:  # the snapshot has both, and is one text
+            kind = type(error).__name__
+            shorter = RuntimeError(f"{kind}, whose text is too long beside a payload of that size")
+            failure = describe(shorter, attempts=attempts, event=owner)
+        return msgspec.Raw(failure.encode())
 
     def _tell(self, transition: Transition[Any], failure: str, attempts: int, delay: float | None) -> None:
         log_failure(
@@ -290,9 +313,21 @@ class MachineRun:
     async def _come(self, snapshot: Snapshot) -> Fire | Rest:
         """Choose what the machine does at a place to which it comes with the state that it has."""
         standing = self._standing
-        return await self._chooser.choose(
-            snapshot.place, standing.state, snapshot.moves, standing.awaited, is_new=False
-        )
+        return await self._chooser.choose(snapshot, standing.state, standing.awaited, is_new=False)
+
+    async def _still_awaited(self, transition: Transition[Any], *, is_new: bool) -> Sequence[Awaited]:
+        """Return the children of earlier moves that the machine awaits behind a move; `is_new`: it starts others."""
+        awaited = self._standing.awaited
+        if transition.after is not None:
+            return ()
+        if not is_new or not awaited:
+            return awaited
+        if any(each.after for each in self._definition.transitions.values()):
+            return [child for child in awaited if not child.is_heard]
+        ends = await self._children.ends(
+            awaited
+        )  # nobody hears of them, so that they would only grow in number
+        return [child for child in awaited if child.id not in ends]
 
     def _awaited(self, transition: Transition[Any], came: Moved) -> list[Awaited]:
         """Return the children of a move. Raises DefinitionError for an id that would be too long."""
@@ -308,21 +343,26 @@ class MachineRun:
             for index, child in enumerate(came.children)
         ]
 
-    def _guard_context(self, state: str, place: str, moves: int) -> MachineContext[Any]:
-        return self._context(state, place, moves, 1, may_change=False)
+    def _guard_context(
+        self, snapshot: Snapshot, state: str, transition: Transition[Any]
+    ) -> MachineContext[Any]:
+        return self._context(snapshot, state, transition, 1, may_change=False)
 
-    def _body_context(self, snapshot: Snapshot, state: str, attempt: int) -> MachineContext[Any]:
-        return self._context(state, snapshot.place, snapshot.moves, attempt, may_change=True)
+    def _body_context(
+        self, snapshot: Snapshot, state: str, transition: Transition[Any], attempt: int
+    ) -> MachineContext[Any]:
+        return self._context(snapshot, state, transition, attempt, may_change=True)
 
     def _context(
-        self, state: str, place: str, moves: int, attempt: int, *, may_change: bool
+        self, snapshot: Snapshot, state: str, transition: Transition[Any], attempt: int, *, may_change: bool
     ) -> MachineContext[Any]:
-        trouble = self._standing.snapshot.trouble
+        trouble = snapshot.trouble
         return MachineContext(
             self._around,
             self._definition.codecs.state.decode(state),
-            place=place,
-            moves=moves,
+            place=snapshot.place,
+            moves=snapshot.moves,
+            key=key_of(self._around, snapshot.moves + 1, transition.name),
             load=self._load,
             check=self._children.check,
             attempt=attempt,

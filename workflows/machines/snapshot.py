@@ -71,13 +71,18 @@ class Trouble(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "or
         return not self.due_ms
 
 
-class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow": "n", "given": "i", "version": "v"}):  # fmt: skip
-    """A child that the machine has started: the id of its flow, the workflow, its version and its input."""
+class Awaited(msgspec.Struct, omit_defaults=True, rename={"id": "j", "workflow": "n", "given": "i", "version": "v", "is_heard": "h"}):  # fmt: skip
+    """A child that the machine has started: the id of its flow, the workflow, its version and its input.
+
+    `is_heard`: it has ended, and a transition with `after` failed for good when it heard of that. So it is awaited until a move
+    starts other children.
+    """
 
     id: str
     workflow: str
     given: msgspec.Raw
     version: str = ""
+    is_heard: bool = False
 
 
 class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", "move": "c", "is_done": "d", "error": "e", "traceparent": "h"}):  # fmt: skip
@@ -100,8 +105,11 @@ class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", 
         return f"{self.transition}@{self.move}"
 
 
-class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r"}):  # fmt: skip
-    """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at END."""
+class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r", "due_ms": "w"}):  # fmt: skip
+    """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at END.
+
+    `due_ms` is when the first of its delayed transitions is due here, for people; workers ask their definition.
+    """
 
     place: str
     moves: int = 0
@@ -109,6 +117,7 @@ class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves"
     trouble: Trouble | None = None
     run: int = 1
     result: msgspec.Raw = NOTHING
+    due_ms: int = 0
 
     @property
     def stands(self) -> bool:

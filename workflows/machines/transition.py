@@ -1,6 +1,7 @@
 """Transitions: methods of a state machine that lead from one place, or several, to another one.
 
     automatic   fires when the machine stands at its place and its guard is true
+    delayed     `delay="30 days"`: the same, once the machine has stood there for so long
     waiting     `wait=Payload`: fires when somebody triggers it, with a payload of that type
     following   `after="all"` or `"all_settled"`: fires when the children that the machine has started have ended
 
@@ -15,7 +16,7 @@ from typing import Any, Final, Generic, Literal, Never, TypeAlias, TypeVar, cast
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, PayloadError, Retry
-from eventbus.lowlevel import Codec, Duration, is_untyped, shown
+from eventbus.lowlevel import Codec, Duration, is_untyped, seconds, shown
 from workflows.definition.checks.options import check_retry, check_timeout
 from workflows.definition.checks.signature import accepts, check_function, is_async, name_of, taken_by, told
 from workflows.definition.codecs import MAX_VALUE
@@ -37,6 +38,7 @@ _TIMEOUT = 300.0  # seconds of an attempt
 _ONCE = Retry(attempts=1)
 _KINDS: dict[str, tuple[str, ...]] = {
     "automatic": ("the machine", "the context"),
+    "delayed": ("the machine", "the context"),
     "waiting": ("the machine", "the context", "the payload"),
     "following": ("the machine", "the context", "what the children came to"),
 }
@@ -51,7 +53,7 @@ class Transition(Generic[P]):
     """One transition, as an attribute of its machine's class. Do not change the attributes.
 
     `sources` are the places that it leads from, and `target` the one that it leads to. `payload` is the type of what triggers
-    it. `timeout` is in seconds, None for none.
+    it. `delay` and `timeout` are in seconds, None for none.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -63,6 +65,9 @@ class Transition(Generic[P]):
         self.waits: bool = not isinstance(options["wait"], UnsetType)
         self.payload: Any = options["wait"] if self.waits else None
         self.after: After | None = _check_after(options["after"], self.where, waits=self.waits)
+        self.delay: float | None = _check_delay(
+            options["delay"], self.where, is_free=not self.waits and self.after is None
+        )
         self.guard: Guard | None = options["when"]
         self.priority: int = _check_priority(options["priority"], self.where)
         self.retry: Retry = check_retry(options["retry"], self.where) or _ONCE
@@ -78,9 +83,11 @@ class Transition(Generic[P]):
         return f"transition {self.name!r}"
 
     @property
-    def kind(self) -> Literal["automatic", "waiting", "following"]:
+    def kind(self) -> Literal["automatic", "delayed", "waiting", "following"]:
         """What makes it fire."""
-        return "waiting" if self.waits else "following" if self.after else "automatic"
+        if self.waits:
+            return "waiting"
+        return "following" if self.after else "delayed" if self.delay else "automatic"
 
     def rollback(self, function: F) -> F:
         """Decorate the method that undoes it: `@prepare.rollback`, `async def unprepare(self, ctx)`. Without one nothing does.
@@ -134,7 +141,7 @@ class Transition(Generic[P]):
                     f"error_place of {self.where} is {self.error_place!r}, where it begins, so it would fail there again; "
                     "leave it out: then the machine stays and waits for a retry"
                 )
-        hint = Any if self.kind == "automatic" else taken_by(self.function, 2)
+        hint = taken_by(self.function, 2) if self.kind in ("waiting", "following") else Any
         given = self.payload if self.waits else Settled
         if not is_untyped(hint) and not accepts(hint, type(None) if given is None else given):
             raise DefinitionError(
@@ -195,6 +202,7 @@ def transition(
     source: str | Sequence[str],
     *,
     to: str,
+    delay: Duration | None = ...,
     when: Callable[[MachineContext[Any]], Answer] | None = ...,
     priority: int = ...,
     retry: Retry | None = ...,
@@ -208,6 +216,7 @@ def transition(
     wait: Any = UNSET,
     when: Guard | None = None,
     after: After | None = None,
+    delay: Duration | None = None,
     priority: int = 0,
     retry: Retry | None = None,
     timeout: Duration | None = _TIMEOUT,
@@ -215,7 +224,8 @@ def transition(
 ) -> Any:
     """Make an async method of a state machine a transition from `source`, a place or several, to the place `to`.
 
-    Without `wait` and `after` it fires by itself. With `wait`, the type of a payload (None: there is none), it fires when it
+    Without `wait` and `after` it fires by itself: at once, or with `delay`, such as `"30 days"`, when the machine has stood at
+    the place for so long. With `wait`, the type of a payload (None: there is none), it fires when it
     is triggered, and its method gets the payload too. With `after` it fires when all children have ended that the machine has
     started, and its method gets a `Settled`: `"all"` fails it without a call if one of them failed, and cancels the others then;
     `"all_settled"` calls it anyway.
@@ -233,6 +243,7 @@ def transition(
         "wait": wait,
         "when": when,
         "after": after,
+        "delay": delay,
         "priority": priority,
         "retry": retry,
         "timeout": timeout,
@@ -277,6 +288,14 @@ def _check_after(after: Any, where: str, *, waits: bool) -> After | None:
             raise DefinitionError(f"{where} has wait and after; give it one of them")
         return after
     raise DefinitionError(f"expected after of {where} to be 'all' or 'all_settled', got: {shown(after)}")
+
+
+def _check_delay(delay: Any, where: str, *, is_free: bool) -> float | None:
+    if delay is None:
+        return None
+    if not is_free:
+        raise DefinitionError(f"{where} has a delay, and wait or after; give it one of them")
+    return seconds(delay, setting=f"delay of {where}") or None
 
 
 def _check_priority(priority: object, where: str) -> int:

@@ -16,7 +16,6 @@ import msgspec
 from eventbus import PayloadError, UsageError
 from eventbus.lowlevel import Signal, describe, get_logger, shown
 from workflows.machines.choosing import MOVE, RETRY, Chooser, Fire, Rest, trigger_name
-from workflows.machines.context import MachineContext
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.recording import Recording
 from workflows.machines.snapshot import Snapshot, Trouble
@@ -43,7 +42,6 @@ class Triggers:
         recording: Recording,
         chooser: Chooser,
         *,
-        make_context: Callable[[str, str, int], MachineContext[Any]],
         come: Come,
         facts: Mapping[str, Any],
     ) -> None:
@@ -51,7 +49,6 @@ class Triggers:
         self._definition = definition
         self._recording = recording
         self._chooser = chooser
-        self._make_context = make_context
         self._come = come
         self._facts = facts
 
@@ -85,20 +82,12 @@ class Triggers:
             payload=msgspec.Raw(signal.payload.encode()),
             signal=signal.id,
         )
-        return await self._ask(signal, fire)
-
-    async def _ask(self, signal: Signal, fire: Fire) -> Fire | None:
-        if fire.transition.guard is None:
+        said = await self._chooser.ask(fire, snapshot, self._recording.standing.state)
+        if isinstance(said, BaseException):
+            return msgspec.structs.replace(fire, error=said)
+        if said:
             return fire
-        standing = self._recording.standing
-        try:
-            context = self._make_context(standing.state, standing.snapshot.place, standing.snapshot.moves)
-            is_wanted = await self._chooser.ask(fire.transition, context, fire.argument)
-        except Exception as error:  # noqa: BLE001  (whatever a guard raises)
-            return msgspec.structs.replace(fire, error=error)
-        if is_wanted:
-            return fire
-        await self._refuse(signal, UsageError(f"the guard of {fire.transition.where} refuses this payload"))
+        await self._refuse(signal, UsageError(f"the guard of {transition.where} refuses this payload"))
         return None
 
     async def _retry(self, signal: Signal) -> None:
@@ -141,7 +130,12 @@ class Triggers:
             )
             return
         moved = msgspec.structs.replace(
-            snapshot, place=target, moves=snapshot.moves + 1, trouble=None, entered_ms=recording.now_ms
+            snapshot,
+            place=target,
+            moves=snapshot.moves + 1,
+            trouble=None,
+            entered_ms=recording.now_ms,
+            due_ms=0,
         )
         entry = recording.entry("move", place=target, move=moved.moves)
         following = await self._come(moved)

@@ -7,7 +7,7 @@ release does not know makes the list impossible, and another worker must undo.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from workflows.execution.spans import traceparent_around
 from workflows.execution.step_runner import CallSync
 from workflows.functions.rollbacks import UnknownTask
 from workflows.functions.surroundings import Surroundings
-from workflows.machines.context import MachineContext
+from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import NOTHING, Obligation, Snapshot, write_obligation
 
@@ -33,8 +33,8 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
     obligation: Obligation
     definition: MachineDefinition
     around: Surroundings
-    machine: Any
-    make_context: Callable[[int], MachineContext[Any]]
+    make_machine: Callable[[], Any]
+    make_context: Callable[[int, str], MachineContext[Any]]
     rule: Retry = _RULE
     timeout: float | None = _TIMEOUT
     errors: Sequence[type[Exception]] = ()
@@ -55,13 +55,14 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
         return self.obligation.traceparent
 
     async def perform(self, number: int, call_sync: CallSync, job_id: str) -> None:
-        """Call the rollback. Raises what it raises, and PayloadError for a state that does not fit."""
+        """Call the rollback. Raises what it and the machine's `__init__` raise, and PayloadError for a state that does not fit."""
         del call_sync, job_id
         undo, around = self.definition.transitions[self.obligation.transition].undo, self.around
         assert undo is not None, "only transitions with a rollback are listed"  # noqa: S101
-        context = self.make_context(number)
+        machine = self.make_machine()
+        key = key_of(around, self.obligation.move, f"{self.obligation.transition}/undo")
+        context = self.make_context(number, key)
         traceparent = traceparent_around(around.traceparent)  # the saga has opened the span
-        key = f"{around.flow_id}/{around.run}/{self.obligation.move}/undo"
         around.enter_attempt(self.path, number, key, traceparent)
         try:
             await around.through(
@@ -70,7 +71,7 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
                 number,
                 traceparent,
                 context.state,
-                partial(undo, self.machine, context),
+                partial(undo, machine, context),
             )
         finally:
             context.close()
@@ -95,7 +96,7 @@ class MachineUndos:
 
     def list_open(self, obligations: Sequence[Obligation]) -> list[MachineUndo]:
         """Return the rollbacks to run, in order. Raises UnknownTask for one that this release does not have."""
-        machine = self._definition.machine()
+        make_machine = cache(self._definition.machine)
         for each in obligations:
             known = self._definition.transitions.get(each.transition)
             if known is None or known.undo is None:
@@ -105,7 +106,7 @@ class MachineUndos:
                 obligation=each,
                 definition=self._definition,
                 around=self._around,
-                machine=machine,
+                make_machine=make_machine,
                 make_context=self._context,
             )
             for each in obligations
@@ -124,12 +125,13 @@ class MachineUndos:
             )
         )
 
-    def _context(self, number: int) -> MachineContext[Any]:
+    def _context(self, number: int, key: str) -> MachineContext[Any]:
         return MachineContext(
             self._around,
             self._definition.codecs.state.decode(self._state),
             place=self._snapshot.place,
             moves=self._snapshot.moves,
+            key=key,
             load=self._load,
             check=_refuse,
             attempt=number,

@@ -101,12 +101,14 @@ class MachineReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where a state machine stands. `version` counts its moves; `place` is `__end__` at the end, and empty before a worker has begun.
 
     `state` and `documents` are JSON values as the last move recorded them. `accepts` names the transitions that may be triggered
-    now, `children` the flows that it awaits, and `moves` is the newest part of its history.
+    now, `children` the flows that it awaits, and `moves` is the newest part of its history. `entered_ms` is when it came to its
+    place, and `due_ms` when the next attempt or the first delayed transition is due there (0: none is), as Unix times in ms.
     """
 
     place: str
     version: int = 0
     entered_ms: int = 0
+    due_ms: int = 0
     state: Any = None
     documents: dict[str, Any] = {}
     accepts: list[str] = []

@@ -99,6 +99,7 @@ async def test_no_signal_at_the_instant_of_the_sleep_is_missed(provider: EventPr
     ("given", "message"),
     [
         ({"signal": "#"}, "no id of a signal"),
+        ({"signal": "x" * 257}, "the id of a signal has 257 bytes; at most 256"),
         ({"payload": "\ud800"}, "UTF-8"),
         ({"payload": "x" * 1001}, "1001"),
     ],

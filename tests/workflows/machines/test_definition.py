@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import pytest
@@ -10,6 +10,10 @@ import pytest
 from eventbus import DefinitionError, PayloadError, Retry
 from workflows import END, MachineContext, Settled, StateMachine, transition
 from workflows.registry import StepRegistry
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
 
 
 class Draft(msgspec.Struct):
@@ -127,6 +131,13 @@ _REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "'go' has no guard, so it fires at once and 'no' never does",
     ),
+    (
+        {
+            "go": (with_settled, "a", {"to": END, "after": "all_settled", "priority": 1}),
+            "no": (with_settled, "a", {"to": END, "after": "all", "when": lambda ctx, settled: True}),
+        },
+        "'go' has no guard, so it fires at the end of the children and 'no' never does",
+    ),
 ]
 
 
@@ -196,6 +207,54 @@ def test_a_class_without_a_start_or_without_a_state_is_refused() -> None:
     with pytest.raises(DefinitionError, match="does not say what its state is"):
 
         class NoState(StateMachine, start="a"):  # type: ignore[type-arg]  # pyright: ignore[reportUnusedClass, reportMissingTypeArgument]
+            @transition("a", to=END)
+            async def go(self, ctx: MachineContext[Any]) -> None: ...
+
+
+def test_a_class_that_no_worker_could_make_is_refused() -> None:
+    """A flow of it was stopped, and then for ever about to be undone."""
+    with pytest.raises(DefinitionError, match="the __init__ of class Needy needs arguments"):
+
+        class Needy(StateMachine[Draft], start="a"):  # pyright: ignore[reportUnusedClass]
+            def __init__(self, client: str) -> None: ...
+
+            @transition("a", to=END)
+            async def go(self, ctx: MachineContext[Draft]) -> None: ...
+
+
+def test_a_transition_cannot_take_the_name_of_the_definition() -> None:
+    with pytest.raises(DefinitionError, match="stands where the definition of the class does"):
+
+        class Odd(StateMachine[Draft], start="a"):  # pyright: ignore[reportUnusedClass]
+            @transition("a", to=END)
+            async def definition(self, ctx: MachineContext[Draft]) -> None: ...  # type: ignore[misc,assignment]  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+
+class Base(StateMachine[list[T]], Generic[T, U]):
+    """A base class of machines, whose state is a list of what their class says."""
+
+    @staticmethod
+    def hint(value: U) -> U:
+        return value
+
+
+def test_the_state_of_a_class_is_what_its_generic_bases_make_of_it() -> None:
+    class Middle(Base[T, str], Generic[T]): ...
+
+    class Numbers(Middle[int], start="a"):
+        @transition("a", to=END)
+        async def go(self, ctx: MachineContext[list[int]]) -> None: ...
+
+    class More(Numbers, start="a", name="more"):
+        @transition("a", to=END, when=lambda _: True, priority=1)
+        async def other(self, ctx: MachineContext[list[int]]) -> None: ...
+
+    assert Numbers.definition.input == list[int]
+    assert More.definition.input == list[int]
+    assert sorted(More.definition.transitions) == ["go", "other"]
+    with pytest.raises(DefinitionError, match="does not say what its state is"):
+
+        class Open(Middle[V], Generic[V], start="a"):  # pyright: ignore[reportUnusedClass]
             @transition("a", to=END)
             async def go(self, ctx: MachineContext[Any]) -> None: ...
 

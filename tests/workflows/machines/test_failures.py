@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from drivers.machines.acting import Draft, Open, Until, act, broken, did, stands_at
 
-from eventbus import Retry, UsageError
+from eventbus import Later, Retry, UsageError
 from workflows import (
     END,
     FlowHandle,
@@ -60,7 +60,7 @@ async def test_l019_a_failed_transition_waits_at_its_place_until_somebody_retrie
     await flow.retry()
     await stands_at(flow, "b", until)
     assert (await flow.report()).error == ""
-    with pytest.raises(FlowNotEnded, match="nothing failed at its place"):
+    with pytest.raises(FlowNotEnded, match="is waiting, and nothing failed at its place"):
         await flow.retry()
 
 
@@ -153,3 +153,29 @@ async def test_a_retry_at_an_error_place_goes_back_and_runs_again(open_flows: Op
     broken.clear()
     await flow.retry()
     assert await flow.result(timeout=10) == 3
+
+
+class Putting(StateMachine[Draft], name="putting", start="a"):
+    @transition("a", to=END, retry=Retry(attempts=2, delay=0.01))
+    async def go(self, ctx: MachineContext[Draft]) -> str:
+        did.append(f"attempt {ctx.attempt} {ctx.error!r}")
+        if len(did) < 3:
+            raise Later(0.05)
+        if len(did) < 4:
+            raise ConnectionError("away")
+        return "gone"
+
+
+async def test_an_attempt_that_is_put_off_is_no_failure(open_flows: Open, until: Until) -> None:
+    flows = await open_flows(Putting)
+    flow = await flows.execute(Putting, Draft())
+    assert await flow.result(timeout=10) == "gone"
+    assert did == ["attempt 1 ''", "attempt 1 ''", "attempt 1 ''", "attempt 2 'ConnectionError: away'"]
+    machine = (await flow.report()).machine
+    assert machine is not None
+    assert [(each.kind, each.attempts, each.error) for each in machine.moves] == [
+        ("try", 0, ""),
+        ("try", 0, ""),
+        ("try", 1, "ConnectionError: away"),
+        ("move", 1, ""),
+    ]

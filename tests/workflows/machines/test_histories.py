@@ -31,13 +31,13 @@ async def machine_of(flows: WorkflowProvider, flow_id: str) -> MachineReport:
 class Trying(StateMachine[Draft], name="trying", start="a"):
     @transition("a", to="b", retry=Retry(attempts=3, delay=0.01))
     async def work(self, ctx: MachineContext[Draft]) -> None:
-        did.append(f"work {ctx.attempt} at move {ctx.moves} with {ctx.key.rpartition('/')[2]}")
+        did.append(f"work {ctx.attempt} at move {ctx.moves} with {ctx.key.split('/')[2]}")
         if ctx.attempt < 3:
             raise ValueError(f"no. {ctx.attempt}")
 
     @transition("b", to=END, retry=Retry(attempts=2, delay=0.01))
     async def end(self, ctx: MachineContext[Draft]) -> None:
-        did.append(f"end {ctx.attempt} at move {ctx.moves} with {ctx.key.rpartition('/')[2]}")
+        did.append(f"end {ctx.attempt} at move {ctx.moves} with {ctx.key.split('/')[2]}")
         if ctx.attempt < 2:
             raise ValueError("no end")
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from eventbus import Retry, StoreRefused, UsageError
+from eventbus import DefinitionError, Retry, StoreRefused, UsageError
 from workflows import (
     END,
     FlowContext,
@@ -372,3 +372,21 @@ async def test_a_flow_that_times_out_undoes_the_moves_that_have_a_rollback_newes
     assert did == ["unthird", "unthird", "unthird", "unfirst 5"]
     assert caught.value.rollback == "incomplete"
     assert [each.step for each in caught.value.rollback_errors] == ["third@3"]
+
+
+class Adding(StateMachine[int], name="adding", start="a"):
+    @transition("a", to="a", wait=int)
+    async def add(self, ctx: MachineContext[int], number: int) -> None:
+        ctx.state += number
+
+    @transition("a", to=END, wait=None)
+    async def end(self, ctx: MachineContext[int], nothing: None) -> int:
+        return ctx.state
+
+
+async def test_a_trigger_may_be_a_name_and_one_that_is_left_over_raises() -> None:
+    assert await run_inline(Adding, 1, triggers=[("add", 2), ("end", None)]) == 3
+    with pytest.raises(UsageError, match="has ended before these triggers were sent: add, end"):
+        await run_inline(Adding, 1, triggers=[(Adding.end, None), (Adding.add, 2), (Adding.end, None)])
+    with pytest.raises(DefinitionError, match="has no transition 'high'; its transitions: add, end"):
+        await run_inline(Adding, 1, triggers=[(Routed.high, None)])

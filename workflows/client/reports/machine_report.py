@@ -106,7 +106,7 @@ def tree_machine(
 
 
 def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
-    """Return an entry for each trigger that a machine waits for, and one for an attempt that is due later."""
+    """Return an entry for each trigger that a machine waits for, and one for what is due later."""
     snapshot = read_snapshot(flow_id, live)
     if snapshot is None:
         return []
@@ -116,9 +116,8 @@ def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
         for name in live.get(ACCEPTS, "").split()
         if not name.startswith("!!")
     ]
-    trouble = snapshot.trouble
-    if trouble is not None and not trouble.is_over:
-        found.append(Entry(kind="sleep", place=place, started_ms=since, due_ms=trouble.due_ms))
+    if due_ms := _due_of(snapshot):
+        found.append(Entry(kind="sleep", place=place, started_ms=since, due_ms=due_ms))
     return found
 
 
@@ -136,6 +135,7 @@ def _machine(
         place="" if snapshot is None else snapshot.place,
         version=0 if snapshot is None else snapshot.moves,
         entered_ms=0 if snapshot is None else snapshot.entered_ms,
+        due_ms=0 if snapshot is None or has_ended else _due_of(snapshot),
         state=_read(live.get(STATE) or bytes(message.input)),
         documents={name: _read(text) for name, text in documents_in(live).items()},
         accepts=[name.removeprefix("!") for name in accepts if not name.startswith("!!")],
@@ -155,6 +155,10 @@ def _machine(
             if entry.kind in _KINDS
         ],
     )
+
+
+def _due_of(snapshot: Snapshot) -> int:
+    return snapshot.due_ms if snapshot.trouble is None else snapshot.trouble.due_ms
 
 
 def _error_of(root: Mapping[str, str], status: FlowStatus, snapshot: Snapshot | None) -> str:
