@@ -12,7 +12,7 @@ import pytest
 
 from eventbus import EventProvider, Retry
 from eventbus.dashboard.api.table import ACTS
-from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable
+from workflows import FlowContext, FlowHandle, Signal, StepContext, Workflow, WorkflowProvider, durable
 
 Open = Callable[..., Any]
 ONCE = Retry(attempts=1)
@@ -58,6 +58,12 @@ async def _group_of(provider: EventProvider, queue: str) -> str:
     return hashlib.sha256(f"{group.queue}\n{group.error}".encode()).hexdigest()[:20]
 
 
+async def _waiting(flows: WorkflowProvider, handles: list[FlowHandle[int]]) -> None:
+    for each in handles:
+        while not await flows.waits(each.id):
+            pass
+
+
 async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
     """Make what there is something to do with, and return what is done with it."""
     failing = [provider.emit("charge", n, reply=False) for n in range(2)]
@@ -72,9 +78,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
     await asyncio.gather(*(each.enqueued() for each in bulk))
     failed, open_ = await flows.execute(risky, 1), [await flows.execute(ask, 1) for _ in range(2)]
     await _wait_for(provider, failed.id, "failed")
-    for each in open_:
-        while not await flows.waits(each.id):
-            pass
+    await _waiting(flows, open_)
     group_id = await _group_of(provider, "event.refund")
     jobs = [each.job_id for each in later]
     begun = await provider.inspector.begin_operation("remove", "bulk", jobs=[bulk[0].job_id])
