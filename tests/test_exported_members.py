@@ -25,6 +25,7 @@ def test_the_front_door_offers_just_this() -> None:
         "CallNext",
         "Change",
         "ConfigError",
+        "CountChanged",
         "DefinitionError",
         "Emission",
         "EmissionExpired",

@@ -2,7 +2,7 @@
 
     EVENTBUS_TEST_PICTURES=/tmp/pictures pytest integration/dashboard/test_pictures.py
 
-writes a picture of each page, theme and width, `<page>-<theme>-<width>.png`; those of the docs are some of them.
+writes a picture of each page, theme and width, `<page>-<theme>-<width>.png`, and those of the docs, `dashboard-<page>.png`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.scene import play, set_up
+from apps.pages.scene import Order, placed, play, set_up
 from harness.shop import serving
 
 from eventbus import EventProvider
@@ -22,10 +22,22 @@ from eventbus.dashboard import Dashboard
 from workflows import WorkflowProvider
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import FloatRect, Page
 
 Open = Callable[..., Awaitable["Page"]]
 
+_CUT = """() => [...document.querySelectorAll(".wide")]
+  .filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.ariaLabel)"""
+"""Tables that must be scrolled to be read."""
+_DOCS = {
+    "queues": ("dark", 0, 1280, 620),
+    "queue": ("light", 0, 1280, 560),
+    "flow": ("light", 255, 1280, 1010),
+    "event": ("dark", 0, 760, 760),
+    "tail": ("dark", 0, 1280, 520),
+    "server": ("light", 0, 1280, 820),
+}
+"""The theme, the top, the width and the height of the pictures in the docs."""
 _PICTURES = os.environ.get("EVENTBUS_TEST_PICTURES", "")
 _OUT = """() => {
   const wide = document.documentElement.clientWidth;
@@ -63,6 +75,30 @@ async def shop() -> AsyncIterator[_Stage]:
         yield stage
 
 
+async def _arrange(shop: _Stage, page: Page, name: str) -> None:
+    """Let a page show what it is for, with its forms open."""
+    if name in ("flow", "nested-flow"):
+        await page.wait_for_selector("#graph g.node")
+    if name == "queue":
+        for box in (await page.query_selector_all("tbody input[type=checkbox]"))[:3]:
+            await box.check()
+    if name == "tail":
+        await page.wait_for_selector("#tail-state:has-text('as it happens')")
+        orders = [Order(n, f"customer {n}", "4111111111111111") for n in range(102, 105)]
+        shop.provider.emit_many(placed, orders, reply=False)
+        await page.wait_for_selector("#tail tbody tr:nth-child(9)")
+    if name == "event":
+        await page.click("summary:has-text('Emit')")
+
+
+async def _shoot(page: Page, name: str, theme: str) -> None:
+    """Make the picture of the docs, if there is one of this page in this theme."""
+    wanted, top, width, height = _DOCS.get(name, ("", 0, 0, 0))
+    if _PICTURES and wanted == theme:
+        part: FloatRect = {"x": 0, "y": top, "width": width, "height": height}
+        await page.screenshot(path=Path(_PICTURES) / f"dashboard-{name}.png", full_page=True, clip=part)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 async def test_no_page_stands_out_of_its_window(
@@ -73,10 +109,15 @@ async def test_no_page_stands_out_of_its_window(
     await page.click("#pause")  # a picture needs some rest
     for name, path in shop.paths.items():
         await page.goto(path)
-        if name in ("flow", "nested-flow"):
-            await page.wait_for_selector("#graph g.node")
+        await _arrange(shop, page, name)
+        if width == 1280:
+            await _shoot(page, name, theme)
+        for act in await page.query_selector_all("details.act"):
+            await act.evaluate("(act) => { act.open = true; }")
         assert await page.evaluate(_OUT) == [], (name, width)
         assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
+        if width == 1280:
+            assert await page.evaluate(_CUT) == [], name
         if _PICTURES:
             file = Path(_PICTURES) / f"{name}-{theme}-{width}.png"
             await page.screenshot(path=file, full_page=True)

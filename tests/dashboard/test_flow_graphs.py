@@ -10,6 +10,7 @@ import pytest
 
 from eventbus import EventProvider, Retry
 from eventbus.dashboard import Actor, Target
+from eventbus.dashboard.links import Links
 from workflows import (
     END,
     FlowContext,
@@ -272,3 +273,34 @@ async def test_a_long_table_of_steps_has_pages_and_states_to_choose(
         assert await names("?steps=3") == [*(f"s{n}" for n in range(200, 230)), "bad", "z"]
         assert await names("?steps=99") == await names("?steps=3")
         assert await names("?state=failed") == ["bad"]
+
+
+async def test_check_11_a_nested_flow_shows_its_rollback_on_its_own_page_and_in_the_flow_around_it(
+    make_provider: Make, open_dashboard: Open
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+
+    async def undo(ctx: StepContext[int], result: int) -> None: ...
+
+    inner: Workflow[int, int] = Workflow("packing", input=int, retry=ONCE)
+    inner.then(step(_part, name="pick", rollback=undo)).then(step(_part, name="wrap", rollback=undo))
+    outer: Workflow[int, int] = Workflow("delivery", input=int, retry=ONCE)
+    outer.then(inner).then(step(_fail, name="ship"))
+    flows.register(outer)
+    async with provider, provider.worker():
+        flow = await flows.execute(outer, 1)
+        while (await flow.status()).state != "failed":
+            pass
+        client = open_dashboard(provider, flows=flows)
+        tree = (await client.get(f"/api/v1/flows/{flow.id}")).json()["tree"]
+        (packing,) = tree["nested"]["packing"]
+        own_path = Links("")("flows", packing["report"]["flow_id"])
+        own = (await client.get(f"/api/v1{own_path}")).json()["tree"]
+        graph = (await client.get(f"/api/v1{own_path}/graph")).json()
+        pages = [(await client.get(path)).text for path in (f"/flows/{flow.id}", own_path)]
+    undone = [{"step": "wrap", "error": ""}, {"step": "pick", "error": ""}]
+    assert own["report"]["rollbacks"] == packing["report"]["rollbacks"] == undone
+    assert {node["name"]: node["state"] for node in graph["nodes"]} == {"pick": "undone", "wrap": "undone"}
+    assert [page.count("The flow around it has undone it.") for page in pages] == [1, 1]
+    assert [page.count('class="rollbacks"') for page in pages] == [1, 1], "each rollback is listed once"

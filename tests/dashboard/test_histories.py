@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -62,3 +64,27 @@ async def test_check_8_a_job_tells_when_each_attempt_was_and_who_ran_it(
         assert timeline.count(worker.id) >= 1
         assert timeline.count("no •••") >= 2
         assert "4111111111111111" not in page
+
+
+async def test_check_25_the_chart_of_six_hundred_jobs_has_all_of_them_and_their_p95(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider, took = make_provider(concurrency=50), list[float]()
+
+    @provider.on("a", retry=Retry(attempts=1))
+    async def work(n: int) -> None:
+        begin = time.monotonic()
+        await asyncio.sleep(0.4 if n % 10 == 0 else 0.02)  # each tenth is slow, so it is the p95
+        took.append(time.monotonic() - begin)
+        if n % 4 == 0:
+            raise ValueError(n)
+
+    async with provider:
+        async with provider.worker():
+            await asyncio.gather(*provider.emit_many("a", range(600)), return_exceptions=True)
+        client = open_dashboard(provider)
+        told = (await client.get("/api/v1/queues/event.a/history?last=5 minutes")).json()
+    assert sum(each["completed"] for each in told["periods"]) == 450
+    assert sum(each["failed"] for each in told["periods"]) == 150
+    known = sorted(took)[569]
+    assert known * 0.75 <= told["run_p95"] <= known * 1.25, (known, told["run_p95"])

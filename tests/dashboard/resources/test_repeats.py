@@ -12,7 +12,7 @@ import pytest
 
 from eventbus import EventProvider, Retry
 from eventbus.dashboard.api.table import ACTS
-from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable
+from workflows import FlowContext, FlowHandle, Signal, StepContext, Workflow, WorkflowProvider, durable
 
 Open = Callable[..., Any]
 ONCE = Retry(attempts=1)
@@ -52,6 +52,18 @@ async def _wait_for(provider: EventProvider, job_id: str, state: str) -> None:
         pass
 
 
+async def _group_of(provider: EventProvider, queue: str) -> str:
+    """Return the name of the group of the failed jobs of a queue."""
+    (group,) = [each for each in await provider.inspector.failures() if each.queue == queue]
+    return hashlib.sha256(f"{group.queue}\n{group.error}".encode()).hexdigest()[:20]
+
+
+async def _waiting(flows: WorkflowProvider, handles: list[FlowHandle[int]]) -> None:
+    for each in handles:
+        while not await flows.waits(each.id):
+            pass
+
+
 async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
     """Make what there is something to do with, and return what is done with it."""
     failing = [provider.emit("charge", n, reply=False) for n in range(2)]
@@ -66,16 +78,10 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
     await asyncio.gather(*(each.enqueued() for each in bulk))
     failed, open_ = await flows.execute(risky, 1), [await flows.execute(ask, 1) for _ in range(2)]
     await _wait_for(provider, failed.id, "failed")
-    for each in open_:
-        while not await flows.waits(each.id):
-            pass
-    for name in ("nightly", "removed"):
-        await provider.schedules.add("charge", id=name, cron="0 0 1 1 *", payload=1)
-    (group,) = [each for each in await provider.inspector.failures() if each.queue == "event.refund"]
-    group_id = hashlib.sha256(f"{group.queue}\n{group.error}".encode()).hexdigest()[:20]
+    await _waiting(flows, open_)
+    group_id = await _group_of(provider, "event.refund")
     jobs = [each.job_id for each in later]
     begun = await provider.inspector.begin_operation("remove", "bulk", jobs=[bulk[0].job_id])
-    order = {"state": "delayed", "expected": 3, "id": "promote"}
     return [
         Sent(
             "POST /operations/{operation}/stop", f"/operations/{begun.id}/stop", {}
@@ -93,7 +99,11 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider) -> list[Sent]:
         Sent("PATCH /jobs/{job}", f"/jobs/{jobs[5]}", {"payload": 99, "revision": "REVISION"}, 412),
         Sent("POST /jobs/{job}/reveal", f"/jobs/{jobs[6]}/reveal", {"reason": "why not"}),
         Sent("POST /failures/{failure}/retry", f"/failures/{group_id}/retry", {"expected": 1, "id": "retry"}),
-        Sent("POST /queues/{queue}/operations", "/queues/bulk/operations", {**order, "action": "promote"}),
+        Sent(
+            "POST /queues/{queue}/operations",
+            "/queues/bulk/operations",
+            {"action": "promote", "state": "delayed", "expected": 3, "id": "promote"},
+        ),
         Sent(
             "POST /queues/{queue}/clean",
             "/queues/bulk/clean",
@@ -139,6 +149,8 @@ async def test_check_25_each_action_that_is_repeated_changes_nothing_more(
     provider.on("charge", retry=ONCE)(_fail)
     provider.on("refund", retry=ONCE)(_fail)
     await stack.enter_async_context(provider)
+    for name in ("nightly", "removed"):
+        await provider.schedules.add("charge", id=name, cron="0 0 1 1 *", payload=1)
     async with provider.worker():
         sent = await _fill(provider, flows)
     assert {each.act for each in sent} == {f"{act.method} {act.path}" for act in ACTS}

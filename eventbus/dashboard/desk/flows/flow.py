@@ -85,6 +85,7 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
     cleaned = await _without_secrets(desk, caller, tree, redactions)
     for redaction in redactions:
         cleaned = redaction.texts(cleaned)
+    _share_rollbacks(cleaned)
     waits: list[WaitLine] = []
     if report["state"] not in FINAL_STATES:
         told = await flows_of(desk).waits(report["flow_id"], call_timeout=READ_SECONDS)
@@ -138,6 +139,19 @@ def flows_of(desk: Desk) -> FlowSource:
 def flow_target(flow_id: str, workflow: str) -> Target:
     """Return a flow as the target of actions; without an id all flows of the workflow."""
     return Target("flow", flow_id, f"workflow.{workflow}")
+
+
+def _share_rollbacks(tree: dict[str, Any]) -> None:
+    """Add to each nested flow that completed what the flow around it has undone of it, as its own page has it."""
+    for name, trees in tree["nested"].items():
+        start = f"{name}/"
+        found = [line for line in tree["report"]["rollbacks"] if line["step"].startswith(start)]
+        for each in trees:
+            report = each["report"]
+            if report["state"] == "completed":
+                own = [{**line, "step": line["step"].removeprefix(start)} for line in found]
+                report["rollbacks"] = [*report["rollbacks"], *own]
+            _share_rollbacks(each)
 
 
 def _plan_retry(report: dict[str, Any]) -> tuple[list[str], list[str]]:

@@ -22,7 +22,7 @@ from workflows import (
     transition,
 )
 
-__all__ = ["Scene", "play", "set_up"]
+__all__ = ["Order", "Scene", "placed", "play", "set_up"]
 
 _ONCE = Retry(attempts=1)
 
@@ -130,61 +130,81 @@ def set_up(provider: EventProvider, flows: WorkflowProvider) -> Workflow[str, An
     return delivery
 
 
+async def _emit(provider: EventProvider) -> list[str]:
+    """Let orders, invoices and counts be done, and refunds and mails wait; return the refunds."""
+    orders = [Order(n, f"customer {n}", "4111111111111111", 9.5 * n) for n in range(1, 61)]
+    done = provider.emit_many(placed, orders)
+    done += provider.emit_many("invoice.sent", range(40), reply=False)
+    done += provider.emit_many("stock.counted", [f"shelf {n % 3}" for n in range(9)], reply=False)
+    await asyncio.gather(*(each.enqueued() for each in done))
+    await asyncio.gather(*done[:60], return_exceptions=True)
+    while (await provider.inspector.counts("stock.counted", states=["failed"]))["failed"] < 9:
+        pass
+    await provider.pause("refund.asked", reason="the bank is away until 14:00", by="ann")
+    waiting = provider.emit_many("refund.asked", range(7), reply=False)
+    later = [provider.emit("mail.sent", {"to": f"customer {n}"}, delay="2h", reply=False) for n in range(35)]
+    await asyncio.gather(*(each.enqueued() for each in [*waiting, *later]))
+    return [each.job_id for each in waiting]
+
+
+async def _plan(provider: EventProvider) -> None:
+    """Add schedules, one of them paused."""
+    for name, event, cron in (
+        ("nightly-invoices", "invoice.sent", "0 3 * * *"),
+        ("stock-every-hour", "stock.counted", "15 * * * *"),
+        ("refunds-on-mondays", "refund.asked", "30 9 * * 1"),
+    ):
+        await provider.schedules.add(event, id=name, cron=cron, tz="Europe/Berlin", payload=1)
+    await provider.schedules.get("refunds-on-mondays").pause("the bank is away until 14:00")
+
+
+async def _operate(provider: EventProvider) -> str:
+    """Do a bulk operation, and stop another one; return the first one."""
+    inspector = provider.inspector
+    reason = "the customers wait for them"
+    begun = await inspector.begin_operation("promote", "mail.sent", by="ann", reason=reason)
+    await inspector.run_operations()
+    stopped = await inspector.begin_operation("cancel", "mail.sent", "waiting", by="bob")
+    await inspector.stop_operation(stopped.id, "ann")
+    return begun.id
+
+
+async def _flow(flows: WorkflowProvider, delivery: Any) -> tuple[str, str, str]:
+    """Let two flows be undone, and a machine wait; return the last one, the flow in it, and the machine."""
+    undone = [await flows.execute(delivery, f"order-{n}") for n in (1041, 1042)]
+    for each in undone:
+        while (await flows.status(each.id)).state != "failed":
+            pass
+    review = await flows.execute(Review, Draft("queues"))
+    while not await flows.waits(review.id):
+        pass
+    packing = (await flows.tree(undone[1].id)).nested["packing"][0].report.flow_id
+    return undone[1].id, packing, review.id
+
+
 @asynccontextmanager
 async def play(provider: EventProvider, flows: WorkflowProvider, delivery: Any) -> AsyncGenerator[Scene]:
     """Let it happen, with a worker that goes on until the scene is left."""
-    inspector = provider.inspector
     async with provider.worker():
-        orders = [Order(n, f"customer {n}", "4111111111111111", 9.5 * n) for n in range(1, 61)]
-        done = provider.emit_many(placed, orders)
-        done += provider.emit_many("invoice.sent", range(40), reply=False)
-        done += provider.emit_many("stock.counted", [f"shelf {n % 3}" for n in range(9)], reply=False)
-        await asyncio.gather(*(each.enqueued() for each in done))
-        await asyncio.gather(*done[:60], return_exceptions=True)
-        while (await inspector.counts("stock.counted", states=["failed"]))["failed"] < 9:
-            pass
-        await provider.pause("refund.asked", reason="the bank is away until 14:00", by="ann")
-        waiting = provider.emit_many("refund.asked", range(7), reply=False)
-        later = [
-            provider.emit("mail.sent", {"to": f"customer {n}"}, delay="2h", reply=False) for n in range(35)
-        ]
-        await asyncio.gather(*(each.enqueued() for each in [*waiting, *later]))
-        for name, event, cron in (
-            ("nightly-invoices", "invoice.sent", "0 3 * * *"),
-            ("stock-every-hour", "stock.counted", "15 * * * *"),
-            ("refunds-on-mondays", "refund.asked", "30 9 * * 1"),
-        ):
-            await provider.schedules.add(event, id=name, cron=cron, tz="Europe/Berlin", payload=1)
-        await provider.schedules.get("refunds-on-mondays").pause("the bank is away until 14:00")
-        begun = await inspector.begin_operation(
-            "promote", "mail.sent", by="ann", reason="the customers wait for them"
-        )
-        await inspector.run_operations()
-        stopped = await inspector.begin_operation("cancel", "mail.sent", "waiting", by="bob")
-        await inspector.stop_operation(stopped.id, "ann")
-        undone = [await flows.execute(delivery, f"order-{n}") for n in (1041, 1042)]
-        for each in undone:
-            while (await flows.status(each.id)).state != "failed":
-                pass
-        review = await flows.execute(Review, Draft("queues"))
-        while not await flows.waits(review.id):
-            pass
-        failed = (await inspector.jobs(placed, state="failed", limit=1)).jobs[0].id
-        packing = (await flows.tree(undone[1].id)).nested["packing"][0].report.flow_id
+        refunds = await _emit(provider)
+        await _plan(provider)
+        operation = await _operate(provider)
+        undone, packing, review = await _flow(flows, delivery)
+        failed = (await provider.inspector.jobs(placed, state="failed", limit=1)).jobs[0].id
         yield Scene(
             {
                 "queues": "/",
                 "queue": "/queues/event.order.placed?state=failed",
                 "bulk": "/queues/event.order.placed/bulk?action=retry&state=failed",
                 "job": f"/jobs/{failed}",
-                "waiting-job": f"/jobs/{waiting[0].job_id}",
+                "waiting-job": f"/jobs/{refunds[0]}",
                 "failures": "/failures",
                 "operations": "/operations",
-                "operation": f"/operations/{begun.id}",
+                "operation": f"/operations/{operation}",
                 "flows": "/flows",
-                "flow": f"/flows/{undone[1].id}",
+                "flow": f"/flows/{undone}",
                 "nested-flow": Links("")("flows", packing),
-                "machine": f"/flows/{review.id}",
+                "machine": f"/flows/{review}",
                 "schedules": "/schedules",
                 "schedule": "/schedules/nightly-invoices",
                 "workers": "/workers",
