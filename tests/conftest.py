@@ -144,13 +144,16 @@ def admin(server_url: str) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def until() -> Callable[..., Awaitable[None]]:
-    """Wait until a condition holds; fails with its name after `within` seconds."""
+    """Wait until a condition holds, which may be async; fails with its name after `within` seconds."""
 
     async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> None:
         end = time.monotonic() + within
-        while not condition():
+        while True:
+            holds = condition()
+            if await holds if inspect.isawaitable(holds) else holds:
+                return
             assert time.monotonic() < end, f"not within {within:g} s: {what}"
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.005)
 
     return wait_until
 

@@ -22,7 +22,7 @@ from eventbus.lowlevel import (
     seconds,
     shown,
 )
-from workflows.client.definitions import AnyWorkflow, Definitions, known_of
+from workflows.client.definitions import Definitions
 from workflows.client.flow_list import FlowList
 from workflows.client.flow_retry import retry_flow
 from workflows.client.handle import FlowHandle
@@ -32,6 +32,7 @@ from workflows.client.pauses import FlowPauses
 from workflows.client.removals import FlowRemovals
 from workflows.client.scheduling import FlowSchedules
 from workflows.client.starting import check_flag, meeting_of, message_of, not_started
+from workflows.definition.flow_definition import AnyWorkflow, definition_of
 from workflows.definition.job_tree import tree_of
 from workflows.definition.keywords import StartKeywords
 from workflows.definition.middleware import FlowMiddleware
@@ -244,7 +245,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         name = workflow_of(flow_id)
         if workflow is None:
             return FlowHandle(flow_id, self._jobs, self._definitions.reading(name), self)
-        known = known_of(workflow, "the workflow of a flow")
+        known = definition_of(workflow, "the workflow of a flow")
         if known.name != name:
             raise UnknownJob(
                 flow_id,

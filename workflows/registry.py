@@ -9,11 +9,12 @@ too; a name and version identify one definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import shown
+from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, FlowKind, definition_in, kind_of
 from workflows.definition.plan import listed
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
@@ -21,11 +22,16 @@ from workflows.errors import StepNotFound
 from workflows.functions.definition import Durable
 from workflows.functions.task import check_tasks
 from workflows.graphs.definitions import graph_of
-from workflows.graphs.graph import Graph
+from workflows.graphs.graph import Graph, encode_graph
 from workflows.machines.definition import MachineDefinition
-from workflows.machines.machine import StateMachine, definition_of
 
 __all__ = ["StepRegistry"]
+
+_KINDS: dict[FlowKind, str] = {
+    "graph": "workflow",
+    "function": "durable function",
+    "machine": "state machine",
+}
 
 
 class StepRegistry:
@@ -35,74 +41,64 @@ class StepRegistry:
     """
 
     def __init__(self) -> None:
-        self._versions: dict[str, dict[str, Workflow[Any, Any]]] = {}
-        self._durables: dict[str, dict[str, Durable[Any, Any]]] = {}
-        self._machines: dict[str, dict[str, MachineDefinition]] = {}
+        self._known: dict[str, dict[str, AnyDefinition]] = {}
 
-    def register(
-        self, workflow: Workflow[Any, Any] | Durable[Any, Any] | type[StateMachine[Any]]
-    ) -> list[Workflow[Any, Any]]:
-        """Add a workflow and its sub-workflows; return those that were not registered before.
+    def register(self, workflow: AnyWorkflow[Any, Any]) -> list[AnyDefinition]:
+        """Add a workflow of any kind and its sub-workflows; return what was not registered before.
 
-        A durable function or a state machine is added alone. The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
+        The same workflow may be registered again. Raises DefinitionError, and adds nothing, for a definition
         that does not pass its check, and for a different definition of the same name and version. A
         registered workflow takes no further steps.
         """
-        if isinstance(workflow, Durable):
-            self._register_durable(workflow)
-            return []
-        machine = definition_of(workflow)
-        if machine is not None:
-            self._register_machine(machine)
-            return []
-        if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
+        given = definition_in(workflow)
+        if given is None:
             raise DefinitionError(f"expected a workflow to register, got: {shown(workflow)}")
-        workflow.check()
-        fresh: dict[tuple[str, str], Workflow[Any, Any]] = {}
-        for definition in (workflow, *workflow.nested()):
-            if definition.name in self._durables or definition.name in self._machines:
-                raise _other_kind(definition.name)
-            place = (definition.name, definition.version)
-            known = fresh.get(place) or self._versions.get(definition.name, {}).get(definition.version)
-            if known is None:
-                fresh[place] = definition
-            elif known is not definition:
-                raise DefinitionError(
-                    f"another workflow {definition.name!r} is registered in version {definition.version!r} already; "
-                    "rename one, or give them versions of their own with version=..."
-                )
+        if isinstance(given, Workflow):
+            given.check()
+        fresh: dict[tuple[str, str], AnyDefinition] = {}
+        for definition in (given, *(given.inner() if isinstance(given, Workflow) else ())):
+            self._check(definition, fresh)
         # Only now, when nothing can be refused any more: a refusal must add nothing.
         for definition in fresh.values():
-            definition.seal()
-            self._versions.setdefault(definition.name, {})[definition.version] = definition
+            if isinstance(definition, Workflow):
+                definition.seal()
+            self._known.setdefault(definition.name, {})[definition.version] = definition
+        if not isinstance(given, Workflow):
+            versions = self._known[given.name]
+            versions[given.version] = versions.pop(given.version)  # the one that was registered last
         return list(fresh.values())
 
-    def _register_durable(self, durable: Durable[Any, Any]) -> None:
-        if durable.name in self._versions or durable.name in self._machines:
-            raise _other_kind(durable.name)
-        check_tasks(durable.function, durable.where, durable.errors, durable.retry_on)
-        known = self._durables.setdefault(durable.name, {})
-        if known.setdefault(durable.version, durable) is not durable:
+    def _check(self, definition: AnyDefinition, fresh: dict[tuple[str, str], AnyDefinition]) -> None:
+        """Note a definition as `fresh` unless it is known. Raises DefinitionError for one that cannot be registered."""
+        name, version = definition.name, definition.version
+        others = [
+            *self._known.get(name, {}).values(),
+            *(each for key, each in fresh.items() if key[0] == name),
+        ]
+        if any(kind_of(each) != kind_of(definition) for each in others):
             raise DefinitionError(
-                f"another durable function {durable.name!r} is registered in version {durable.version!r} already; "
+                f"{name!r} is the name of two workflows of different kinds (steps, a durable function, a state machine); rename one of them"
+            )
+        if isinstance(definition, Durable):
+            check_tasks(definition.function, definition.where, definition.errors, definition.retry_on)
+        known = fresh.get((name, version)) or self._known.get(name, {}).get(version)
+        if known is None:
+            fresh[name, version] = definition
+        elif known is not definition:
+            raise DefinitionError(
+                f"another {_KINDS[kind_of(definition)]} {name!r} is registered in version {version!r} already; "
                 "rename one, or give them versions of their own with version=..."
             )
-        known[durable.version] = known.pop(durable.version)  # the one that was registered last
 
-    def _register_machine(self, machine: MachineDefinition) -> None:
-        if machine.name in self._versions or machine.name in self._durables:
-            raise _other_kind(machine.name)
-        known = self._machines.setdefault(machine.name, {})
-        if known.setdefault(machine.version, machine) is not machine:
-            raise DefinitionError(
-                f"another state machine {machine.name!r} is registered in version {machine.version!r} already; "
-                "rename one, or give them versions of their own with version=..."
-            )
-        known[machine.version] = known.pop(machine.version)  # the one that was registered last
+    def find(self, name: str, version: str) -> AnyDefinition | None:
+        """Return what may run flows of this version, of whatever kind; None without one."""
+        return self._known.get(name, {}).get(version) or self.machine(name, version)
 
     def machine(self, name: str, version: str | None = None) -> MachineDefinition | None:
         """Return a state machine that may run flows of this version, the one registered last; None without one."""
-        versions = self._machines.get(name, {})
+        versions = {
+            each.version: each for each in self._versions(name) if isinstance(each, MachineDefinition)
+        }
         if version is not None and version in versions:
             return versions[version]
         every = reversed(versions.values())
@@ -111,27 +107,25 @@ class StepRegistry:
     @property
     def machines(self) -> list[MachineDefinition]:
         """Every state machine in every version."""
-        return [machine for versions in self._machines.values() for machine in versions.values()]
+        return [each for each in self._every() if isinstance(each, MachineDefinition)]
 
     def durable(self, name: str, version: str | None = None) -> Durable[Any, Any] | None:
         """Return a durable function; None if it is not registered in this version."""
-        versions = self._durables.get(name, {})
-        if version is not None or not versions:
-            return versions.get(version or "")
-        return versions[next(reversed(versions))]
+        found = [each for each in self._versions(name) if isinstance(each, Durable)]
+        return next((each for each in reversed(found) if version in (None, each.version)), None)
 
     @property
     def durables(self) -> list[Durable[Any, Any]]:
         """Every durable function in every version."""
-        return [durable for versions in self._durables.values() for durable in versions.values()]
+        return [each for each in self._every() if isinstance(each, Durable)]
 
     def workflow(self, name: str, version: str | None = None) -> Workflow[Any, Any]:
         """Return a workflow. Raises StepNotFound if it is not registered in this version."""
-        versions = self._versions.get(name, {})
+        versions = {each.version: each for each in self._versions(name) if isinstance(each, Workflow)}
         if not versions or (version is not None and version not in versions):
-            kind, known = ("versions", versions) if versions else ("workflows", self._versions)
+            kind, known = ("versions", [*versions]) if versions else ("workflows", self._names())
             raise StepNotFound(
-                workflow=name, version=version, known=f"{kind} {listed(list(known))}" if known else ""
+                workflow=name, version=version, known=f"{kind} {listed(known)}" if known else ""
             )
         return versions[next(reversed(versions)) if version is None else version]
 
@@ -165,37 +159,42 @@ class StepRegistry:
 
     def limited(self, name: str) -> dict[str, Step[Any, Any]]:
         """Return the steps of a workflow whose jobs have a queue of their own; the version that was registered last counts."""
-        every = self._versions.get(name, {}).values()
+        every = [each for each in self._versions(name) if isinstance(each, Workflow)]
         return {step.name: step for workflow in every for step in workflow.steps.values() if step.has_queue}
 
     def graph(self, name: str, version: str | None = None) -> Graph | None:
-        """Return the graph of a workflow or durable function; None if it is not registered in this version, or has no steps here."""
-        durable = self.durable(name, version)
-        if durable is not None:
-            return graph_of(durable)
+        """Return the graph of a workflow of any kind; None if it is not registered in this version, or has no steps here."""
+        known = self.durable(name, version) or self.machine(name, version)
+        if known is not None:
+            return graph_of(known)
         if not self.has(name, version=version) or not self.steps(name, version):
             return None
         return graph_of(self.workflow(name, version))
 
+    def told_graphs(self, name: str) -> dict[str, str]:
+        """Return the graphs of a durable function or a state machine as JSON, by version."""
+        return {graph.version: encode_graph(graph) for graph in map(graph_of, self._versions(name))}
+
     def versions(self, name: str) -> list[str]:
         """Return the registered versions of a workflow in the order of registration."""
-        return list(self._versions.get(name, ()))
+        return [each.version for each in self._versions(name) if isinstance(each, Workflow)]
 
     def clear(self) -> None:
         """Forget all workflows."""
-        self._versions.clear()
-        self._durables.clear()
-        self._machines.clear()
+        self._known.clear()
+
+    def _versions(self, name: str) -> Collection[AnyDefinition]:
+        return self._known.get(name, {}).values()
+
+    def _every(self) -> Iterator[AnyDefinition]:
+        return (definition for versions in self._known.values() for definition in versions.values())
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(each.name for each in self))
 
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
         """Yield every workflow in every version, without durable functions and state machines."""
-        return iter([workflow for versions in self._versions.values() for workflow in versions.values()])
+        return iter([each for each in self._every() if isinstance(each, Workflow)])
 
     def __len__(self) -> int:
-        return sum(map(len, self._versions.values()))
-
-
-def _other_kind(name: str) -> DefinitionError:
-    return DefinitionError(
-        f"{name!r} is the name of two workflows of different kinds (steps, a durable function, a state machine); rename one of them"
-    )
+        return sum(1 for _ in self)

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
 from eventbus import SignalRefused, UsageError
-from eventbus.lowlevel import Duration, seconds
+from eventbus.lowlevel import Duration
+from workflows.definition.flow_definition import AnyWorkflow, definition_of
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import Environment
 from workflows.functions.definition import Durable
 from workflows.functions.history_check import FlowHistory, check_history
-from workflows.inline.durable_flow import open_durable
 from workflows.inline.flow import InlineFlow, Stop
-from workflows.inline.machine_flow import open_machine
-from workflows.inline.start import open_inline
-from workflows.machines.machine import StateMachine, definition_of
+from workflows.inline.start import open_code, open_inline
+from workflows.inline.triggers import InlineTriggers
+from workflows.machines.machine import StateMachine
 from workflows.machines.transition import Transition
 from workflows.records.report import FlowReport, FlowStatus, RollbackReport, StepReport
 
@@ -116,9 +116,39 @@ def start_inline(
     return InlineHandle(flow)
 
 
+@overload
 async def run_inline(
-    workflow: Workflow[I, O] | Durable[I, O] | type[StateMachine[I]],
-    input: I,  # noqa: A002  (as the workflow calls it)
+    workflow: Workflow[I, O] | Durable[I, O],
+    input: I,
+    *,
+    meta: Mapping[str, Any] | None = ...,
+    idempotency_key: str | None = ...,
+    timeout: Duration | None = ...,  # noqa: ASYNC109
+    sleep: Callable[[float], Awaitable[Any]] = ...,
+    provider: Any = ...,
+    middleware: Sequence[FlowMiddleware] = ...,
+    signals: Sequence[tuple[Signal[Any], Any]] = ...,
+    replay: Literal["", "always"] = ...,
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+) -> O: ...
+@overload
+async def run_inline(
+    workflow: type[StateMachine[I]],
+    input: I,
+    *,
+    meta: Mapping[str, Any] | None = ...,
+    idempotency_key: str | None = ...,
+    timeout: Duration | None = ...,  # noqa: ASYNC109
+    sleep: Callable[[float], Awaitable[Any]] = ...,
+    provider: Any = ...,
+    middleware: Sequence[FlowMiddleware] = ...,
+    signals: Sequence[tuple[Signal[Any], Any]] = ...,
+    replay: Literal["", "always"] = ...,
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+) -> Any: ...
+async def run_inline(
+    workflow: AnyWorkflow[Any, Any],
+    input: Any,  # noqa: A002  (as the workflow calls it)
     *,
     meta: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,  # noqa: ARG001  (nothing is kept, so there is nothing to join)
@@ -129,7 +159,7 @@ async def run_inline(
     signals: Sequence[tuple[Signal[Any], Any]] = (),
     replay: Literal["", "always"] = "",
     triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
-) -> O:
+) -> Any:
     """Run a flow in this process and return its output.
 
     `signals` are in the flow's inbox from the start, each with its payload; no others come. `sleep` waits for its sleeps
@@ -137,48 +167,51 @@ async def run_inline(
     function starts again from its top after each record, so that a test finds what is not the same in each replay: it
     raises NonDeterminismError then. Raises UsageError if the flow waits for a signal that does not come.
 
-    `triggers` are those of a state machine, transitions or their names, each with its payload, in the order in which they come:
-    the next one is sent when the machine rests. Raises UsageError if it does not accept that one, waits for one that does not
-    come, or ends before the last one; a transition that failed for good raises StepError then.
+    `triggers` are those of state machines, the outermost flow or flows inside it: transitions or their names, each with its payload,
+    in the order in which they come. A machine takes its next one when it rests; of several flows of one machine, that is the one
+    which rests first. Raises UsageError if it does not accept that one, waits for one that does not come, or if the flow ends
+    before the last one; a transition that failed for good raises StepError then.
 
     The other options are those of `start_inline`; an `idempotency_key` is accepted and ignored. Raises the errors
     of the handle's `result`. Cancelling this call cancels the running functions and undoes nothing, like the
     end of the process.
     """
     environment = Environment(provider=provider, sleep=sleep, middleware=middleware)
-    if isinstance(workflow, Durable):
-        flow = open_durable(
-            workflow,
-            input,
-            environment,
-            meta=meta,
-            limit=workflow.timeout if timeout is None else seconds(timeout, setting="timeout") or None,
-            signals=signals,
-            replays=replay == "always",
-        )
-        return await flow.run()
-    machine = definition_of(workflow)
-    if machine is not None:
-        limit = machine.timeout if timeout is None else seconds(timeout, setting="timeout") or None
-        flow = open_machine(machine, input, environment, meta=meta, limit=limit, triggers=triggers)
-        return await flow.run()
-    graph = cast("Workflow[I, O]", workflow)
-    handle: InlineHandle[O] = InlineHandle(
-        open_inline(
-            graph,
+    definition = definition_of(workflow, "a workflow to run")
+    given = InlineTriggers(triggers, definition)
+    if not isinstance(definition, Workflow):
+        flow = open_code(
+            definition,
             input,
             meta=meta,
             timeout=timeout,
             environment=environment,
             signals=signals,
+            triggers=given,
+            replays=replay == "always",
+        )
+        result = await flow.run()
+        given.check_taken(flow.facts.flow_id)
+        return result
+    handle: InlineHandle[Any] = InlineHandle(
+        open_inline(
+            definition,
+            input,
+            meta=meta,
+            timeout=timeout,
+            environment=environment,
+            signals=signals,
+            triggers=given,
             is_open=False,
         )
     )
     try:
-        return await handle.result()
+        result = await handle.result()
     except asyncio.CancelledError:
         await handle.aclose()  # no function of the flow may outlive this call
         raise
+    given.check_taken(handle.id)
+    return result
 
 
 async def replay(durable: Durable[Any, Any], history: FlowHistory | bytes | str) -> None:

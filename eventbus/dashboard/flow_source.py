@@ -3,7 +3,8 @@
 A `workflows.WorkflowProvider` has these methods, so it is given as `Dashboard(provider, flows=flows)`. The reports are turned
 into dicts and lists (`msgspec.to_builtins`), so pages need no class of `workflows`. Weighed: pages in `workflows/dashboard/`,
 put in by a plug-in. They would need templates, guards and answers of this package, all of which would become public; the
-protocol needs seven methods.
+protocol needs seven methods. Its answers are converted to structs of the dashboard, such as `FlowLine`: these are the forms of its
+API, with the fields of the structs of `workflows`, and `tests/dashboard/test_flow_forms.py` compares the two.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ async def read_account(
         report = _with_items(report, entries)
     inner: dict[str, Account] = {}
     for name, step in shape.steps.items():
-        if step.workflow is None:
+        if not isinstance(step.workflow, Workflow):  # the shapes have sub-workflows of steps alone
             continue
         nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
         if nested in seen:

@@ -309,7 +309,7 @@ async def test_check_13_a_layout_of_three_hundred_nodes_holds_nothing_up(shop: S
         await _wait_drawn(page, 300)
 
     assert await _longest_task(page, draw) < 200
-    assert await page.locator("#graph path[marker-end]").count() == len({tuple(edge) for edge in edges})
+    assert await page.locator("#graph path[marker-end]").count() == len(edges)
 
 
 async def test_a_signal_is_sent_from_the_page_of_its_flow_and_one_that_does_not_fit_is_refused(
@@ -349,3 +349,30 @@ async def test_hostile_names_in_a_graph_are_texts(shop: Shop, open_page: Open) -
     assert await page.locator("#graph image").count() == 0
     assert await page.locator("#graph text").first.text_content() == evil
     assert await page.title() != "hit"
+
+
+async def test_the_places_of_a_machine_are_drawn_with_the_names_of_its_transitions(
+    shop: Shop, open_page: Open
+) -> None:
+    flow = await shop.flows.execute(shop.checkout, 1)
+    page = await open_page(f"/flows/{flow.id}")
+    await page.click("#pause")
+    nodes = [
+        ["draft", "place", "", "start", "draft: start", ""],
+        ["waiting", "place", "stands_here", "stands here", "waiting: stands here", ""],
+        ["broken", "error_place", "", "error place", "broken: error place", ""],
+    ]
+    edges = [
+        [0, 1, "write", ""],
+        [1, 0, "send_back (trigger)", ""],
+        [1, 0, "again (trigger)", ""],
+        [1, 1, "remind (trigger)", ""],
+        [0, 2, "write, on error", "error"],
+    ]
+    given = json.dumps({"nodes": nodes, "edges": edges})
+    await page.evaluate("(data) => document.getElementById('graph').setAttribute('data-graph', data)", given)
+    await _wait_drawn(page, 3)
+    assert await page.locator("#graph text.label").all_text_contents() == [edge[2] for edge in edges]
+    assert await page.locator("#graph path[marker-end]").count() == 5
+    assert await page.locator("#graph path.error").count() == 1
+    assert await page.locator("#graph .stands_here text").last.text_content() == "stands here"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from eventbus.lowlevel import Failure, Outcome, describe
-from workflows import Durable, Workflow
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.functions.calls.child_call import Child
 from workflows.records.ids import is_nested
 from workflows.records.records import StepRecord, describe_flow, encode_step
@@ -37,7 +36,7 @@ class Fleet:
         """The ids of the children that have not ended."""
         return [each for each in self.children if each not in self.ends]
 
-    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Know every workflow."""
 
     def follow(self, child: Child) -> asyncio.Future[Outcome]:

@@ -9,14 +9,18 @@ import msgspec
 
 from workflows import (
     END,
+    FlowContext,
     FlowHandle,
     MachineContext,
     Settled,
     StateMachine,
+    Step,
     Transition,
+    Workflow,
     WorkflowProvider,
     transition,
 )
+from workflows.testing import run_inline
 
 
 class Draft(msgspec.Struct):
@@ -77,3 +81,14 @@ async def run(flows: WorkflowProvider) -> None:
     await flow.trigger(Review.approve)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
     await flow.retry(target="draft")
     await flows.execute(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+async def inside(ctx: FlowContext[int], machine: MachineContext[int]) -> None:
+    """Run one as a part of other flows."""
+    assert_type(await ctx.flow(Review, Draft("x"), timeout="1 day"), Any)
+    await ctx.flow(Review, Verdict(ok=True))  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    machine.children(Part, [1])
+    graph: Workflow[Draft, Any] = Workflow("graph", input=Draft)
+    assert_type(graph.flow(Review), Step[Draft, Any])
+    assert_type(await run_inline(Review, Draft("x")), Any)
+    graph.then(Review, Part).parallel(Review, Part)

@@ -200,7 +200,7 @@ checkout.step(pack, retry=3)  # type: ignore[call-overload]  # pyright: ignore[r
 checkout.step(pack, after=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 checkout.step(when=lambda ctx: ctx.input.nothing)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
 checkout.completed(of_receipt)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-checkout.flow(pack)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+checkout.flow(pack)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 @reserve.rollback  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
@@ -208,7 +208,7 @@ async def wrong(ctx: StepContext[Order], reservation: Receipt) -> None: ...
 
 
 registry = StepRegistry()
-assert_type(registry.register(checkout), list[Workflow[Any, Any]])
+assert_type(registry.workflow("checkout"), Workflow[Any, Any])
 assert_type(registry.get("checkout", "charge"), Step[Any, Any])
 
 

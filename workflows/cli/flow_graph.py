@@ -24,7 +24,7 @@ def draw_graph(
         str | None, typer.Argument(metavar="MODULE:PROVIDER", help="Where the program has its provider.")
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The workflow or durable function.")
+        str | None, typer.Argument(metavar="NAME", help="The workflow, durable function or state machine.")
     ] = None,
     *,
     flow_id: Annotated[
@@ -42,7 +42,8 @@ def draw_graph(
 ) -> int:
     """Draw a workflow of a program as Mermaid text, or with --id a flow and its states, which needs no program.
 
-    Of a durable function these are the calls in the order of its code; of a flow of it, those that it has made.
+    Of a durable function these are the calls in the order of its code; of a flow of it, those that it has made. Of a state
+    machine these are its places, with its transitions; of a flow of it, with the place where it stands.
     """
     if flow_id is not None:
         if place is not None or version is not None:
@@ -69,7 +70,7 @@ def _definition(place: str | None, name: str | None, version: str | None) -> Gra
     registry = registry_of(load_provider(place), place)
     graph = registry.graph(name, version)
     if graph is None:
-        known = [each.name for each in (*registry, *registry.durables)]
+        known = [each.name for each in (*registry, *registry.durables, *registry.machines)]
         which = f"{shown(name)} in version {shown(version)}" if version else shown(name)
         raise CommandError(
             f"{place} has no workflow with steps {which}; it has: {listed(list(dict.fromkeys(known)))}"

@@ -5,27 +5,20 @@ What must always hold: what a caller gives is a definition that is registered he
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from eventbus import DefinitionError, PayloadError, UsageError
 from eventbus.lowlevel import Codec, JobClient, shown
 from workflows.client.handle import FlowOutcomeDecoder
 from workflows.definition.codecs import Codecs
+from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.machines.definition import MachineCodecs, MachineDefinition
-from workflows.machines.machine import StateMachine, definition_of
 from workflows.registry import StepRegistry
 
-__all__ = ["AnyCodecs", "AnyDefinition", "AnyWorkflow", "Definitions", "known_of"]
+__all__ = ["AnyCodecs", "Definitions"]
 
-I = TypeVar("I")  # noqa: E741  (input)
-O = TypeVar("O")  # noqa: E741  (output)
-
-AnyWorkflow: TypeAlias = Workflow[I, O] | Durable[I, O] | type[StateMachine[I]]
-"""What a caller gives: a workflow of any kind. The output of a state machine has no type of its own."""
-
-AnyDefinition: TypeAlias = Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition
 AnyCodecs: TypeAlias = Codecs | DurableCodecs | MachineCodecs
 
 
@@ -39,7 +32,7 @@ class Definitions:
 
     def registered(self, given: AnyWorkflow[Any, Any]) -> AnyDefinition:
         """Return the definition of what a caller gives. Raises DefinitionError if it is not registered here."""
-        known = known_of(given, "a workflow to execute")
+        known = definition_of(given, "a workflow to execute")
         registry = self._registry
         if not any(each is known for each in (*registry, *registry.durables, *registry.machines)):
             raise DefinitionError(
@@ -105,15 +98,3 @@ class Definitions:
         state = None if isinstance(codecs, Codecs) else codecs.state
         known = None if isinstance(workflow, Workflow) else workflow
         return FlowOutcomeDecoder(workflow.name, codecs.output, workflow.errors, state, known)
-
-
-def known_of(given: object, what: str) -> AnyDefinition:
-    """Return the definition of a workflow of any kind. Raises DefinitionError for other values."""
-    if isinstance(given, (Workflow, Durable)):
-        return given  # pyright: ignore[reportUnknownVariableType]
-    machine = definition_of(given)
-    if machine is None:
-        raise DefinitionError(
-            f"expected {what} to be a Workflow, a durable function or a StateMachine, got: {shown(given)}"
-        )
-    return machine

@@ -54,12 +54,14 @@ async def retry_flow(
     monotonic clock. Raises FlowNotEnded, UnknownJob, UsageError for the flow of a sub-workflow, StoreError,
     and StoreUnavailable past the deadline.
     """
-    _check_whole(flow_id)
     page = await jobs.look(flow_id, listed="done", limit=0, deadline=deadline)
     if not page.root:
+        _check_whole(flow_id)
         raise UnknownJob(flow_id)
     state = status_of(page.root).state
     last = read_message_of(flow_id, page.root.get("body", ""))
+    if state in FINAL_STATES or not last.machine:
+        _check_whole(flow_id)  # a machine that stands inside another flow goes on for that one
     if state not in FINAL_STATES:
         if not last.machine:
             raise FlowNotEnded(flow_id=flow_id, state=state)

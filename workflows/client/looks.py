@@ -99,7 +99,8 @@ class FlowLooks:
         """Return the graph of a flow with the states of its parts.
 
         What follows what is known of workflows that are registered here, or that a worker served within 90 days; otherwise the
-        graph has no edges, and says so. That of a durable function has the calls that it has recorded. `folded`: more than twelve parts between the
+        graph has no edges, and says so. That of a durable function has the calls that it has recorded, and that of a state machine
+        its places, with its state at the one where it stands. `folded`: more than twelve parts between the
         same neighbours are one node, and there are 300 at most. `tree` is the flow, if it has been read. Raises UnknownJob, StoreError.
         """
         found = tree or await self._inspection.tree(
@@ -122,7 +123,7 @@ class FlowLooks:
         if version is None:
             return None
         place = (workflow, version)
-        if place not in self._graphs:
+        if place not in self._graphs or is_by_places(version):  # releases differ, and have one version
             text = await self._jobs.definition(flow_queue(workflow), version, call_timeout=call_timeout)
             if (told := decode_graph(text)) is None:
                 return None

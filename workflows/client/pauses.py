@@ -6,8 +6,8 @@ from typing import Any
 
 from eventbus import DefinitionError, EventProvider, Limit
 from eventbus.lowlevel import Duration
-from workflows.client.definitions import AnyWorkflow, known_of
 from workflows.definition.checks.options import check_limit
+from workflows.definition.flow_definition import AnyWorkflow, definition_of
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.distributed.paused_steps import may_pause
@@ -88,7 +88,7 @@ class FlowPauses:
         if isinstance(workflow, str):
             name = check_workflow_name(workflow)
         else:
-            name = known_of(workflow, "a workflow, unless it is a name,").name
+            name = definition_of(workflow, "a workflow, unless it is a name,").name
         if step is None:
             return flow_queue(name)
         found = self._find(workflow, step)
@@ -102,7 +102,7 @@ class FlowPauses:
         self, workflow: AnyWorkflow[Any, Any] | str, step: Step[Any, Any] | str
     ) -> Step[Any, Any] | None:
         """Return a step by itself or its name; None if this process does not know the workflow."""
-        known = workflow if isinstance(workflow, str) else known_of(workflow, "a workflow")
+        known = workflow if isinstance(workflow, str) else definition_of(workflow, "a workflow")
         name = known if isinstance(known, str) else known.name
         if isinstance(known, Durable) or self._registry.durable(name) is not None:
             raise DefinitionError(

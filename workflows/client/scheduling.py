@@ -12,7 +12,8 @@ import msgspec
 
 from eventbus import EventProvider, Schedule, ScheduleKeywords
 from eventbus.lowlevel import Duration, RootForm, ScheduledRoot
-from workflows.client.definitions import AnyWorkflow, Definitions
+from workflows.client.definitions import Definitions
+from workflows.definition.flow_definition import AnyWorkflow
 from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable
 from workflows.machines.definition import MachineDefinition

@@ -9,7 +9,7 @@ import msgspec
 
 from eventbus import DefinitionError, EmitError, EventProvider, NoWorker
 from eventbus.lowlevel import JOIN, REUSE, SUPERSEDE, Codec, baggage_around, current, shown
-from workflows.client.definitions import AnyDefinition
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.workflow import Workflow
 from workflows.execution.spans import start_context
 from workflows.functions.definition import Durable

@@ -5,23 +5,43 @@ Distributed and inline flows both encode every value with them, so that a value 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from eventbus import PayloadError
 from eventbus.lowlevel import Codec, shown
+from workflows.definition.flow_definition import most_of_input
 from workflows.errors import StepFailed
 from workflows.records.ids import item_name, split_item
 from workflows.records.records import StepRecord, revive_error
 
 if TYPE_CHECKING:
+    from workflows.definition.flow_definition import AnyDefinition
     from workflows.definition.workflow import Workflow
 
-__all__ = ["MAX_VALUE", "Codecs"]
+__all__ = ["MAX_VALUE", "Codecs", "FlowCodecs", "flow_codecs"]
 
 MAX_VALUE = 1024 * 1024
 """The default limit of an input, output or result, in bytes."""
+
+
+class FlowCodecs(NamedTuple):
+    """The codecs of input and output of a definition of any kind."""
+
+    input: Codec
+    output: Codec
+
+
+@functools.lru_cache(maxsize=1024)
+def flow_codecs(definition: AnyDefinition, max_bytes: int = MAX_VALUE) -> FlowCodecs:
+    """Return the codecs of input and output for this size limit. Raises DefinitionError for a type that cannot be converted."""
+    name, most = definition.name, most_of_input(definition, max_bytes)
+    return FlowCodecs(
+        Codec(definition.input, role="payload", owner=name, max_bytes=most),
+        Codec(definition.output, role="result", owner=name, max_bytes=max_bytes),
+    )
 
 
 class ResultCodec(Protocol):

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from eventbus.lowlevel import JOIN, Duration, Member, Policy, Tree
+from workflows.definition.flow_definition import FlowKind
 from workflows.definition.plan import FlowPlan
 from workflows.definition.workflow import Workflow
 from workflows.records.ids import flow_queue, member_id, steps_queue, workflow_of
@@ -65,12 +66,12 @@ def nested_message(
     timeout: float | None,
     traceparent: str,
     types_: tuple[Any, Any],
-    is_durable: bool = False,
+    kind: FlowKind,
 ) -> FlowMessage:
     """Return the message of a flow that the flow `flow_id` with the message `outer` starts.
 
     `job_id` is the job of the step that starts it, `given` its input as JSON, and `timeout` the effective one.
-    `types_` are those of its input and output.
+    `types_` are those of its input and output, and `kind` is that of its definition.
     """
     return FlowMessage(
         input=msgspec.Raw(given),
@@ -84,7 +85,8 @@ def nested_message(
         bare=True,
         priority=outer.priority,
         baggage=outer.baggage,
-        durable=is_durable,
+        durable=kind == "function",
+        machine=kind == "machine",
         hidden=hidden_in(*types_),
     )
 

@@ -39,7 +39,7 @@ from workflows.records.ids import check_step_name
 
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
-    from workflows.definition.workflow import Workflow
+    from workflows.definition.flow_definition import AnyDefinition
 
 __all__ = [
     "AsyncStep",
@@ -61,7 +61,7 @@ class Step(Generic[I, R]):
     `after` names the steps that it waits for. If `retry` is None, the workflow's rule applies; if `timeout`
     is None, there is none. `concurrency` is the most attempts of it that one worker runs at a time, None for no limit
     of its own; `limit` bounds it in the whole fleet. `pool` is where a plain function runs, None for an async one. `undo` is the rollback, with the options `undo_retry` and `undo_timeout`.
-    `workflow` is the sub-workflow that the step runs, or None, and `input(ctx)` returns the input of that
+    `workflow` is the definition of the sub-workflow that the step runs, of any kind, or None, and `input(ctx)` returns the input of that
     one. With `spread` it is a job of its own. `pause` is what the step waits for, if that is all it does. `on_failure`
     is `"ignore"` if the flow goes on after its final failure. `owner` is the name of the workflow that the step belongs
     to. Do not change the attributes.
@@ -79,7 +79,7 @@ class Step(Generic[I, R]):
         function: Callable[..., Any] | None,
         *,
         owner: str = "",
-        workflow: Workflow[Any, Any] | None = None,
+        workflow: AnyDefinition | None = None,
         input: Callable[..., Any] | None = None,  # noqa: A002  (the word of the glossary)
         pause: Pause | None = None,
         **options: Unpack[StepKeywords[Any]],
@@ -93,7 +93,7 @@ class Step(Generic[I, R]):
         self.name: str = check_step_name(name_of(function) if name is None else name, owner)
         # A sub-workflow has no function: calling its step in a test must say so, not fail on None.
         self.function: Callable[..., Any] = self._refuse if function is None else function
-        self.workflow: Workflow[Any, Any] | None = workflow
+        self.workflow: AnyDefinition | None = workflow
         self.input: Callable[..., Any] | None = input
         self.pause: Pause | None = pause
         check_function(self.function, self.where, *self.takes)
@@ -236,7 +236,7 @@ class Step(Generic[I, R]):
         if self.workflow is not None:
             self._check_nested(self.workflow)
 
-    def _check_nested(self, nested: Workflow[Any, Any]) -> None:
+    def _check_nested(self, nested: AnyDefinition) -> None:
         given, whose = self._input_type, "the input"
         if self.input is not None:
             check_context(self.input, f"the input of {self.where}", self._input_type)

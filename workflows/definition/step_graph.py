@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from eventbus import DefinitionError
 from eventbus.lowlevel import Duration, shown
 from workflows.definition.checks.signature import name_of
+from workflows.definition.flow_definition import AnyWorkflow, definition_in, definition_of
 from workflows.definition.keywords import OnFailure, PauseKeywords, check_options
 from workflows.definition.pause import sleep_for, wait_for
 from workflows.definition.plan import FlowPlan, build, listed
@@ -28,13 +29,15 @@ from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 if TYPE_CHECKING:
     from workflows.definition.context import StepContext
     from workflows.definition.workflow import Workflow
+    from workflows.functions.definition import Durable
+    from workflows.machines.machine import StateMachine
 
-__all__ = ["After", "PauseSteps", "StepDecorator", "StepGraph"]
+__all__ = ["After", "FlowSteps", "PauseSteps", "StepDecorator", "StepGraph"]
 
 I = TypeVar("I")  # noqa: E741  (input)
 R = TypeVar("R")
 
-_One: TypeAlias = "Step[Any, Any] | Workflow[Any, Any] | Callable[..., Any] | str"
+_One: TypeAlias = "Step[Any, Any] | AnyWorkflow[Any, Any] | Callable[..., Any] | str"
 After: TypeAlias = "_One | Sequence[_One] | None"
 """The steps that a step waits for: a step, its name, function or sub-workflow; several of them; or None."""
 
@@ -149,7 +152,10 @@ class StepGraph(Generic[I]):
         if isinstance(step, Step):
             name = cast("Step[Any, Any]", step).name
             return [steps[name]] if steps.get(name) is step else []
-        return [known for known in steps.values() if known.workflow is step or known.function == step]
+        inner = definition_in(step)
+        if inner is not None:
+            return [known for known in steps.values() if known.workflow is inner]
+        return [known for known in steps.values() if known.function == step]
 
 
 class PauseSteps(Generic[I]):
@@ -242,6 +248,68 @@ class PauseSteps(Generic[I]):
         return self._graph.add(made, self._graph.resolve(after, made.where))
 
 
+class FlowSteps(Generic[I]):
+    """The method of a workflow that adds steps which are flows of their own."""
+
+    _graph: StepGraph[I]
+
+    @overload
+    def flow(
+        self,
+        workflow: Workflow[Any, R] | Durable[Any, R],
+        /,
+        *,
+        name: str | None = ...,
+        after: After | UnsetType = ...,
+        when: Callable[[StepContext[I]], Any] | None = ...,
+        input: Callable[[StepContext[I]], Any] | None = ...,
+        on_failure: OnFailure = ...,
+    ) -> Step[I, R]: ...
+    @overload
+    def flow(
+        self,
+        workflow: type[StateMachine[Any]],
+        /,
+        *,
+        name: str | None = ...,
+        after: After | UnsetType = ...,
+        when: Callable[[StepContext[I]], Any] | None = ...,
+        input: Callable[[StepContext[I]], Any] | None = ...,
+        on_failure: OnFailure = ...,
+    ) -> Step[I, Any]: ...
+
+    def flow(
+        self,
+        workflow: AnyWorkflow[Any, Any],
+        /,
+        *,
+        name: str | None = None,
+        after: After | UnsetType = UNSET,
+        when: Callable[[StepContext[I]], Any] | None = None,
+        input: Callable[[StepContext[I]], Any] | None = None,  # noqa: A002  (the word of the glossary)
+        on_failure: OnFailure = "fail",
+    ) -> Step[I, Any]:
+        """Make a step that runs a flow of `workflow`, of any kind; the output of that flow is the step's result.
+
+        The step is named after `workflow`, unless `name` is given. `input(ctx)` returns the input of the
+        inner flow, which of a state machine is its first state; by default it is the input of this flow. If this flow stops
+        later, the steps of the inner flow, or the moves of the inner machine, are rolled back too. With
+        `on_failure="ignore"` this flow goes on if the inner flow does not complete. Raises DefinitionError as `step` does.
+        """
+        owner = self._graph.name
+        inner = definition_of(workflow, f"a step of workflow {owner!r}")
+        made: Step[I, Any] = Step(
+            None,
+            name=inner.name if name is None else name,
+            owner=owner,
+            when=when,
+            workflow=inner,
+            input=input,
+            on_failure=on_failure,
+        )
+        return self._graph.add(made, self._graph.resolve(after, made.where))
+
+
 class StepDecorator(Generic[I]):
     """The decorator that `Workflow.step(...)` returns: it makes a step of the function."""
 
@@ -274,4 +342,7 @@ def _edges_of(step: Step[Any, Any]) -> tuple[Any, ...]:
 def _told(step: Any) -> str:
     if isinstance(step, Step):
         return cast("Step[Any, Any]", step).where
+    inner = definition_in(step)
+    if inner is not None:
+        return repr(inner)
     return shown(step) if isinstance(step, str) or not callable(step) else name_of(step)

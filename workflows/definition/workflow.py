@@ -8,12 +8,12 @@ types) before anything is sent. A registered workflow takes no further steps, so
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack, cast, overload
 
 from msgspec import UNSET, UnsetType
 
 from eventbus import DefinitionError, Keep, Limit, Retry
-from eventbus.lowlevel import check_answers, is_answer, shown
+from eventbus.lowlevel import check_answers, is_answer
 from workflows.definition.checks.declared_errors import check_declared
 from workflows.definition.checks.nesting import check_depth, check_ends
 from workflows.definition.checks.options import (
@@ -24,11 +24,18 @@ from workflows.definition.checks.options import (
     check_timeout,
 )
 from workflows.definition.each import EachSteps
+from workflows.definition.flow_definition import (
+    AnyDefinition,
+    AnyWorkflow,
+    FlowDefinition,
+    FlowKind,
+    definition_in,
+)
 from workflows.definition.hooks import NOTHING, Hook, HookName, StepHooks, check_hook, check_output, make_hook
-from workflows.definition.keywords import OnFailure, StepKeywords, WorkflowKeywords, check_options
+from workflows.definition.keywords import StepKeywords, WorkflowKeywords, check_options
 from workflows.definition.plan import FlowPlan
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
-from workflows.definition.step_graph import After, PauseSteps, StepDecorator, StepGraph
+from workflows.definition.step_graph import After, FlowSteps, PauseSteps, StepDecorator, StepGraph
 from workflows.definition.type_checks import check_kept, check_types, check_version
 from workflows.records.ids import check_workflow_name, steps_queue
 
@@ -46,11 +53,13 @@ IT = TypeVar("IT")
 OT = TypeVar("OT")
 
 
-class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
+class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHooks[I], Generic[I, O]):
     """A graph of steps with its name, its types and its defaults.
 
     To run its flows, register it with a WorkflowProvider. `steps` is in the order of definition. Do not change the attributes.
     """
+
+    _kind: ClassVar[FlowKind] = "graph"
 
     @overload
     def __init__(
@@ -248,42 +257,10 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         decorator = StepDecorator(self._graph, after, {**options})
         return decorator if function is None else decorator(function)
 
-    def flow(
-        self,
-        workflow: Workflow[Any, R],
-        /,
-        *,
-        name: str | None = None,
-        after: After | UnsetType = UNSET,
-        when: Callable[[StepContext[I]], Any] | None = None,
-        input: Callable[[StepContext[I]], Any] | None = None,  # noqa: A002  (the word of the glossary)
-        on_failure: OnFailure = "fail",
-    ) -> Step[I, R]:
-        """Make a step that runs a flow of `workflow`; the output of that flow is the step's result.
-
-        The step is named after `workflow`, unless `name` is given. `input(ctx)` returns the input of the
-        inner flow; by default it is the input of this flow. If this flow stops later, the steps of the inner
-        flow are rolled back too. With `on_failure="ignore"` this flow goes on if the inner flow does not complete.
-        Raises DefinitionError as `step` does.
-        """
-        if not isinstance(workflow, Workflow):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(f"expected a workflow as a step of {self._where}, got: {shown(workflow)}")
-        named = workflow.name if name is None else name
-        made: Step[I, R] = Step(
-            None,
-            name=named,
-            owner=self.name,
-            when=when,
-            workflow=workflow,
-            input=input,
-            on_failure=on_failure,
-        )
-        return self._graph.add(made, self._graph.resolve(after, made.where))
-
-    def then(self, *steps: Step[I, Any] | Workflow[Any, Any] | Callable[[StepContext[I]], Any]) -> Self:
+    def then(self, *steps: Step[I, Any] | AnyWorkflow[Any, Any] | Callable[[StepContext[I]], Any]) -> Self:
         """Add steps in a row: each waits for the one before it, the first for the steps defined last.
 
-        Each is a function, a step made by `step(...)`, or a workflow. Raises DefinitionError as `step` does.
+        Each is a function, a step made by `step(...)`, or a workflow of any kind. Raises DefinitionError as `step` does.
         """
         self._check_some(steps, "then")
         for given in steps:
@@ -292,12 +269,12 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
 
     def parallel(
         self,
-        *steps: Step[I, Any] | Workflow[Any, Any] | Callable[[StepContext[I]], Any],
+        *steps: Step[I, Any] | AnyWorkflow[Any, Any] | Callable[[StepContext[I]], Any],
         spread: bool = False,
     ) -> Self:
         """Add steps that run side by side: all wait for the steps defined last; the next step waits for all.
 
-        Each is a function, a step made by `step(...)`, or a workflow. With `spread` each is a job of its own.
+        Each is a function, a step made by `step(...)`, or a workflow of any kind. With `spread` each is a job of its own.
         Raises DefinitionError as `step` does.
         """
         self._check_some(steps, "parallel")
@@ -328,7 +305,7 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
         """
         return self._add_hook("failed", function)
 
-    def find(self, step: Step[Any, Any] | Workflow[Any, Any] | Callable[..., Any] | str) -> Step[I, Any]:
+    def find(self, step: Step[Any, Any] | AnyWorkflow[Any, Any] | Callable[..., Any] | str) -> Step[I, Any]:
         """Return a step by itself, its name, its function, or its workflow. Raises DefinitionError if not one matches."""
         return self._graph.find(step)
 
@@ -343,13 +320,19 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
             workflow._check_own()  # noqa: SLF001  (of the same class)
 
     def nested(self) -> list[Workflow[Any, Any]]:
-        """Return all sub-workflows, direct and nested, each once and without this workflow."""
-        found: dict[int, Workflow[Any, Any]] = {id(self): self}
-        ahead: list[Workflow[Any, Any]] = [self]
+        """Return all sub-workflows of steps, direct and nested, each once and without this workflow."""
+        return [definition for definition in self.inner() if isinstance(definition, Workflow)]
+
+    def inner(self) -> list[AnyDefinition]:
+        """Return all sub-workflows of any kind, direct and nested, each once and without this workflow."""
+        found: dict[int, AnyDefinition] = {id(self): self}
+        ahead: list[AnyDefinition] = [self]
         while ahead:
-            inner = [step.workflow for step in ahead.pop().steps.values() if step.workflow is not None]
-            fresh = [workflow for workflow in inner if id(workflow) not in found]
-            found.update((id(workflow), workflow) for workflow in fresh)
+            outer = ahead.pop()
+            steps = outer.steps.values() if isinstance(outer, Workflow) else ()
+            inner = [step.workflow for step in steps if step.workflow is not None]
+            fresh = [definition for definition in inner if id(definition) not in found]
+            found.update((id(definition), definition) for definition in fresh)
             ahead.extend(fresh)
         return list(found.values())[1:]
 
@@ -367,8 +350,8 @@ class Workflow(EachSteps[I], PauseSteps[I], StepHooks[I], Generic[I, O]):
             raise DefinitionError(f"expected {method} of {self._where} to get at least one step, got: none")
 
     def _made(self, each: Any) -> Step[Any, Any]:
-        if isinstance(each, Workflow):
-            nested = cast("Workflow[Any, Any]", each)
+        nested = definition_in(each)
+        if nested is not None:
             return Step(None, name=nested.name, owner=self.name, workflow=nested)
         return cast("Step[Any, Any]", each) if isinstance(each, Step) else make_step(each, owner=self.name)
 

@@ -11,6 +11,7 @@ from workflows.distributed.functions.durable_consumer import DurableConsumer
 from workflows.distributed.functions.task_jobs import TaskConsumer
 from workflows.distributed.functions.task_pools import check_tasks
 from workflows.distributed.machines.machine_consumer import MachineConsumer
+from workflows.distributed.nested_undo import add_nested
 from workflows.distributed.step_consumer import StepConsumer, step_queues
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.records.ids import flow_queue, split_queue, steps_queue
@@ -60,7 +61,9 @@ class FlowExtension:
         """Make the consumer of one of these queues."""
         # All consumers of one worker have the same services, so they share one runtime.
         if self._runtime is None or self._runtime.services is not services:
-            self._runtime = WorkerRuntime(self._jobs, services, self._registry, tuple(self._middleware))
+            self._runtime = WorkerRuntime(
+                self._jobs, services, self._registry, tuple(self._middleware), add_nested
+            )
             for workflow in self._registry:
                 self._runtime.remote.check(workflow)
             for durable in self._registry.durables:

@@ -47,8 +47,8 @@ from workflows.distributed.graph_entries import misfit
 from workflows.distributed.local_graph import LocalGraph
 from workflows.distributed.pauses.signal_router import SignalRouter
 from workflows.distributed.step_consumer import facts_of, read_message, step_queues
+from workflows.distributed.undo.graph_undo import read_undo_plan
 from workflows.distributed.undo.local_undo import note_stop
-from workflows.distributed.undo.nested_undo import read_undo_plan
 from workflows.distributed.undo.undo_plan import UnknownHere
 from workflows.distributed.undo.unwinding import CheckpointKeeper, JournalKeeper, Unwinding
 from workflows.distributed.worker_runtime import AWAY_MS, Flow, ServerAway, WorkerRuntime

@@ -41,11 +41,11 @@ from eventbus.lowlevel import (
 from workflows.definition.step import Step
 from workflows.distributed.activation import Activation, FlowStops, LeaseLost
 from workflows.distributed.apart_steps import ApartSteps
-from workflows.distributed.doubts import find_doubts
 from workflows.distributed.graph_entries import entry_of, restore_graph
 from workflows.distributed.paused_steps import may_pause
 from workflows.distributed.pauses.local_inbox import LocalInbox
 from workflows.distributed.step_slots import FlowSlots
+from workflows.distributed.undo.doubts import find_doubts
 from workflows.distributed.worker_runtime import Flow, ServerAway
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.hook_runner import run_completed

@@ -45,6 +45,7 @@ from eventbus.lowlevel import (
 from workflows.definition.checks.nesting import start_id
 from workflows.definition.context import StepContext
 from workflows.definition.each import EachStep, make_item
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.plan import Before
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
@@ -248,7 +249,7 @@ class StepConsumer:
         )
 
     async def _run_nested(
-        self, job: Job, flow: Flow, step: Step[Any, Any], inner: Workflow[Any, Any], ctx: StepContext[Any]
+        self, job: Job, flow: Flow, step: Step[Any, Any], inner: AnyDefinition, ctx: StepContext[Any]
     ) -> Settle | None:
         """Start the inner flow, or take over its outcome if it has ended."""
         flow_id = start_id(job.id, inner, job.attempts)
@@ -344,7 +345,7 @@ class _InnerFailed(Exception):
         self.text = text
 
 
-def _taken_over(outcome: Outcome, inner: Workflow[Any, Any], flow_id: str, ctx: StepContext[Any]) -> Settle:
+def _taken_over(outcome: Outcome, inner: AnyDefinition, flow_id: str, ctx: StepContext[Any]) -> Settle:
     if outcome.state == "completed":
         result = (outcome.text or "null").encode()
         return complete(encode_step(StepRecord(result=msgspec.Raw(result), traceparent=ctx.traceparent)))

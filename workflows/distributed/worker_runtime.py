@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -43,13 +43,15 @@ from workflows.records.ids import member_id, split_item
 from workflows.records.records import FlowMessage, StepRecord, encode_step, read_message_of, read_step
 from workflows.registry import StepRegistry
 
+if TYPE_CHECKING:
+    from workflows.distributed.undo.undo_plan import AddNested
+
 __all__ = ["AWAY_MS", "Flow", "ServerAway", "WorkerRuntime"]
 
 T = TypeVar("T")
 
 _CHOSEN = 10_000
 """The number of bare flows whose version a worker remembers, by run; the oldest is forgotten first."""
-
 
 _SHORT = 1024
 """The bytes of an input that the job of each item carries at most."""
@@ -66,9 +68,11 @@ class WorkerRuntime:
         jobs: JobClient,
         services: WorkerServices,
         registry: StepRegistry,
-        middleware: Sequence[FlowMiddleware] = (),
+        middleware: Sequence[FlowMiddleware],
+        add_nested: AddNested,
     ) -> None:
         self.middleware: Sequence[FlowMiddleware] = middleware
+        self.add_nested = add_nested
         self.jobs = jobs
         self.services = services
         self.registry = registry
@@ -184,10 +188,7 @@ class WorkerRuntime:
         return known
 
     async def call_sync(self, call: Callable[[], Any], threads: ThreadPool | None = None) -> Any:
-        """Run a plain function in one of the worker's threads, or of those of a pool.
-
-        See `call_in_thread`.
-        """
+        """Run a plain function in one of the worker's threads, or of those of a pool; see `call_in_thread`."""
         return await call_in_thread(threads or self.services.threads, call)
 
 

@@ -55,6 +55,11 @@ class Undoable(Protocol):
         ...
 
     @property
+    def traceparent(self) -> str:
+        """The traceparent of what is undone; empty if it has none."""
+        ...
+
+    @property
     def rule(self) -> Retry:
         """The retry rule of the rollback."""
         ...
@@ -97,6 +102,11 @@ class Undo(msgspec.Struct, frozen=True, kw_only=True):
     def owner(self) -> str:
         """The name of the workflow."""
         return self.workflow.name
+
+    @property
+    def traceparent(self) -> str:
+        """The traceparent of the step; empty if it has none."""
+        return "" if self.record is None else self.record.traceparent
 
     @property
     def rule(self) -> Retry:

@@ -11,14 +11,14 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from eventbus import DefinitionError, EmitKeywords, Event, UsageError
 from eventbus.lowlevel import Codec, Duration, Logger, get_logger, seconds, shown, trace_facts, trace_id_of
+from workflows.definition.flow_definition import AnyWorkflow
 from workflows.definition.signal import Signal
-from workflows.definition.workflow import Workflow
 from workflows.functions.calls.child_call import FlowCall
 from workflows.functions.calls.emit_call import EmitCall
 from workflows.functions.calls.group import Gather, Race, Winner
@@ -27,11 +27,15 @@ from workflows.functions.calls.map_call import MapCall
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
 from workflows.functions.control import ContinueAsNew
-from workflows.functions.definition import Durable
 from workflows.functions.function_run import FunctionRun
 from workflows.functions.silent_log import SILENT
 from workflows.functions.task import Task, as_task, check_rule
 from workflows.records.entries import Entry
+
+if TYPE_CHECKING:
+    from workflows.definition.workflow import Workflow
+    from workflows.functions.definition import Durable
+    from workflows.machines.machine import StateMachine
 
 __all__ = ["FlowContext"]
 
@@ -125,27 +129,29 @@ class FlowContext(Generic[I]):
         scope = self._run.scope("emit")
         return EmitCall(self._run, scope, event, payload, options)
 
+    @overload
+    def flow(
+        self, workflow: Workflow[I2, T] | Durable[I2, T], input: I2, *, timeout: Duration | None = ...
+    ) -> Awaitable[T]: ...
+    @overload
+    def flow(
+        self, workflow: type[StateMachine[I2]], input: I2, *, timeout: Duration | None = ...
+    ) -> Awaitable[Any]: ...
     def flow(
         self,
-        workflow: Workflow[I2, T] | Durable[I2, T],
-        input: I2,  # noqa: A002  (as the workflow calls it)
+        workflow: AnyWorkflow[Any, Any],
+        input: Any,  # noqa: A002  (as the workflow calls it)
         *,
         timeout: Duration | None = None,
-    ) -> Awaitable[T]:
+    ) -> Awaitable[Any]:
         """Run a flow of another workflow, of any kind, as a part of this one; awaiting it returns its output.
 
-        It runs anywhere in the fleet, and no worker waits for it. It has the meta and the correlation id of this flow.
+        The input of a state machine is its first state. It runs anywhere in the fleet, and no worker waits for it. It has the meta and the correlation id of this flow.
         `timeout` overrides that of the workflow (0: none). If this flow stops later, what a completed one did is undone, too;
         a failed one has undone it itself. Raises the error of the flow as its caller gets it: StepError, a declared error,
         FlowTimeout, FlowCancelled. Raises DefinitionError for a workflow that is not registered, and PayloadError.
         """
-        scope = self._run.scope("flow")
-        limit = (
-            getattr(workflow, "timeout", None)
-            if timeout is None
-            else seconds(timeout, setting="the timeout of ctx.flow") or None
-        )
-        return FlowCall(self._run, scope, workflow, input, limit)
+        return FlowCall(self._run, self._run.scope("flow"), workflow, input, timeout)
 
     @overload
     def map(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -27,6 +27,7 @@ from workflows.definition.checks.signature import (
     told,
 )
 from workflows.definition.codecs import MAX_VALUE
+from workflows.definition.flow_definition import FlowDefinition, FlowKind
 from workflows.definition.signal import Signal
 from workflows.definition.type_checks import check_version
 from workflows.records.ids import check_workflow_name
@@ -50,13 +51,15 @@ MAX_HISTORY_BYTES = 16 << 20
 _CONTEXT = "FlowContext"  # by name: the class itself stands above this module
 
 
-class Durable(Generic[I, O]):
+class Durable(FlowDefinition, Generic[I, O]):
     """A durable function, as a definition. To run its flows, register it with a WorkflowProvider.
 
     `input`, `output` and `state` are types. `retry` applies to tasks without a rule of their own. `timeout` is in seconds,
     None for none. `errors` are the declared errors, and `signals` the declared signals by name, None if any is accepted. Do
     not change the attributes.
     """
+
+    _kind: ClassVar[FlowKind] = "function"
 
     def __init__(
         self,

@@ -31,9 +31,8 @@ from workflows.functions.step_key import TaskContext, set_step_key, set_task
 from workflows.records.entries import Entry
 
 if TYPE_CHECKING:
-    from workflows.definition.workflow import Workflow
+    from workflows.definition.flow_definition import AnyDefinition
     from workflows.functions.calls.child_call import Child
-    from workflows.functions.definition import Durable
     from workflows.functions.task import Task
 
 __all__ = ["Children", "NoChildren", "Pools", "Recorder", "Slots", "Surroundings", "Tools"]
@@ -95,7 +94,7 @@ class Children(Protocol):
         """Whether there is no elsewhere, so that what would be a job runs here."""
         ...
 
-    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Raise DefinitionError if flows of this one cannot be started here."""
         ...
 
@@ -155,7 +154,7 @@ class NoChildren:
 
     are_here = True
 
-    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Do nothing: the run ends before anything begins."""
 
     def follow(self, child: Child) -> asyncio.Future[Outcome]:

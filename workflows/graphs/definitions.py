@@ -1,4 +1,4 @@
-"""The graphs of definitions: of step graphs, pipelines among them, and of durable functions.
+"""The graphs of definitions: of step graphs, pipelines among them, of durable functions, and of state machines (`graphs.places`).
 
 A step graph is known whole. Of a durable function its code is known, so its graph has the calls in the order of the code: a
 loop is drawn as one pass, the branches of a condition side by side, as the calls of a group are. What another function calls
@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.step import Step
-from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable
 from workflows.graphs.calls import calls_of
 from workflows.graphs.graph import Graph, GraphEdge, GraphNode
 from workflows.graphs.lanes import connect
+from workflows.graphs.places import graph_of_machine
+from workflows.machines.definition import MachineDefinition
 
 __all__ = ["graph_of"]
 
 
-def graph_of(definition: Workflow[Any, Any] | Durable[Any, Any]) -> Graph:
-    """Return the graph of a definition."""
+def graph_of(definition: AnyDefinition) -> Graph:
+    """Return the graph of a definition of any kind."""
+    if isinstance(definition, MachineDefinition):
+        return graph_of_machine(definition)
     if isinstance(definition, Durable):
         nodes, lanes = calls_of(definition.function)
         edges = connect(lanes)

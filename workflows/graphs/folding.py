@@ -25,7 +25,7 @@ MOST_NODES = 300
 
 _MOST_SIBLINGS = 12
 _STATES = (
-    "failed", "undo_failed", "damaged", "unknown", "active", "delayed", "sleeping", "waiting", "cancelled",
+    "failed", "undo_failed", "damaged", "unknown", "active", "stands_here", "delayed", "sleeping", "waiting", "cancelled",
     "undone", "skipped", "completed",
 )  # fmt: skip
 _NUMBER = re.compile(r"([-_.]?\d+)?(@[\d.]+)?( \(\d+\))?$")
@@ -86,8 +86,10 @@ def _merge(graph: Graph, groups: Sequence[Sequence[GraphNode]]) -> Graph:
     edges: dict[GraphEdge, None] = {}
     for edge in graph.edges:
         source, target = merged.get(edge.source), merged.get(edge.target)
-        moved = GraphEdge(
-            source.name if source else edge.source, target.name if target else edge.target, edge.label
+        moved = msgspec.structs.replace(
+            edge,
+            source=source.name if source else edge.source,
+            target=target.name if target else edge.target,
         )
         if moved.source != moved.target:
             edges[moved] = None

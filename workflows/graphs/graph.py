@@ -19,15 +19,17 @@ __all__ = ["Graph", "GraphEdge", "GraphNode", "NodeKind", "decode_graph", "encod
 MOST_BYTES = 256 << 10
 """The JSON of a larger definition is not kept in the server."""
 
-NodeKind: TypeAlias = Literal["step", "each", "flow", "wait", "sleep", "emit", "state"]
+NodeKind: TypeAlias = Literal["step", "each", "flow", "wait", "sleep", "emit", "place", "error_place", "end"]
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One part. `about` is the workflow that a `flow` runs, or the signal of a `wait`.
 
-    In a flow it has a `state`: that of the step, or `undone` or `undo_failed` if a rollback ran. `flow_id` is the flow that the
+    In a flow it has a `state`: that of the step, or `undone` or `undo_failed` if a rollback ran; the place where a machine
+    stands is `failed` with an error, `stands_here` without one, and at the end it has the state of the flow. `flow_id` is the flow that the
     part started. A node that stands for several parts, or for the items of a list, has their `count`, and how many of them
-    are in each state; its own state is the one that needs attention most.
+    are in each state; its own state is the one that needs attention most. The places of a state machine are nodes; it begins at
+    the one that `is_start`.
     """
 
     name: str
@@ -37,14 +39,16 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flow_id: str = ""
     count: int = 1
     states: dict[str, int] = {}
+    is_start: bool = False
 
 
 class GraphEdge(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`target` follows `source`; `label` says when, where that is not always."""
+    """`target` follows `source`; `label` says when, where that is not always, and `on_error` that a failure leads there."""
 
     source: str
     target: str
     label: str = ""
+    on_error: bool = False
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

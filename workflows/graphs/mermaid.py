@@ -15,11 +15,14 @@ _SHAPES = {
     "sleep": ('(["', '"])'),
     "each": ('[/"', '"/]'),
     "emit": ('>"', '"]'),
-    "state": ('("', '")'),
+    "place": ('("', '")'),
+    "error_place": ('[/"', '"\\]'),
+    "end": ('((("', '")))'),
 }
 _CLASSES = {
     "completed": ("completed", "fill:#dff3e6,stroke:#136c3a,color:#136c3a"),
     "active": ("active", "fill:#e2eaf9,stroke:#2a4a86,color:#2a4a86"),
+    "stands_here": ("active", ""),
     "failed": ("failed", "fill:#fbe3e4,stroke:#a3161f,color:#a3161f"),
     "damaged": ("failed", ""),
     "unknown": ("failed", ""),
@@ -40,7 +43,8 @@ def mermaid(graph: Graph) -> str:
     lines += [f"  {places[node.name]}{_shape(node)}" for node in graph.nodes]
     for edge in graph.edges:
         label = f'|"{_text(edge.label)}"|' if edge.label else ""
-        lines.append(f"  {places[edge.source]} -->{label} {places[edge.target]}")
+        arrow = "-.->" if edge.on_error else "-->"
+        lines.append(f"  {places[edge.source]} {arrow}{label} {places[edge.target]}")
     used: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.state in _CLASSES:
@@ -56,6 +60,8 @@ def _shape(node: GraphNode) -> str:
     told = [node.name]
     if node.about and node.about != node.name:
         told.append(f"{'workflow' if node.kind == 'flow' else 'signal'} {node.about}")
+    if node.is_start:
+        told.append("start")
     if node.states:
         told.append(", ".join(f"{count} {_word(state)}" for state, count in node.states.items()))
     elif node.state:

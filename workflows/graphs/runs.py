@@ -1,4 +1,5 @@
-"""The graph of a flow: that of its definition with the states of its report, or the calls that a durable function has made.
+"""The graph of a flow: that of its definition with the states of its report, the calls that a durable function has made, or the
+places of a state machine with the one where it stands (`graphs.places`).
 
 A call of a durable function has a position, so its graph follows from the report alone: "2" follows "1", "4.0.1" is the second
 call in the first branch of "4". The calls of a group stand in the code one after the other, so those that overlapped in time are
@@ -16,6 +17,7 @@ import msgspec
 
 from workflows.graphs.graph import Graph, GraphNode
 from workflows.graphs.lanes import Fork, Row, connect
+from workflows.graphs.places import graph_of_standing
 from workflows.records.report import FlowReport, FlowTree, StepReport
 
 __all__ = ["graph_of_run", "has_positions", "states_of"]
@@ -26,6 +28,8 @@ _OVER = ("completed", "failed", "cancelled")
 def graph_of_run(tree: FlowTree, definition: Graph | None) -> Graph:
     """Return the graph of a flow; `definition` is that of its version, None if nobody knows it."""
     report = tree.report
+    if report.machine is not None:
+        return graph_of_standing(report, report.machine, definition)
     if has_positions(report):
         return _graph_of_calls(tree)
     known = [] if definition is None else definition.nodes
@@ -46,7 +50,7 @@ def graph_of_run(tree: FlowTree, definition: Graph | None) -> Graph:
 
 def has_positions(report: FlowReport) -> bool:
     """Tell whether the steps of a report are calls of a durable function, each named with its position."""
-    return any("@" in name for name in report.steps)
+    return report.machine is None and any("@" in name for name in report.steps)
 
 
 def states_of(report: FlowReport) -> dict[str, str]:

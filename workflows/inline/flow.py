@@ -28,8 +28,9 @@ import msgspec
 from eventbus import UsageError
 from eventbus.lowlevel import AttemptTools, describe
 from workflows.definition.checks.nesting import start_id
-from workflows.definition.codecs import Codecs
-from workflows.definition.context import FlowData, FlowFacts, StepContext
+from workflows.definition.codecs import Codecs, flow_codecs
+from workflows.definition.context import FlowFacts, StepContext
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import COMPLETED, Rollback
@@ -37,21 +38,16 @@ from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.graph_run import GraphRun
 from workflows.execution.hook_runner import run_completed, run_failed
 from workflows.execution.progress_notes import ProgressNotes
-from workflows.execution.rollback import RollbackResult, Saga, Undo, failures_of, verdict_on
+from workflows.execution.rollback import RollbackResult, Saga, Undo, Undoable, failures_of, verdict_on
 from workflows.execution.signal_desk import SignalDesk
 from workflows.execution.step_run import StepRun
 from workflows.execution.step_runner import ask, is_wanted, judge, rule_of, run_step
 from workflows.execution.step_tools import MemoryShelf, StepTools
 from workflows.inline.inbox import InlineInbox
+from workflows.inline.inner import InnerFlow, Opening, OpenInner, failed_undos_in
 from workflows.inline.stop import Stop
 from workflows.records.ids import member_id, split_item
-from workflows.records.records import (
-    StepRecord,
-    describe_flow,
-    error_text,
-    read_flow,
-    revive_flow,
-)
+from workflows.records.records import StepRecord, describe_flow, error_text, read_flow, revive_flow
 from workflows.records.report import FlowReport, FlowState, RollbackReport, nested_progress
 
 __all__ = ["InlineFlow", "Stop"]
@@ -69,6 +65,7 @@ class InlineFlow:
         *,
         timeout: float | None,
         inbox: InlineInbox,
+        open_inner: OpenInner,
     ) -> None:
         """Prepare the flow: `input` is JSON that fits the workflow's type, `timeout` is in seconds."""
         self.workflow = workflow
@@ -78,18 +75,18 @@ class InlineFlow:
         self.rollback: Rollback = "none"
         self.outcomes: list[RollbackResult] = []
         self.stop_mark: Stop | None = None
-        self.rollback_errors: list[RollbackResult] = []
         self.inbox = inbox
         self._graph = GraphRun(workflow, self, desk=SignalDesk(inbox))
-        self._nested: dict[str, InlineFlow] = {}
+        self._nested: dict[str, InnerFlow] = {}
+        self._open_inner = open_inner
         self._progress = ProgressNotes()
         self._shelf = MemoryShelf()
         self._input = input
         self._around = environment
         self._tools = InlineTools(environment.provider, self._graph.records, environment.middleware)
         self._timeout = timeout
-        self._output = ""
-        self._failure = ""
+        self._text = ""
+        self._is_doubtful = False
 
     async def settle(self) -> None:
         """Run the flow to its end. Cancelling this call cancels the running functions and undoes nothing."""
@@ -120,22 +117,16 @@ class InlineFlow:
                 "sub-workflow none can be given: run that workflow alone"
             )
 
-    @property
-    def output(self) -> str:
-        """The output as JSON text; empty unless the flow completed."""
-        return self._output
-
-    @property
-    def failure(self) -> str:
-        """The record of the failure; empty unless the flow failed or was cancelled."""
-        return self._failure
+    def ended(self) -> tuple[str, str]:
+        """Return its state, and its outcome as JSON text, after its end."""
+        return self.state, self._text
 
     def outcome(self) -> Any:
         """Return the output or raise the flow's error, as a caller in another process would get it."""
         if self.state == "completed":
-            return self.codecs.output.decode(self._output)
+            return self.codecs.output.decode(self._text)
         raise revive_flow(
-            self.state, self._failure, self.workflow.name, self.facts.flow_id, self.workflow.errors
+            self.state, self._text, self.workflow.name, self.facts.flow_id, self.workflow.errors
         )
 
     def stop(self, stop: Stop) -> bool:
@@ -154,10 +145,18 @@ class InlineFlow:
                 run.state = "cancelled"
         reason = stop.reason or f"flow {self.facts.flow_id} stopped"
         for nested in self._nested.values():
-            nested.stop(Stop(cause="cancelled", reason=reason, is_cut=stop.is_cut))
+            nested.cancel(reason, is_cut=stop.is_cut)
         if stop.is_cut:
             self._graph.cut()
         return is_first
+
+    def cancel(self, reason: str, *, is_cut: bool = True) -> None:
+        """Stop it as a part of another flow."""
+        self.stop(Stop(cause="cancelled", reason=reason, is_cut=is_cut))
+
+    def progress(self) -> Any:
+        """Return the progress of its steps, None if none has told any."""
+        return nested_progress(self.report())
 
     @property
     def shown_state(self) -> FlowState:
@@ -185,7 +184,7 @@ class InlineFlow:
 
     def _progress_of(self, step: str) -> Any:
         nested = self._nested.get(step)
-        return self._progress.read(step) if nested is None else nested_progress(nested.report())
+        return self._progress.read(step) if nested is None else nested.progress()
 
     # The steps: the methods of a StepDriver.
 
@@ -256,38 +255,38 @@ class InlineFlow:
         else:
             await self._run_nested(run, inner, ended.value)
 
-    async def _nested_input(self, run: StepRun, inner: Workflow[Any, Any]) -> bytes | None:
+    async def _nested_input(self, run: StepRun, inner: AnyDefinition) -> bytes | None:
         """Return the input of a sub-workflow; None if the step is skipped."""
         start_id(self._job_of(run), inner)  # raises if workflows nest too deep
         context, step = self._step_context(run), run.step
         if not await is_wanted(step, context):
             return None
+        codec = flow_codecs(inner).input
         if step.input is not None:
-            return Codecs(inner).input.encode(await ask(step.input, context))
-        Codecs(inner).input.decode(self._input)  # raises PayloadError if it does not fit
+            return codec.encode(await ask(step.input, context))
+        codec.decode(self._input)  # raises PayloadError if it does not fit
         return self._input
 
-    async def _run_nested(self, run: StepRun, inner: Workflow[Any, Any], given: bytes) -> None:
-        facts = msgspec.structs.replace(
-            self.facts, flow_id=start_id(self._job_of(run), inner), run=1, data=FlowData()
+    async def _run_nested(self, run: StepRun, inner: AnyDefinition, given: bytes) -> None:
+        nested = self._nested[run.step.name] = self._open_inner(
+            Opening(
+                definition=inner,
+                id=start_id(self._job_of(run), inner),
+                given=given,
+                timeout=inner.timeout,
+                outer=self.facts,
+            )
         )
-        nested = InlineFlow(
-            inner,
-            given,
-            facts,
-            self._around,
-            timeout=inner.timeout,
-            inbox=InlineInbox(is_open=False),
-        )
-        self._nested[run.step.name] = nested
         await nested.settle()
-        if nested.state == "completed":
-            run.complete(StepRecord(result=msgspec.Raw(nested.output.encode())))
-        elif self.stop_mark is not None and nested.state == "cancelled":
+        state, text = nested.ended()
+        if state == "completed":
+            run.complete(StepRecord(result=msgspec.Raw(text.encode())))
+        elif self.stop_mark is not None and state == "cancelled":
             run.end_cut(is_lost=False)
         else:
-            run.fail_with(nested.failure)
-        run.inherited = nested.rollback_errors
+            run.fail_with(text)
+        run.inherited, is_doubtful = failed_undos_in(state, text)
+        self._is_doubtful = self._is_doubtful or is_doubtful
 
     # The end.
 
@@ -302,7 +301,7 @@ class InlineFlow:
             if self.stop_mark is not None:
                 return  # the flow was stopped meanwhile, so the hook's output does not count
             if ended.error is None:
-                self._output = ended.value
+                self._text = ended.value
                 self.state = "completed"
                 return
             attempts += 1
@@ -328,9 +327,9 @@ class InlineFlow:
         )
         self.outcomes = await saga.run()
         inherited = [failure for run in self._graph.ended for failure in run.rollback_failures()]
-        self.rollback_errors = failures_of([*inherited, *self.outcomes])
-        self.rollback = verdict_on([*inherited, *self.outcomes])
-        self._failure = describe_flow(
+        outcomes = [*inherited, *self.outcomes]
+        self.rollback = "incomplete" if self._is_doubtful else verdict_on(outcomes)
+        self._text = describe_flow(
             stop.cause,
             flow_id=self.facts.flow_id,
             workflow=self.workflow.name,
@@ -340,15 +339,15 @@ class InlineFlow:
             timeout=self._timeout or 0.0,
             reason=stop.reason,
             rollback=self.rollback,
-            rollback_errors=self.rollback_errors,
+            rollback_errors=failures_of(outcomes),
         )
-        error = read_flow(self._failure, self.workflow.errors)
+        error = read_flow(self._text, self.workflow.errors)
         await run_failed(self.workflow, self._hook_context(1), error, self._around.call_sync)
         self.state = "cancelled" if stop.cause == "cancelled" else "failed"
 
-    def undos(self, prefix: str = "") -> Sequence[Undo]:
+    def undos(self, prefix: str = "") -> Sequence[Undoable]:
         """Return the rollbacks of this flow and of its completed sub-workflows, the last step first."""
-        undos: list[Undo] = []
+        undos: list[Undoable] = []
         for run in reversed(self._graph.ended):
             name = run.step.name
             if name in self._nested and run.state == "completed":

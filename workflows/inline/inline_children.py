@@ -1,4 +1,4 @@
-"""The flows that an inline flow of a durable function starts: they run in this event loop, beside it.
+"""The flows that the code of an inline flow starts: they run in this event loop, beside it.
 
 What must always hold: a child is started once, however often the code starts again; no child outlives its flow.
 """
@@ -7,34 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from eventbus.lowlevel import Outcome
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.workflow import Workflow
+from workflows.execution.rollback import Undoable
 from workflows.functions.calls.child_call import Child
-from workflows.functions.definition import Durable
+from workflows.inline.inner import InnerFlow
 
-__all__ = ["InlineChild", "InlineChildren"]
-
-
-class InlineChild(Protocol):
-    """A flow of any kind that runs here."""
-
-    async def settle(self) -> None:
-        """Run it to its end."""
-        ...
-
-    def ended(self) -> tuple[str, str]:
-        """Return its state and its outcome as JSON text, after its end."""
-        ...
-
-    def cancel(self, reason: str) -> None:
-        """Stop it; it undoes itself."""
-        ...
-
-    def undos(self, prefix: str) -> Sequence[Any]:
-        """Return the rollbacks that it owes after it completed, the newest first."""
-        ...
+__all__ = ["InlineChildren"]
 
 
 class InlineChildren:
@@ -42,12 +24,12 @@ class InlineChildren:
 
     are_here = True
 
-    def __init__(self, open_child: Callable[[Child], InlineChild]) -> None:
+    def __init__(self, open_child: Callable[[Child], InnerFlow]) -> None:
         self._open_child = open_child
-        self._flows: dict[str, InlineChild] = {}
+        self._flows: dict[str, InnerFlow] = {}
         self._ends: dict[str, asyncio.Task[Outcome]] = {}
 
-    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Raise DefinitionError for a workflow that cannot run."""
         if isinstance(workflow, Workflow):
             workflow.check()
@@ -87,7 +69,7 @@ class InlineChildren:
             ends | ({until} if until is not None else set()), return_when=asyncio.FIRST_COMPLETED
         )
 
-    def undos(self, child_id: str, prefix: str) -> Sequence[Any]:
+    def undos(self, child_id: str, prefix: str) -> Sequence[Undoable]:
         """Return the rollbacks of a child that completed."""
         return self._flows[child_id].undos(prefix)
 
@@ -103,6 +85,6 @@ class InlineChildren:
                 end.exception()  # marks it as retrieved, so that asyncio does not log it
 
 
-async def _settle(child_id: str, flow: InlineChild) -> Outcome:
+async def _settle(child_id: str, flow: InnerFlow) -> Outcome:
     await flow.settle()
     return Outcome(child_id, *flow.ended())

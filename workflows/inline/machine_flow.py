@@ -1,29 +1,25 @@
 """A flow of a state machine that runs in this process, without a server: the same run, with everything in memory.
 
-It is for tests and dry runs; nothing is durable. The triggers are given beforehand: each is sent when the machine rests and
-accepts it.
+The triggers are given beforehand: each is sent when the machine rests and accepts it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from eventbus import UsageError
-from eventbus.lowlevel import Codec, Outcome, Signal, current
-from workflows.execution.environment import Environment, InlineTools
-from workflows.execution.rollback import Saga, failures_of, verdict_on
-from workflows.execution.step_tools import MemoryShelf
+from eventbus.lowlevel import Outcome, Signal
+from workflows.definition.context import FlowFacts
+from workflows.definition.flow_definition import AnyDefinition
+from workflows.execution.environment import Environment
+from workflows.execution.rollback import RollbackResult, Undoable
 from workflows.functions.calls.child_call import Child
-from workflows.functions.definition import Durable
 from workflows.functions.endings import Completed
-from workflows.functions.surroundings import Surroundings
-from workflows.inline.durable_flow import InlineDurable, no_span, open_graph
-from workflows.inline.inline_children import InlineChild, InlineChildren
-from workflows.inline.memory_recorder import MemoryRecorder
+from workflows.inline.code_flow import CodeFlow
+from workflows.inline.inline_children import InlineChildren
+from workflows.inline.inner import InnerFlow, OpenInner, failed_undos_in
+from workflows.inline.triggers import InlineTriggers
 from workflows.machines.children import read_end
 from workflows.machines.choosing import Rest, trigger_name
 from workflows.machines.definition import MachineDefinition
@@ -31,133 +27,84 @@ from workflows.machines.run import MachineRun
 from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import ACCEPTS, NAMES, Awaited, Snapshot, document_name, obligations_in
 from workflows.machines.standing import Standing
-from workflows.machines.transition import Transition
-from workflows.machines.undo import MachineUndo, MachineUndos
-from workflows.records.ids import new_flow_id
-from workflows.records.records import Cause, describe_flow, revive_flow
+from workflows.machines.undo import MachineUndos
+from workflows.records.records import revive_flow
 
-__all__ = ["InlineMachine", "open_machine"]
+__all__ = ["InlineMachine"]
 
 
-class InlineMachine:
-    """One inline flow of a state machine. Await `run` only once."""
+class InlineMachine(CodeFlow):
+    """One inline flow of a state machine."""
 
     def __init__(
         self,
         definition: MachineDefinition,
         given: bytes,
-        flow_id: str,
+        facts: FlowFacts,
         environment: Environment,
         *,
-        meta: Mapping[str, Any],
-        correlation_id: str,
-        limit: float | None = None,
-        triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
+        timeout: float | None,
+        open_inner: OpenInner,
+        triggers: InlineTriggers,
     ) -> None:
-        """Run the machine from the state `given`, within `limit` seconds. Raises DefinitionError for a trigger that is none."""
+        """Run the machine from the state `given`."""
+        self._machine_children = MachineChildren(self._open_child)
+        super().__init__(
+            definition, facts, environment, self._machine_children, timeout=timeout, open_inner=open_inner
+        )
         self.definition = definition
-        self.recorder: MemoryRecorder = MemoryRecorder()
-        self.recorder.sleep = environment.sleep
         self._given = given.decode()
-        self._flow_id = flow_id
-        self._environment = environment
-        self._meta = meta
-        self._correlation_id = correlation_id
-        self._limit = limit
-        known = [(definition.find_trigger(given), payload) for given, payload in triggers]
-        self._triggers = [(transition, transition.encode(payload)) for transition, payload in known]
+        self._triggers = triggers
         self._sent = 0
-        self._children = MachineChildren(self._open_child)
-        self._work: asyncio.Task[Completed] | None = None
-        self._reason: str | None = None
-        self._state, self._text = "running", ""
 
-    async def run(self) -> Any:
-        """Run the flow to its end; return its result, or raise its error. Cancelling this call undoes nothing."""
-        await self.settle()
-        if self._state == "completed":
-            return self.definition.codecs.output.decode(self._text)
-        raise revive_flow(self._state, self._text, self.definition.name, self._flow_id)
-
-    async def settle(self) -> None:
-        """Run the flow to its end. Raises UsageError for a trigger that does not come, or that nobody accepts."""
-        try:
-            self._work = asyncio.create_task(self._advance(), name=self._flow_id)
-            await asyncio.wait({self._work}, timeout=self._limit)
-            if not self._work.done() or self._reason is not None:
-                await self._cut()
-                await self._undo("timeout" if self._reason is None else "cancelled")
-                return
-            self._state, self._text = "completed", self._work.result().output
-        finally:
-            await self._cut()
-            await self._children.close()
-
-    async def _cut(self) -> None:
-        if self._work is not None and not self._work.done():
-            self._work.cancel()
-            await asyncio.wait({self._work})
-
-    # What a flow is that another one started.
-
-    def ended(self) -> tuple[str, str]:
-        """Return its state and its outcome as JSON text, after its end."""
-        return self._state, self._text
-
-    def cancel(self, reason: str) -> None:
-        """Stop it; it undoes itself."""
-        self._reason = reason
-        if self._work is not None:
-            self._work.cancel()
-
-    def undos(self, prefix: str) -> Sequence[Any]:
-        """Return nothing: a machine that completed is not undone."""
-        del prefix
-        return ()
+    def undos(self, prefix: str = "") -> list[Undoable]:
+        """Return the rollbacks that it owes: those of its moves."""
+        standing = self._standing()
+        undos = MachineUndos(
+            self.definition, self._around("1"), standing.snapshot, standing.state, self._load
+        )
+        return [*undos.list_open(obligations_in(self.facts.flow_id, self.recorder.live), prefix)]
 
     async def _advance(self) -> Completed:
         while True:
-            run = MachineRun(
-                self.definition,
-                standing := self._standing(),
-                self.recorder,
-                self._around(),
-                self._children,
-                number=1,
-                load=self._load,
-            )
-            ending = await run.run()
+            ending = await self._make_run(standing := self._standing()).run()
             if isinstance(ending, Completed):
-                if self._triggers:
-                    names = ", ".join(transition.name for transition, _ in self._triggers)
-                    raise UsageError(
-                        f"flow {self._flow_id} has ended before these triggers were sent: {names}; leave them out"
-                    )
                 return ending
             assert isinstance(ending, Rest)  # noqa: S101  (nothing stops a worker here)
             await self._rest(ending, standing)
 
+    def _make_run(self, standing: Standing) -> MachineRun:
+        return MachineRun(
+            self.definition,
+            standing,
+            self.recorder,
+            self._around("1"),
+            self._machine_children,
+            number=1,
+            load=self._load,
+        )
+
     async def _rest(self, rest: Rest, standing: Standing) -> None:
-        place, trouble = standing.snapshot.place, standing.snapshot.trouble
-        is_early = trouble is None and self._triggers and self._is_accepted(standing, self._triggers[0][0])
-        if rest.children or (rest.until_ms is not None and not is_early):
+        place, trouble, flow_id = standing.snapshot.place, standing.snapshot.trouble, self.facts.flow_id
+        transition = self._triggers.next(self.definition)
+        is_accepted = transition is not None and trigger_name(transition.name) in standing.accepts
+        if rest.children or (rest.until_ms is not None and not (trouble is None and is_accepted)):
             await self._wait(rest)
             return
-        if trouble is not None and trouble.is_over and not self._triggers:
-            raise revive_flow(
-                "failed", self._describe("failed", trouble.transition, trouble.failure), self.definition.name, self._flow_id
-            )  # fmt: skip
-        if not self._triggers:
+        if transition is None:
+            if trouble is not None and trouble.is_over:
+                text = self._describe("failed", trouble.transition, trouble.failure)
+                raise revive_flow("failed", text, self.definition.name, flow_id)
             raise UsageError(
-                f"flow {self._flow_id} waits at place {place!r} for a trigger that does not come; give it: "
+                f"flow {flow_id} waits at place {place!r} for a trigger that does not come; give it: "
                 "run_inline(..., triggers=[(transition, payload)])"
             )
-        transition, payload = self._triggers.pop(0)
-        if not self._is_accepted(standing, transition):
+        if not is_accepted:
             offered = ", ".join(name.removeprefix("!") for name in standing.accepts) or "none"
             raise UsageError(
-                f"flow {self._flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; it accepts: {offered}"
+                f"flow {flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; it accepts: {offered}"
             )
+        payload = self._triggers.take(self.definition)
         self._sent += 1
         self.recorder.live.pop(ACCEPTS, None)  # as the server does in the call that takes a trigger
         self.recorder.inbox.append(
@@ -177,97 +124,38 @@ class InlineMachine:
             finally:
                 until.cancel()
 
-    def _is_accepted(self, standing: Standing, transition: Transition[Any]) -> bool:
-        return trigger_name(transition.name) in standing.accepts
-
     def _standing(self) -> Standing:
         live = {name: text for name, text in self.recorder.live.items() if name in NAMES}
         first = Snapshot(self.definition.start, entered_ms=self.recorder.now_ms)
-        return Standing(self._flow_id, live, first, self._given)
+        return Standing(self.facts.flow_id, live, first, self._given)
 
     async def _load(self, name: str) -> str | None:
         return self.recorder.live.get(document_name(name))
 
-    def _open_child(self, child: Child) -> InlineChild:
-        workflow: Any = child.workflow
-        facts: dict[str, Any] = {"meta": self._meta, "correlation_id": self._correlation_id}
-        if isinstance(workflow, MachineDefinition):
-            return InlineMachine(
-                workflow, child.given, child.id, self._environment, limit=workflow.timeout, **facts
-            )
-        if isinstance(workflow, Durable):
-            function = cast("Durable[Any, Any]", workflow)
-            return InlineDurable(
-                function, child.given, child.id, self._environment, limit=function.timeout, **facts
-            )
-        return open_graph(child, self._environment, **facts)
-
-    def _around(self) -> Surroundings:
-        environment = self._environment
-        return Surroundings(
-            flow_id=self._flow_id,
-            run="1",
-            workflow=self.definition.name,
-            tools=InlineTools(environment.provider, {}),
-            call_sync=environment.call_sync,
-            sleep=environment.sleep,
-            span=no_span(environment.traceparent),
-            meta=self._meta,
-            correlation_id=self._correlation_id,
-            traceparent=environment.traceparent,
-            facts={
-                "workflow": self.definition.name,
-                "flow_id": self._flow_id,
-                "correlation_id": self._correlation_id,
-            },
-            middleware=environment.middleware,
-            shelf=MemoryShelf(self.recorder.live),
-        )
-
-    async def _undo(self, cause: Cause) -> None:
-        """Stop the children, run the rollbacks, and record the error of the flow."""
-        await self._children.stop(f"flow {self._flow_id} stopped")
-        standing = self._standing()
-        undos = MachineUndos(self.definition, self._around(), standing.snapshot, standing.state, self._load)
-        saga: Saga[MachineUndo] = Saga(
-            undos.list_open(obligations_in(self._flow_id, self.recorder.live)),
-            flow_id=self._flow_id,
-            call_sync=self._environment.call_sync,
-            sleep=self._environment.sleep,
-            facts={"correlation_id": self._correlation_id},
-        )
-        outcomes = await saga.run()
-        self._text = self._describe(cause, "", "", outcomes)
-        self._state = "cancelled" if cause == "cancelled" else "failed"
-
-    def _describe(
-        self, cause: Cause, step: str, failure: str, outcomes: Sequence[tuple[str, str]] = ()
-    ) -> str:
-        return describe_flow(
-            cause,
-            flow_id=self._flow_id,
-            workflow=self.definition.name,
-            step=step,
-            error=failure,
-            job=self._flow_id,
-            timeout=self._limit or 0.0,
-            reason=self._reason or "",
-            rollback=verdict_on(outcomes),
-            rollback_errors=failures_of(outcomes),
-        )
+    async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
+        """Stop the children; those that have completed are not undone."""
+        flow_id = self.facts.flow_id
+        ends = await self._children.stop(f"flow {flow_id} stopped")
+        left: list[RollbackResult] = []
+        is_doubtful = False
+        for end in ends.values():
+            prefix = f"{end.job.removeprefix(f'{flow_id}/')}/"
+            found, is_more = failed_undos_in(end.state, end.text or "", prefix)
+            left += found
+            is_doubtful = is_doubtful or is_more
+        return left, is_doubtful
 
 
 class MachineChildren(InlineChildren):
     """The children of an inline machine: they run in this event loop, beside it."""
 
-    def __init__(self, open_child: Any) -> None:
+    def __init__(self, open_child: Callable[[Child], InnerFlow]) -> None:
         super().__init__(open_child)
-        self._definitions: dict[tuple[str, str], Any] = {}
+        self._definitions: dict[tuple[str, str], AnyDefinition] = {}
 
-    def check(self, workflow: Any) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Remember a definition that is started; raise DefinitionError for one that cannot run."""
-        if not isinstance(workflow, MachineDefinition):
-            super().check(workflow)
+        super().check(workflow)
         self._definitions[workflow.name, workflow.version] = workflow
 
     async def start(self, children: Sequence[Awaited], *, rests: bool) -> None:
@@ -292,27 +180,3 @@ class MachineChildren(InlineChildren):
     def read(self, child: Awaited, end: Outcome) -> ChildEnd:
         """Return the end of a child."""
         return read_end(child, end, self._definitions[child.workflow, child.version])
-
-
-def open_machine(
-    definition: MachineDefinition,
-    given: Any,
-    environment: Environment,
-    *,
-    meta: Mapping[str, Any] | None = None,
-    limit: float | None = None,
-    triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
-) -> InlineMachine:
-    """Return an inline flow of a state machine that has not begun. Raises PayloadError for what does not fit."""
-    ambient, flow_id = current(), new_flow_id(definition.name)
-    codec = Codec(dict[str, Any], role="meta", owner=definition.name, max_bytes=1 << 20)
-    return InlineMachine(
-        definition,
-        definition.codecs.input.encode(given),
-        flow_id,
-        msgspec.structs.replace(environment, traceparent=ambient.traceparent),
-        meta=codec.decode(codec.encode({**(ambient.meta or {}), **(meta or {})})),
-        correlation_id=ambient.correlation_id or flow_id,
-        limit=limit,
-        triggers=triggers,
-    )

@@ -6,9 +6,8 @@ from typing import Any
 
 from eventbus import PayloadError
 from eventbus.lowlevel import Codec, Outcome
-from workflows.definition.codecs import MAX_VALUE
-from workflows.functions.calls.child_call import codecs_of
-from workflows.machines.definition import MachineDefinition
+from workflows.definition.codecs import MAX_VALUE, flow_codecs
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import Awaited
 from workflows.records.records import revive_flow
@@ -16,7 +15,7 @@ from workflows.records.records import revive_flow
 __all__ = ["read_end"]
 
 
-def read_end(child: Awaited, end: Outcome, definition: Any = None) -> ChildEnd:
+def read_end(child: Awaited, end: Outcome, definition: AnyDefinition | None = None) -> ChildEnd:
     """Return the end of a child, typed by its definition if that is known here."""
     text = end.text or ""
     if end.state != "completed":
@@ -29,9 +28,7 @@ def read_end(child: Awaited, end: Outcome, definition: Any = None) -> ChildEnd:
         return ChildEnd(child.id, end.state, error=error)
 
 
-def _output_of(definition: Any) -> Codec:
+def _output_of(definition: AnyDefinition | None) -> Codec:
     if definition is None:
         return Codec(Any, role="result", owner="child", max_bytes=MAX_VALUE)
-    if isinstance(definition, MachineDefinition):
-        return definition.codecs.output
-    return codecs_of(definition, MAX_VALUE).output
+    return flow_codecs(definition).output

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from eventbus.lowlevel import Outcome
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.execution.attempt import Attempt
 from workflows.machines.context import MachineContext
 from workflows.machines.settled import ChildEnd, Settled
@@ -55,7 +56,7 @@ class Rest(msgspec.Struct, frozen=True, kw_only=True):
 class Children(Protocol):
     """What starts the children of a machine, and learns their ends."""
 
-    def check(self, workflow: Any) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Raise DefinitionError if flows of this definition cannot be started here."""
         ...
 

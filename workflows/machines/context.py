@@ -7,20 +7,15 @@ cancellation changes nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 import msgspec
 
-from eventbus import DefinitionError, Emission, EmitKeywords, Event, StoreRefused, UsageError
+from eventbus import Emission, EmitKeywords, Event, StoreRefused, UsageError
 from eventbus.lowlevel import Codec, Logger, get_logger, shown
-from workflows.definition.codecs import MAX_VALUE
-from workflows.definition.workflow import Workflow
-from workflows.functions.calls.child_call import codecs_of
-from workflows.functions.definition import Durable
+from workflows.definition.codecs import flow_codecs
+from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.functions.surroundings import Surroundings
-
-if TYPE_CHECKING:
-    from workflows.machines.machine import StateMachine
 
 __all__ = ["MAX_DOCUMENT", "MAX_STATE", "MachineContext", "NewChild"]
 
@@ -43,7 +38,7 @@ _MOST_INPUT = 900_000  # bytes; the children that a machine awaits stand in one 
 class NewChild(msgspec.Struct, frozen=True):
     """A flow to start with the move: its definition, and its input as JSON."""
 
-    definition: Any
+    definition: AnyDefinition
     given: bytes
 
 
@@ -87,7 +82,7 @@ class MachineContext(Generic[S]):
         moves: int,
         key: str,
         load: Callable[[str], Awaitable[str | None]],
-        check: Callable[[Any], None],
+        check: Callable[[AnyDefinition], None],
         attempt: int = 1,
         error: str = "",
         may_change: bool = True,
@@ -152,7 +147,7 @@ class MachineContext(Generic[S]):
 
     def children(
         self,
-        workflow: Workflow[Q, Any] | Durable[Q, Any] | type[StateMachine[Q]],
+        workflow: AnyWorkflow[Q, Any],
         inputs: Iterable[Q],
     ) -> None:
         """Start a flow of `workflow` for each of `inputs` with the move. A transition with `after` hears of their ends.
@@ -161,15 +156,8 @@ class MachineContext(Generic[S]):
         and UsageError for more than 1,000 children, or inputs of more than 900,000 bytes together; then it starts none of them.
         """
         self._check_open("children")
-        definition: Any = workflow.definition if isinstance(workflow, type) else workflow
-        if isinstance(workflow, type):
-            codecs = definition.codecs
-        elif isinstance(workflow, (Workflow, Durable)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            codecs = codecs_of(workflow, MAX_VALUE)
-        else:
-            raise DefinitionError(
-                f"expected a Workflow, a durable function or a StateMachine in ctx.children, got: {shown(workflow)}"
-            )
+        definition = definition_of(workflow, "what ctx.children starts")
+        codecs = flow_codecs(definition)
         self._check_child(definition)
         children = [*self._children, *(NewChild(definition, codecs.input.encode(each)) for each in inputs)]
         if len(children) > _MOST_CHILDREN:

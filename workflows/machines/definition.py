@@ -8,32 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Union
+from typing import Any, ClassVar, NamedTuple, Union
 
 from eventbus import DefinitionError, Keep, Limit, PayloadError
 from eventbus.lowlevel import Codec, Duration, KeepGiven, check_keep, shown
 from workflows.definition.checks.options import check_concurrency, check_limit, check_timeout
 from workflows.definition.checks.signature import returned_by
 from workflows.definition.codecs import MAX_VALUE
+from workflows.definition.flow_definition import FlowDefinition, FlowKind
 from workflows.definition.type_checks import check_version
 from workflows.machines.context import MAX_STATE
 from workflows.machines.transition import END, Transition, check_place
 from workflows.records.ids import check_workflow_name
 
-__all__ = ["Edge", "MachineCodecs", "MachineDefinition", "is_by_places"]
+__all__ = ["MAX_ROLLBACKS", "Edge", "MachineCodecs", "MachineDefinition", "is_by_places"]
 
 _PLACES = "places:"
 """Begins the version of a machine that was given none; no version that is given has a colon."""
 
 
+MAX_ROLLBACKS = 10_000
+"""The moves of one flow that may have a rollback."""
+
+
 class Edge(NamedTuple):
-    """One transition between two places, as plain values: for drawings. `kind` is that of the transition, or `error`."""
+    """One transition between two places, as plain values: for drawings. `kind` is that of the transition, or `error`.
+
+    `priority` is the order in which guards are asked, the highest first.
+    """
 
     source: str
     target: str
     transition: str
     kind: str
     guarded: bool
+    priority: int = 0
 
 
 class MachineCodecs(NamedTuple):
@@ -44,9 +53,11 @@ class MachineCodecs(NamedTuple):
     state: Codec
 
 
-class MachineDefinition:
+class MachineDefinition(FlowDefinition):
     """One state machine, as a definition. `input` is the type of the state, `output` that of the result."""
 
+    _kind: ClassVar[FlowKind] = "machine"
+    _max_input: ClassVar[int | None] = MAX_STATE
     errors: tuple[type[Exception], ...] = ()
 
     def __init__(
@@ -63,6 +74,7 @@ class MachineDefinition:
         keep_completed: KeepGiven | None = None,
         keep_failed: KeepGiven | None = None,
         version: str | None = None,
+        max_rollbacks: int = MAX_ROLLBACKS,
     ) -> None:
         """Raise DefinitionError for a machine that cannot work. `StateMachine` explains the options."""
         self.machine = machine
@@ -75,6 +87,7 @@ class MachineDefinition:
         self.limit: Limit | None = check_limit(limit, self.where)
         self.keep_completed: Keep | None = check_keep("keep_completed", keep_completed, self.where)
         self.keep_failed: Keep | None = check_keep("keep_failed", keep_failed, self.where)
+        self.max_rollbacks: int = _check_rollbacks(max_rollbacks, self.where)
         _check_graph(self)
         self.is_versioned: bool = version is not None
         self.version: str = check_version(version, self.where) or _PLACES + ",".join(self.places)
@@ -110,7 +123,7 @@ class MachineDefinition:
         """Every transition between two places, and those to error places, in the order of definition."""
         every = self.transitions.values()
         found = [
-            Edge(source, each.target, each.name, each.kind, each.guard is not None)
+            Edge(source, each.target, each.name, each.kind, each.guard is not None, each.priority)
             for each in every
             for source in each.sources
         ]
@@ -151,6 +164,14 @@ class MachineDefinition:
 
     def __repr__(self) -> str:
         return f"MachineDefinition({self.name!r})"
+
+
+def _check_rollbacks(most: object, where: str) -> int:
+    if isinstance(most, int) and not isinstance(most, bool) and 10 <= most <= 100_000:
+        return most
+    raise DefinitionError(
+        f"expected max_rollbacks of {where} to be a whole number from 10 to 100,000, got: {shown(most)}"
+    )
 
 
 def _codecs_of(machine: MachineDefinition) -> MachineCodecs:

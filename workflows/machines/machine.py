@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from eventbus import DefinitionError, Limit
 from eventbus.lowlevel import Duration, KeepGiven
 from workflows.definition.checks.signature import told
-from workflows.machines.definition import MachineDefinition
+from workflows.machines.definition import MAX_ROLLBACKS, MachineDefinition
 from workflows.machines.transition import Transition
 
-__all__ = ["StateMachine", "definition_of"]
+__all__ = ["StateMachine"]
 
 S = TypeVar("S")
 
@@ -32,6 +32,8 @@ class StateMachine(Generic[S]):
     Without a `version` any worker that has the place of a flow runs it, so that transitions and places may be added at any time.
     With one, only workers that have the same version do.
 
+    `max_rollbacks` is how many moves of one flow may have a rollback; the next such transition fails without a call.
+
     An instance is made for each activation, without arguments; what it keeps in attributes is lost with it.
 
     A class that is wrong raises DefinitionError where it is defined.
@@ -50,6 +52,7 @@ class StateMachine(Generic[S]):
         keep_completed: KeepGiven | None = None,
         keep_failed: KeepGiven | None = None,
         version: str | None = None,
+        max_rollbacks: int = MAX_ROLLBACKS,
     ) -> None:
         super().__init_subclass__()
         if start is None:
@@ -72,14 +75,8 @@ class StateMachine(Generic[S]):
             keep_completed=keep_completed,
             keep_failed=keep_failed,
             version=version,
+            max_rollbacks=max_rollbacks,
         )
-
-
-def definition_of(machine: object) -> MachineDefinition | None:
-    """Return the definition of a state machine class; None for other values."""
-    if isinstance(machine, type) and issubclass(machine, StateMachine):
-        return machine.__dict__.get("definition")
-    return None
 
 
 def _parameter_of(cls: type[Any]) -> Any:

@@ -176,7 +176,9 @@ class MachineRun:
     async def _fire(self, fire: Fire) -> None:
         began = self._recording.now_ms
         standing = self._standing
-        came = await self._firing.fire(fire, standing.snapshot, standing.state)
+        came = self._refuse(fire.transition) or await self._firing.fire(
+            fire, standing.snapshot, standing.state
+        )
         if isinstance(came, Moved):
             try:
                 new = self._awaited(fire.transition, came)
@@ -188,6 +190,17 @@ class MachineRun:
                     return
                 came = too_much
         await self._fail(fire, came, began)
+
+    def _refuse(self, transition: Transition[Any]) -> Failure | None:
+        """Return why a transition may not fire: with its rollback the flow would owe more than it may. A warning comes before."""
+        owed, most = self._standing.snapshot.owed, self._definition.max_rollbacks
+        if transition.undo is None or owed < most:
+            return None
+        error = UsageError(
+            f"flow {self._around.flow_id} owes {owed} rollbacks, as many as {self._definition.where} may; give the class a larger "
+            "max_rollbacks, or leave out the rollbacks of transitions that fire for years, then retry the flow"
+        )
+        return Failure(error=error, is_final=True)
 
     async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> Failure | None:
         """Record a move with all that belongs to it, then start its children; if one append cannot take that, return so."""
@@ -209,6 +222,9 @@ class MachineRun:
         texts = dict(came.documents)
         if transition.undo is not None:
             texts |= write_obligation(Obligation(transition.name, moved.moves, traceparent=came.traceparent))
+            moved.owed += 1
+            if moved.owed == self._definition.max_rollbacks * 4 // 5:
+                _log.warning("many rollbacks are owed", **self._around.facts, rollbacks=moved.owed)
         following = await self._chooser.choose(moved, came.state, awaited, is_new=bool(new))
         moved.due_ms = (following.until_ms or 0) if isinstance(following, Rest) else 0
         change = standing.change(
@@ -308,7 +324,10 @@ class MachineRun:
         )
 
     def _moved_to(self, place: str) -> Snapshot:
-        return Snapshot(place, self._standing.snapshot.moves + 1, self._recording.now_ms, run=self._number)
+        snapshot = self._standing.snapshot
+        return Snapshot(
+            place, snapshot.moves + 1, self._recording.now_ms, run=self._number, owed=snapshot.owed
+        )
 
     async def _come(self, snapshot: Snapshot) -> Fire | Rest:
         """Choose what the machine does at a place to which it comes with the state that it has."""

@@ -105,10 +105,11 @@ class Obligation(msgspec.Struct, omit_defaults=True, rename={"transition": "n", 
         return f"{self.transition}@{self.move}"
 
 
-class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r", "due_ms": "w"}):  # fmt: skip
+class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves": "c", "entered_ms": "t", "trouble": "e", "run": "x", "result": "r", "due_ms": "w", "owed": "o"}):  # fmt: skip
     """Where a machine stands. `run` is the run of the flow that wrote it; `result` is that of the flow, at END.
 
-    `due_ms` is when the first of its delayed transitions is due here, for people; workers ask their definition.
+    `due_ms` is when the first of its delayed transitions is due here, for people; workers ask their definition. `owed` counts the
+    moves that have a rollback.
     """
 
     place: str
@@ -118,6 +119,7 @@ class Snapshot(msgspec.Struct, omit_defaults=True, rename={"place": "p", "moves"
     run: int = 1
     result: msgspec.Raw = NOTHING
     due_ms: int = 0
+    owed: int = 0
 
     @property
     def stands(self) -> bool:

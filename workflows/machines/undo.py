@@ -30,6 +30,8 @@ _TIMEOUT = 300.0
 class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
     """One rollback to run."""
 
+    path: str
+    """The transition and the number of its move; of a machine inside another flow, behind the path of that one."""
     obligation: Obligation
     definition: MachineDefinition
     around: Surroundings
@@ -38,11 +40,6 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
     rule: Retry = _RULE
     timeout: float | None = _TIMEOUT
     errors: Sequence[type[Exception]] = ()
-
-    @property
-    def path(self) -> str:
-        """The transition, and the number of its move."""
-        return self.obligation.path
 
     @property
     def owner(self) -> str:
@@ -94,8 +91,8 @@ class MachineUndos:
         self._state = state
         self._load = load
 
-    def list_open(self, obligations: Sequence[Obligation]) -> list[MachineUndo]:
-        """Return the rollbacks to run, in order. Raises UnknownTask for one that this release does not have."""
+    def list_open(self, obligations: Sequence[Obligation], prefix: str = "") -> list[MachineUndo]:
+        """Return the rollbacks to run, in order, `prefix` before their paths. Raises UnknownTask for one that this release does not have."""
         make_machine = cache(self._definition.machine)
         for each in obligations:
             known = self._definition.transitions.get(each.transition)
@@ -103,6 +100,7 @@ class MachineUndos:
                 raise UnknownTask(f"the rollback of transition {each.path}")
         return [
             MachineUndo(
+                path=prefix + each.path,
                 obligation=each,
                 definition=self._definition,
                 around=self._around,

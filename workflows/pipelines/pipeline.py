@@ -21,6 +21,7 @@ from eventbus import DefinitionError
 from eventbus.lowlevel import Codec, shown
 from workflows.definition.checks.signature import name_of
 from workflows.definition.codecs import MAX_VALUE
+from workflows.definition.flow_definition import definition_in
 from workflows.definition.keywords import PipelineKeywords, WorkflowKeywords, check_options
 from workflows.definition.step import Step, step
 from workflows.definition.workflow import Workflow
@@ -199,10 +200,10 @@ class Pipeline(Generic[I, O]):
         when: Callable[..., Any] | None = None,
         rollback: Callable[..., Any] | None = None,
     ) -> tuple[Step[Any, Any], PipelineCall]:
-        if isinstance(function, (Step, Workflow)):
+        if isinstance(function, Step) or definition_in(function) is not None:
             raise DefinitionError(
                 f"expected a function as a step of {self._where}, got: {shown(cast('Any', function))}; the steps of a pipeline are "
-                "functions, and their options go to `then`"
+                "functions, and their options go to `then`; a workflow that has flows of other ones as steps is a Workflow"
             )
         check_options({**options}, PipelineKeywords, f"a step of {self._where}")
         name = options.get("name") or name_of(function)

@@ -15,10 +15,12 @@ from eventbus.dashboard.pages.visible import LONGEST, visible
 __all__ = ["graph_data"]
 
 _LONGEST_NAME = 28
+_PLACES = {"error_place": "error place", "end": "end"}
+"""What is said of places of a state machine at which it does not stand."""
 
 
 def graph_data(graph: GraphView, links: Links) -> str:
-    """Return a graph as JSON: nodes as name, kind, state, second line, title, link; edges as places. Empty if there is nothing to draw.
+    """Return a graph as JSON: nodes as name, kind, state, second line, title, link; edges as places, label, class. Empty if there is nothing to draw.
 
     Without edges there is nothing to draw either, unless there is one node.
     """
@@ -36,7 +38,15 @@ def graph_data(graph: GraphView, links: Links) -> str:
         ]
         for node in graph.nodes
     ]
-    edges = [[places[edge.source], places[edge.target]] for edge in graph.edges]
+    edges = [
+        [
+            places[edge.source],
+            places[edge.target],
+            _short(str(visible(edge.label))) if edge.label else "",
+            "error" if edge.on_error else "",
+        ]
+        for edge in graph.edges
+    ]
     text = msgspec.json.encode({"nodes": nodes, "edges": edges}).decode()
     return text if len(text) <= LONGEST else ""
 
@@ -44,13 +54,14 @@ def graph_data(graph: GraphView, links: Links) -> str:
 def _second_line(node: NodeLine) -> str:
     if node.states:
         return _short(", ".join(f"{count} {_word(state)}" for state, count in node.states.items()))
-    return _word(node.state)
+    return _word(node.state or ("start" if node.is_start else _PLACES.get(node.kind, "")))
 
 
 def _title(node: NodeLine) -> str:
     about = f", {'workflow' if node.kind == 'flow' else 'signal'} {node.about}" if node.about else ""
     counts = ", ".join(f"{count} {_word(state)}" for state, count in node.states.items())
-    return str(visible(f"{node.name}{about}: {counts or _word(node.state)}"))[:300]
+    told = counts or _second_line(node) or _word(node.kind)
+    return str(visible(f"{node.name}{about}: {told}"))[:300]
 
 
 def _short(text: str) -> str:

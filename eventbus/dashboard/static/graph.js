@@ -4,6 +4,7 @@
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
   const [NAME, KIND, STATE, SECOND, TITLE, LINK] = [0, 1, 2, 3, 4, 5];
+  const [LABEL, CLASS] = [2, 3]; // of an edge
   const HEIGHT = 38;
   let layout = null;
   let order = 0; // of layouts: an answer to an older one means nothing
@@ -42,9 +43,14 @@
       id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto",
     }, make("defs", {}, svg));
     make("path", { d: "M0 0 8 4 0 8z" }, tip);
-    for (const [first, ...points] of answer.lines) {
-      make("path", { d: `M${first.join(" ")} L${points.map((point) => point.join(" ")).join(" ")}`, "marker-end": "url(#tip)" }, svg);
-    }
+    answer.lines.forEach(([first, ...points], index) => {
+      const edge = graph.edges[index];
+      const line = make("path", { d: `M${first.join(" ")} L${points.map((point) => point.join(" ")).join(" ")}`, "marker-end": "url(#tip)" }, svg);
+      if (edge[CLASS]) line.setAttribute("class", edge[CLASS]);
+      if (!edge[LABEL]) return;
+      const [x, y] = answer.labels[index];
+      make("text", { x, y: y + 4, "text-anchor": "middle", class: "label" }, svg).textContent = edge[LABEL];
+    });
     drawn.groups = graph.nodes.map((node, index) => {
       const [x, y] = answer.nodes[index];
       const wide = width(node);

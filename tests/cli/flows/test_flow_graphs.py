@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 
+from importable.review_program import Review
 from typer.testing import Result
 
 from eventbus import EventProvider
@@ -25,6 +26,15 @@ def test_a_definition_is_drawn_without_a_server(invoke: Invoke) -> None:
     assert "  n0 --> n1" in lines
     graph = json.loads(invoke("flows", "graph", *_DEMO, "--json").stdout)
     assert [node["name"] for node in graph["nodes"]] == ["reserve", "charge", "ship"]
+
+
+def test_a_state_machine_is_drawn_with_its_places(invoke: Invoke) -> None:
+    ran = invoke("flows", "graph", "importable.review_program:provider", "review")
+    assert ran.exit_code == 0, ran.output
+    assert '  n0("draft<br>start")' in ran.stdout
+    assert '  n4 -->|"approve (trigger, guard, priority 1)"| n3' in ran.stdout
+    unknown = invoke("flows", "graph", "importable.review_program:provider", "other")
+    assert "it has: 'part' and 'review'" in unknown.stderr or "it has: 'part', 'review'" in unknown.stderr
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are(invoke: Invoke) -> None:
@@ -60,3 +70,22 @@ async def test_a_flow_is_drawn_with_its_states_without_its_program(
     assert '  n0["reserve<br>completed"]' in ran.stdout
     assert "  n0 --> n1" in ran.stdout
     assert "  class n0,n1 completed" in ran.stdout
+
+
+async def test_a_flow_of_a_machine_is_drawn_where_it_stands(
+    invoke: Invoke, make_provider: Callable[..., EventProvider]
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(Review)
+    async with provider, provider.worker():
+        flow = await flows.execute(Review, 1)
+        while (await flow.status()).state != "waiting":
+            pass
+        while not await provider.jobs.definition("workflow.review", Review.definition.version):
+            pass
+        ran = await asyncio.to_thread(invoke, "flows", "graph", "--id", flow.id)
+        await flow.cancel()
+    assert ran.exit_code == 0, ran.output
+    assert '  n4("waiting<br>stands here")' in ran.stdout
+    assert "  class n4 active" in ran.stdout

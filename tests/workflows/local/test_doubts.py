@@ -10,7 +10,7 @@ import pytest
 
 from eventbus import Retry
 from workflows import StepContext, Workflow
-from workflows.distributed.doubts import find_doubts
+from workflows.distributed.undo.doubts import find_doubts
 from workflows.distributed.worker_runtime import Flow
 from workflows.records.entries import Entry
 from workflows.records.graph_history import read_graph

@@ -17,6 +17,7 @@ from workflows.distributed.undo.local_undo import note_stop, read_local_plan
 from workflows.distributed.undo.unwinding import JournalKeeper
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
+from workflows.execution.rollback import Undo
 from workflows.execution.step_run import StepRun
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory, read_graph
@@ -152,7 +153,7 @@ async def test_an_ignored_failure_of_dead_workers_stays_in_doubt(undoes: bool) -
     history = bench.read()
     assert (history.steps["away"].state, history.open_children) == ("unknown", {})
     runtime = cast("Any", bench.flow.runtime)
-    plan = await read_local_plan(runtime, bench.flow, history, nested=cast("Any", None))
+    plan = await read_local_plan(runtime, bench.flow, history)
     assert [each.path for each in plan.undos] == (["here", "away"] if undoes else ["here"])
     assert plan.inherited == ([] if undoes else [("away", _STALLED)])
     assert plan.records["away"].failure == _STALLED, "so the steps behind it ran"
@@ -167,10 +168,8 @@ async def test_a_first_step_that_died_before_any_entry_is_undone_if_it_wants_tha
     bench.flow.workflow = workflow
     bench.flow.first_entry = lambda: _FIRST  # type: ignore[method-assign]
     await bench.named()
-    plan = await read_local_plan(
-        cast("Any", bench.flow.runtime), bench.flow, bench.read(), nested=cast("Any", None)
-    )
-    assert [(each.path, each.record) for each in plan.undos] == [("first", None)]
+    plan = await read_local_plan(cast("Any", bench.flow.runtime), bench.flow, bench.read())
+    assert [(each.path, cast("Undo", each).record) for each in plan.undos] == [("first", None)]
     assert plan.inherited == []
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -40,19 +37,3 @@ def open_flows(
         return flows
 
     return start
-
-
-@pytest.fixture
-def until() -> Callable[..., Awaitable[None]]:
-    """Wait until a condition holds, which may be async; fails with its name after `within` seconds."""
-
-    async def wait_until(condition: Callable[[], Any], what: str, *, within: float = 10.0) -> None:
-        end = time.monotonic() + within
-        while True:
-            holds = condition()
-            if await holds if inspect.isawaitable(holds) else holds:
-                return
-            assert time.monotonic() < end, f"not within {within:g} s: {what}"
-            await asyncio.sleep(0.005)
-
-    return wait_until

@@ -69,7 +69,7 @@ def make(start: str = "a", **methods: Any) -> type[StateMachine[Draft]]:
 def test_a_definition_tells_its_places_and_its_edges_as_plain_values() -> None:
     definition = Review.definition
     assert definition.places == ("approved", "broken", "draft", "waiting")
-    assert [tuple(edge) for edge in definition.edges] == [
+    assert [tuple(edge)[:5] for edge in definition.edges] == [
         ("draft", "waiting", "prepare", "automatic", False),
         ("waiting", "approved", "approve", "waiting", True),
         ("waiting", "draft", "again", "waiting", False),
@@ -77,6 +77,7 @@ def test_a_definition_tells_its_places_and_its_edges_as_plain_values() -> None:
         ("approved", END, "publish", "automatic", False),
         ("draft", "broken", "prepare", "error", False),
     ]
+    assert [edge.transition for edge in definition.edges if edge.priority] == ["approve"]
     assert (definition.input, definition.output) == (Draft, str)
 
 

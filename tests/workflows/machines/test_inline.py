@@ -21,7 +21,9 @@ from workflows import (
     transition,
 )
 from workflows.execution.environment import Environment
-from workflows.inline.machine_flow import InlineMachine, open_machine
+from workflows.inline.machine_flow import InlineMachine
+from workflows.inline.start import open_code
+from workflows.inline.triggers import InlineTriggers
 from workflows.testing import run_inline
 
 
@@ -48,7 +50,12 @@ async def no_pause(_: float) -> None: ...
 
 
 def open_flow(machine: type[StateMachine[Any]], given: Any, **options: Any) -> InlineMachine:
-    return open_machine(machine.definition, given, Environment(sleep=no_pause), **options)
+    triggers = InlineTriggers(options.pop("triggers", ()))
+    flow = open_code(
+        machine.definition, given, environment=Environment(sleep=no_pause), triggers=triggers, **options
+    )
+    assert isinstance(flow, InlineMachine)
+    return flow
 
 
 def moves(flow: InlineMachine) -> list[str]:

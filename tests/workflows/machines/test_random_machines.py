@@ -17,8 +17,8 @@ from workflows.execution.environment import Environment
 from workflows.functions.endings import Completed
 from workflows.inline.machine_flow import InlineMachine
 from workflows.inline.memory_recorder import MemoryRecorder
+from workflows.inline.start import open_code
 from workflows.machines.choosing import Rest, trigger_name
-from workflows.machines.run import MachineRun
 from workflows.machines.snapshot import ACCEPTS, read_snapshot
 
 _MOST = 40  # moves of a machine that goes round for ever
@@ -167,23 +167,14 @@ class DyingRecorder(MemoryRecorder):
 
 async def play(machine: type[StateMachine[State]], triggers: list[str], *, dies: bool) -> InlineMachine:
     """Run a machine with the triggers that it accepts, to its end or its last rest."""
-    flow = InlineMachine(
-        machine.definition, b"{}", "made~0123456789abcdef0123", Environment(), meta={}, correlation_id="c"
-    )
+    flow = open_code(machine.definition, State(), environment=Environment())
+    assert isinstance(flow, InlineMachine)
     recorder = flow.recorder = DyingRecorder()
     recorder.dies = dies
     left = [*triggers]
     while True:
         try:
-            ending = await MachineRun(
-                flow.definition,
-                flow._standing(),
-                recorder,
-                flow._around(),
-                flow._children,
-                number=1,
-                load=flow._load,
-            ).run()
+            ending = await flow._make_run(flow._standing()).run()
         except Died:
             continue
         if isinstance(ending, Completed):

@@ -73,6 +73,7 @@ def report_machine(
         workflow=workflow_of(flow_id),
         state=status.state,
         run=message.run,
+        version=message.version,
         rollback=status.rollback,
         steps=steps,
         order=[label for label, step in steps.items() if step.state == "completed"],

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from eventbus import DefinitionError
 from eventbus.lowlevel import JOB_ID_LENGTH
+from workflows.definition.flow_definition import kind_of
 from workflows.records.ids import member_id, nested_flow_id, new_flow_id
 
 if TYPE_CHECKING:
+    from workflows.definition.flow_definition import AnyDefinition
+    from workflows.definition.step import Step
     from workflows.definition.workflow import Workflow
 
 __all__ = ["check_depth", "check_ends", "start_id"]
@@ -22,10 +26,10 @@ def check_ends(workflow: Workflow[Any, Any]) -> None:
     A circle that contains a step with a condition (`when`) is accepted, because that step may be skipped.
     """
     seen: set[int] = set()
-    ahead: list[tuple[Workflow[Any, Any], tuple[str, ...]]] = [(workflow, (workflow.name,))]
+    ahead: list[tuple[AnyDefinition, tuple[str, ...]]] = [(workflow, (workflow.name,))]
     while ahead:
         outer, path = ahead.pop()
-        for step in outer.steps.values():
+        for step in _steps_of(outer):
             inner = step.workflow
             if inner is None or step.when is not None:
                 continue
@@ -55,24 +59,30 @@ def check_depth(workflow: Workflow[Any, Any]) -> None:
         )
 
 
-def start_id(job_id: str, inner: Workflow[Any, Any], index: int = 0) -> str:
+def start_id(job_id: str, inner: AnyDefinition, index: int = 0) -> str:
     """Return the id of the flow of `inner` that the step job `job_id` starts.
 
     Raises DefinitionError if the ids of that flow's own jobs would be too long.
     """
     flow_id = nested_flow_id(job_id, inner.name, index)
-    member_id(flow_id, 1, max(inner.steps, key=len, default=""))  # raises for the longest name
+    names = [step.name for step in _steps_of(inner)]
+    member_id(flow_id, 1, max(names, key=len, default=""))  # raises for the longest name
     return flow_id
 
 
+def _steps_of(definition: AnyDefinition) -> Collection[Step[Any, Any]]:
+    """Return the steps that are known before a flow runs: those of a graph. Jobs of other kinds are checked when they start."""
+    return definition.steps.values() if kind_of(definition) == "graph" else ()  # type: ignore[union-attr]
+
+
 def _longest(
-    workflow: Workflow[Any, Any], known: dict[int, tuple[int, tuple[str, ...]]]
+    workflow: AnyDefinition, known: dict[int, tuple[int, tuple[str, ...]]]
 ) -> tuple[int, tuple[str, ...]]:
     """Return how many characters the longest job id adds to the flow's id, and the steps on the way to it."""
     if id(workflow) not in known:
         known[id(workflow)] = (0, ())  # ends the recursion at a circle, which `check_ends` reports
         found: list[tuple[int, tuple[str, ...]]] = [(0, ())]
-        for step in workflow.steps.values():
+        for step in _steps_of(workflow):
             length, steps = len(step.name), (step.name,)
             if step.workflow is not None:
                 length += len(nested_flow_id("", step.workflow.name))

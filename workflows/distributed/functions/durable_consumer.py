@@ -37,8 +37,6 @@ from workflows.distributed.step_consumer import facts_of, read_message
 from workflows.distributed.worker_runtime import AWAY_MS, ServerAway, WorkerRuntime
 from workflows.functions.definition import Durable
 from workflows.functions.rollbacks import UnknownTask
-from workflows.graphs.definitions import graph_of
-from workflows.graphs.graph import encode_graph
 from workflows.machines.definition import MachineDefinition
 from workflows.records.failures import describe_failed_flow
 from workflows.records.ids import flow_queue
@@ -75,11 +73,7 @@ class DurableConsumer:
         keeps = (None, None) if newest is None else (newest.keep_completed, newest.keep_failed)
         kept = services.retention_for(*keeps)
         self.retention: Retention = msgspec.structs.replace(kept, key_ttl=max(kept.key_ttl, _KEY_TTL_MS))
-        self.definitions: Mapping[str, str] = {
-            each.version: encode_graph(graph_of(each))
-            for each in runtime.registry.durables
-            if each.name == name
-        }
+        self.definitions: Mapping[str, str] = runtime.registry.told_graphs(name)
         self.name: str = name
         self.runtime: WorkerRuntime = runtime
         self._parked = ParkedFlows()

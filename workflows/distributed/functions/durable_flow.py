@@ -34,21 +34,16 @@ from eventbus.lowlevel import (
     park,
 )
 from workflows.distributed.activation import Activation, FlowStops, LeaseLost
-from workflows.distributed.functions.child_undo import (
-    AnyUndo,
-    ChildPlan,
-    note_ends,
-    plan_undo,
-    traceparent_of_undo,
-)
+from workflows.distributed.functions.child_undo import note_ends, plan_undo
 from workflows.distributed.functions.doubtful_steps import find_doubtful
 from workflows.distributed.functions.flow_around import FlowAround, codecs_for
 from workflows.distributed.functions.flow_children import FlowChildren
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.functions.parked_flows import ParkedFlows
+from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
-from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
+from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.execution.step_tools import JobShelf
 from workflows.functions.calls.history import History, Kept, kept_entries
 from workflows.functions.context import FlowContext
@@ -240,7 +235,7 @@ class DurableFlow:
     def _describe(
         self,
         root: Mapping[str, str],
-        plan: ChildPlan,
+        plan: UndoPlan,
         entries: Sequence[Entry],
         outcomes: list[RollbackResult],
     ) -> str:
@@ -266,11 +261,11 @@ class DurableFlow:
         )
 
 
-def _undo_span_of(around: FlowAround) -> Callable[[AnyUndo, int], AbstractContextManager[str]]:
+def _undo_span_of(around: FlowAround) -> Callable[[Undoable, int], AbstractContextManager[str]]:
     """Return what opens the span around an attempt of a rollback, linked to the span of its step."""
 
-    def span(undo: AnyUndo, attempt: int) -> AbstractContextManager[str]:
-        return around.span("rollback", undo.path, attempt, links=[traceparent_of_undo(undo)])
+    def span(undo: Undoable, attempt: int) -> AbstractContextManager[str]:
+        return around.span("rollback", undo.path, attempt, links=[undo.traceparent])
 
     return span
 

@@ -10,25 +10,23 @@ next activation, which finds it open under a race that is decided).
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from eventbus import DefinitionError, UnknownJob
 from eventbus.lowlevel import Member, Outcome, Settle
-from workflows.definition.job_tree import child_job, nested_message, nested_root
-from workflows.definition.workflow import Workflow
+from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.job_tree import child_job
 from workflows.distributed.activation import Activation
 from workflows.distributed.children import Children
 from workflows.distributed.functions.task_jobs import describe_task
+from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.functions.calls.child_call import Child
 from workflows.functions.calls.history import History
-from workflows.functions.definition import Durable
 from workflows.functions.endings import Asleep
-from workflows.machines.definition import MachineDefinition
 from workflows.records.ids import workflow_of
 from workflows.records.records import FlowMessage
 
-__all__ = ["FlowChildren", "check_registered", "flow_member"]
+__all__ = ["FlowChildren", "check_registered"]
 
 
 class FlowChildren:
@@ -50,7 +48,7 @@ class FlowChildren:
         self._open |= set(children)
         self._found.update(await self._core.find_ended(children))
 
-    def check(self, workflow: Workflow[Any, Any] | Durable[Any, Any]) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Raise DefinitionError for a workflow that is not registered with this flow's."""
         check_registered(self._runtime, self._activation.job.id, workflow)
 
@@ -96,60 +94,23 @@ class FlowChildren:
         job, flow_id = self._activation.job, self._activation.job.id
         if child.workflow is None:
             return child_job(workflow_of(flow_id), child.id, describe_task(self._message, child))
-        return flow_member(
-            self._runtime,
+        return flow_root(
             self._message,
-            job.id,
-            child.id,
             child.workflow,
+            child.id,
+            starter=(job.id, job.id),
             given=child.given,
-            timeout=child.timeout,
+            timeout=effective_timeout(child.timeout, self._runtime.services.settings.lease),
+            traceparent=self._message.traceparent,
+            up="ignore",
         )
 
 
-def check_registered(
-    runtime: WorkerRuntime, flow_id: str, workflow: Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition
-) -> None:
+def check_registered(runtime: WorkerRuntime, flow_id: str, workflow: AnyDefinition) -> None:
     """Raise DefinitionError for a workflow that is not registered with that of the flow which wants to start it."""
-    registry, name = runtime.registry, workflow.name
-    known = (
-        registry.durable(name, workflow.version)
-        or registry.machine(name, workflow.version)
-        or (
-            registry.workflow(name, workflow.version)
-            if registry.has(name, version=workflow.version)
-            else None
-        )
-    )
-    if known is not workflow:
+    name = workflow.name
+    if runtime.registry.find(name, workflow.version) is not workflow:
         raise DefinitionError(
             f"workflow {name!r} is not registered with the provider that runs flow {flow_id}; "
             "register it, so that its flows can be run and undone"
         )
-
-
-def flow_member(
-    runtime: WorkerRuntime,
-    outer: FlowMessage,
-    flow_id: str,
-    child_id: str,
-    workflow: Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition,
-    *,
-    given: bytes,
-    timeout: float | None,
-) -> Member:
-    """Return the root of a flow that the flow `flow_id` with the message `outer` starts, and whose failure stops nothing."""
-    is_stub = isinstance(workflow, Workflow) and not (workflow.steps or workflow.completed_hook)
-    message = nested_message(
-        outer,
-        flow_id=flow_id,
-        job_id=flow_id,
-        given=given,
-        version="" if is_stub else workflow.version,
-        timeout=None if not timeout else timeout + runtime.services.settings.lease,
-        traceparent=outer.traceparent,
-        types_=(workflow.input, workflow.output),
-        is_durable=isinstance(workflow, Durable),
-    )
-    message.machine = isinstance(workflow, MachineDefinition)
-    return nested_root(workflow.name, child_id, message, up="ignore")

@@ -9,19 +9,17 @@ Crash windows: `recorded-not-added` (the next activation adds it), `added-not-an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from eventbus import UnknownJob
 from eventbus.lowlevel import FINAL_STATES, Member, Outcome, Settle, give_back
-from workflows.definition.workflow import Workflow
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.distributed.activation import Activation, FlowStops, LeaseLost
-from workflows.distributed.functions.flow_children import check_registered, flow_member
+from workflows.distributed.functions.flow_children import check_registered
+from workflows.distributed.nested_flows import effective_timeout, flow_root
 from workflows.distributed.worker_runtime import WorkerRuntime
-from workflows.functions.definition import Durable
 from workflows.functions.rollbacks import UnknownTask
 from workflows.machines.children import read_end
 from workflows.machines.choosing import Rest
-from workflows.machines.definition import MachineDefinition
 from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import Awaited
 from workflows.records.records import FlowMessage
@@ -38,7 +36,7 @@ class MachineChildren:
         self._message = message
         self._pending: list[Member] = []
 
-    def check(self, workflow: Any) -> None:
+    def check(self, workflow: AnyDefinition) -> None:
         """Raise DefinitionError for a workflow that is not registered with this machine."""
         check_registered(self._runtime, self._activation.job.id, workflow)
 
@@ -104,19 +102,17 @@ class MachineChildren:
         definition = self._find(child)
         if definition is None:
             raise UnknownTask(f"version {child.version} of workflow {child.workflow}")
-        return flow_member(
-            self._runtime,
+        flow_id = self._activation.job.id
+        return flow_root(
             self._message,
-            self._activation.job.id,
-            child.id,
             definition,
+            child.id,
+            starter=(flow_id, flow_id),
             given=bytes(child.given),
-            timeout=definition.timeout,
+            timeout=effective_timeout(definition.timeout, self._runtime.services.settings.lease),
+            traceparent=self._message.traceparent,
+            up="ignore",
         )
 
-    def _find(self, child: Awaited) -> Workflow[Any, Any] | Durable[Any, Any] | MachineDefinition | None:
-        registry, name, version = self._runtime.registry, child.workflow, child.version
-        found = registry.durable(name, version) or registry.machine(name, version)
-        if found is None and registry.has(name, version=version):
-            return registry.workflow(name, version)
-        return found
+    def _find(self, child: Awaited) -> AnyDefinition | None:
+        return self._runtime.registry.find(child.workflow, child.version)

@@ -5,25 +5,16 @@ Not here: running a flow (`distributed.machines.machine_flow`). What differs fro
 
 from __future__ import annotations
 
-from eventbus.lowlevel import Job, Settle, WorkerServices, park
+from eventbus.lowlevel import Job, Settle, park
 from workflows.distributed.functions.durable_consumer import DurableConsumer
 from workflows.distributed.machines.machine_flow import MachineFlow
 from workflows.distributed.step_consumer import read_message
-from workflows.distributed.worker_runtime import WorkerRuntime
-from workflows.machines.definition import MachineDefinition
 
 __all__ = ["MachineConsumer"]
 
 
 class MachineConsumer(DurableConsumer):
     """Runs the flows of one state machine."""
-
-    def __init__(
-        self, name: str, runtime: WorkerRuntime, services: WorkerServices, newest: MachineDefinition
-    ) -> None:
-        super().__init__(name, runtime, services, newest)
-        # Which versions there are. The graph of a flow follows from its moves, so none is told.
-        self.definitions = {each.version: "" for each in runtime.registry.machines if each.name == name}
 
     async def advance(self, job: Job) -> Settle | None:
         """Run the flow until it rests or ends, or undo it; park it if this worker does not know its version."""

@@ -23,7 +23,7 @@ from workflows.distributed.activation import Activation, FlowStops, LeaseLost
 from workflows.distributed.functions.flow_around import FlowAround
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.machines.machine_children import MachineChildren
-from workflows.distributed.undo.nested_undo import add_nested
+from workflows.distributed.machines.machine_undo import add_failed_children
 from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
@@ -109,7 +109,8 @@ class MachineFlow:
         around = self._around.make(str(self._message.run))
         undos = MachineUndos(self._definition, around, standing.snapshot, standing.state, self._load)
         # If a rollback is unknown here, this raises: the root is parked before it acknowledges its stop.
-        plan, every = await self._inherited(standing), undos.list_open(owed)
+        plan, every = UndoPlan(), undos.list_open(owed)
+        await add_failed_children(self._runtime, flow_id, standing.awaited, plan)
         if not await self._runtime.ask(jobs.checkpoint(self._job, acknowledges=True)):
             return None
         saga: Saga[MachineUndo] = Saga(
@@ -138,18 +139,6 @@ class MachineFlow:
 
     async def _load(self, name: str) -> str | None:
         return await self._runtime.jobs.live(self._job.id, document_name(name))
-
-    async def _inherited(self, standing: Standing) -> UndoPlan:
-        """Return the rollbacks that failed in children that were stopped with the machine."""
-        plan = UndoPlan([], {}, [], [], is_doubtful=False)
-        awaited = standing.awaited
-        if awaited:
-            ends = await self._runtime.ask(self._runtime.jobs.outcomes([child.id for child in awaited]))
-            for end in ends:
-                if end.state in ("failed", "cancelled"):
-                    name = end.job.removeprefix(f"{self._job.id}/")
-                    await add_nested(self._runtime, end.job, end.state, end.text or "", plan, name)
-        return plan
 
     def _may_have_acted(self, snapshot: Snapshot) -> bool:
         """Tell whether a body that a dead worker ran, and that nobody recorded, would be one to undo."""

@@ -21,10 +21,10 @@ from eventbus.lowlevel import FINAL_STATES, TreeMember, describe
 from workflows.definition.context import StepContext
 from workflows.distributed.activation import Activation
 from workflows.distributed.apart_steps import record_of_child
-from workflows.distributed.doubts import find_doubts, is_ready
 from workflows.distributed.graph_entries import restore_graph
+from workflows.distributed.undo.doubts import find_doubts, is_ready
 from workflows.distributed.undo.spread_undo import kept_in
-from workflows.distributed.undo.undo_plan import AddNested, UndoPlan, UnknownHere
+from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.errors import COMPLETED
 from workflows.execution.graph_run import GraphRun
@@ -98,17 +98,14 @@ def _cut(step: StepHistory) -> Entry:
 
 
 async def read_local_plan(
-    runtime: WorkerRuntime, flow: Flow, history: GraphHistory, prefix: str = "", *, nested: AddNested
+    runtime: WorkerRuntime, flow: Flow, history: GraphHistory, prefix: str = ""
 ) -> UndoPlan:
-    """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere, StoreError.
-
-    `nested` adds what is to be undone of the flow of a sub-workflow.
-    """
+    """Return the undo plan of a flow; `prefix` begins the paths of its steps. Raises UnknownHere, StoreError."""
     for name in history.order:
         if split_item(name)[0] not in flow.workflow.steps:
             raise UnknownHere(f"step {name} of workflow {flow.workflow.name}")
     graph = restore_graph(flow, history, None, now_ms=0)
-    plan = UndoPlan([], graph.records, [], [], is_doubtful=False)
+    plan = UndoPlan(records=graph.records)
     for name in reversed(history.order):
         entry = history.steps[name].last
         run = graph.find(name)
@@ -118,7 +115,7 @@ async def read_local_plan(
             _add(flow, graph, run, history, plan, prefix)
         elif entry.child and not entry.skipped:
             state = "completed" if history.steps[name].state == "completed" else "failed"
-            await nested(runtime, entry.child, state, entry.failure, plan, prefix + name)
+            await runtime.add_nested(runtime, entry.child, state, entry.failure, plan, prefix + name)
     return plan
 
 

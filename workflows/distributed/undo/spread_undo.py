@@ -17,7 +17,7 @@ import msgspec
 from eventbus import StoreCorrupt
 from eventbus.lowlevel import TreeMember, describe, get_logger
 from workflows.definition.context import StepContext
-from workflows.distributed.undo.undo_plan import AddNested, UndoPlan, UnknownHere
+from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import Flow, WorkerRuntime
 from workflows.execution.rollback import Undo
 from workflows.records.ids import is_nested, member_id, parse_member, starter_of
@@ -49,24 +49,20 @@ class _Kept(msgspec.Struct):
 _decode_kept = msgspec.json.Decoder(_Kept).decode
 
 
-async def read_spread_plan(
-    runtime: WorkerRuntime, flow: Flow, prefix: str = "", *, nested: AddNested
-) -> UndoPlan:
+async def read_spread_plan(runtime: WorkerRuntime, flow: Flow, prefix: str = "") -> UndoPlan:
     """Read the records of a flow and return its undo plan; `prefix` begins the paths of its steps.
-
-    `nested` adds what is to be undone of the flow of a sub-workflow.
 
     Raises UnknownHere, StoreError.
     """
     done = await _read_done(runtime, flow)
     ended = await _read_ended(runtime, flow)
     unloaded = [entry.step for entry in done if entry.step and not entry.text]
-    found = UndoPlan([], {}, [], unloaded, is_doubtful=False)
+    found = UndoPlan(unloaded=unloaded)
     for entry in [*done, *ended]:
         if entry.step and entry.text and entry.is_done:
             _read_record(entry, found)
     for entry in reversed(_merged(done, ended)):
-        await _add(runtime, flow, entry, found, prefix, nested)
+        await _add(runtime, flow, entry, found, prefix)
     return found
 
 
@@ -82,13 +78,11 @@ def _merged(done: list[_Done], ended: list[_Done]) -> list[_Done]:
     return merged
 
 
-async def _add(
-    runtime: WorkerRuntime, flow: Flow, each: _Done, found: UndoPlan, prefix: str, nested: AddNested
-) -> None:
+async def _add(runtime: WorkerRuntime, flow: Flow, each: _Done, found: UndoPlan, prefix: str) -> None:
     member = each.member
     if not each.step:
         path = prefix + parse_member(starter_of(member.id)).step
-        await nested(runtime, member.id, member.state, each.text, found, path)
+        await runtime.add_nested(runtime, member.id, member.state, each.text, found, path)
         return
     step = flow.workflow.steps.get(each.step)
     if step is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from workflows.execution.rollback import RollbackResult, Undo
+from workflows.execution.rollback import RollbackResult, Undoable
 from workflows.records.records import StepRecord
 
 if TYPE_CHECKING:
@@ -21,16 +21,19 @@ class UnknownHere(Exception):
 
 
 class UndoPlan(msgspec.Struct):
-    """The rollbacks to run, the last step first, and the facts that the error of the flow reports besides."""
+    """The rollbacks to run, the last one first, and the facts that the error of the flow reports besides."""
 
-    undos: list[Undo]
-    records: dict[str, StepRecord]
-    inherited: list[RollbackResult]
+    undos: list[Undoable] = []
+    records: dict[str, StepRecord] = {}
+    inherited: list[RollbackResult] = []
     """Steps that were not undone: unknown ones, and failed rollbacks inside sub-workflows that stopped."""
-    unloaded: list[str]
+    unloaded: list[str] = []
     """Completed steps whose results were left out because of their size."""
-    is_doubtful: bool
+    is_doubtful: bool = False
 
 
 AddNested: TypeAlias = "Callable[[WorkerRuntime, str, str, str, UndoPlan, str], Awaitable[None]]"
-"""Adds to a plan what is to be undone of a nested flow: its id, its state, its error, the plan, and the path of its step."""
+"""Adds to a plan what is to be undone of a nested flow: its id, its state, its error, the plan, and the path of its step.
+
+It is the same for flows of every kind (`distributed.nested_undo`), so the runtime has it, and no kind knows the others.
+"""

@@ -23,7 +23,7 @@ from workflows.distributed.undo.undo_plan import UndoPlan
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
 from workflows.execution.hook_runner import run_failed
-from workflows.execution.rollback import RollbackResult, Saga, Undo, failures_of, verdict_on
+from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.records.checkpoints import FAILED_HOOK, read_undone, undone_name
 from workflows.records.entries import Entry
 from workflows.records.graph_history import GraphHistory
@@ -138,15 +138,15 @@ class Unwinding:
         stopper = self._page.root.get("stopper", "")
         return self._flow.job_of(step) if stopper == self._job.id and step not in ("", COMPLETED) else stopper
 
-    def _around(self, undo: Undo, attempt: int) -> AbstractContextManager[str]:
+    def _around(self, undo: Undoable, attempt: int) -> AbstractContextManager[str]:
         """Open a span around an attempt of a rollback, linked to the span of its step."""
         return self._flow.span(
             "rollback",
-            workflow=undo.workflow.name,
+            workflow=undo.owner,
             step=undo.path,
             job_id=self._flow.flow_id,
             attempt=attempt,
-            links=[undo.record.traceparent] if undo.record is not None else [],
+            links=[undo.traceparent],
         )
 
 

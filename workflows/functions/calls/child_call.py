@@ -9,19 +9,16 @@ added once; its end counts only after it is recorded; a function does not end be
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus import DefinitionError
-from eventbus.lowlevel import Codec, Outcome, shown
-from workflows.definition.codecs import Codecs
-from workflows.definition.workflow import Workflow
+from eventbus.lowlevel import Codec, Duration, Outcome, seconds
+from workflows.definition.codecs import flow_codecs
+from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.functions.calls.history import Record
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.wait_call import TimedCall
-from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.task import Task
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, member_id, nested_flow_id
@@ -51,7 +48,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     position: str
     given: bytes
-    workflow: Workflow[Any, Any] | Durable[Any, Any] | None = None
+    workflow: AnyDefinition | None = None
     task: Task[..., Any] | None = None
     timeout: float | None = None
 
@@ -118,27 +115,29 @@ class FlowCall(ChildCall[R]):
         self,
         run: FunctionRun,
         scope: Scope,
-        workflow: Workflow[Any, R] | Durable[Any, R],
+        workflow: AnyWorkflow[Any, R],
         given: Any,
-        timeout: float | None,
+        timeout: Duration | None,
     ) -> None:
-        """Take a position. Raises DefinitionError for what is no workflow, or not known here, and PayloadError."""
-        self._workflow = workflow
-        self._timeout = timeout
-        super().__init__(run, scope, str(getattr(workflow, "name", "flow")), b"")
+        """Take a position. Without a `timeout` that of the workflow applies.
+
+        Raises DefinitionError for what is no workflow, or not known here, and PayloadError.
+        """
+        self._workflow = definition_of(workflow, "what ctx.flow runs")
+        own = self._workflow.timeout
+        self._timeout = (
+            own if timeout is None else seconds(timeout, setting="the timeout of ctx.flow") or None
+        )
+        super().__init__(run, scope, self._workflow.name, b"")
         if run.history.ended(self.position) is None:
             scope.unawaited.pop(self.position)
             self._given = self._encode(given)
             scope.unawaited[self.position] = self
 
     def _encode(self, given: Any) -> bytes:
-        if not isinstance(self._workflow, (Workflow, Durable)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DefinitionError(
-                f"expected a Workflow or a durable function in ctx.flow, got: {shown(self._workflow)}"
-            )
         if self.run.history.at(self.position) is None:  # else a worker that could start it has accepted it
             self.run.around.children.check(self._workflow)
-        return codecs_of(self._workflow, self.run.max_bytes).input.encode(given)
+        return flow_codecs(self._workflow, self.run.max_bytes).input.encode(given)
 
     def _id(self) -> str:
         return nested_flow_id(self._member, self.name)
@@ -157,7 +156,7 @@ class FlowCall(ChildCall[R]):
         """Return the output of the flow, or its error as a caller gets it."""
         entry, known = record.entry, self._workflow
         if entry.kind != "failed":
-            return codecs_of(known, self.run.max_bytes).output.decode(memoryview(entry.result)), None
+            return flow_codecs(known, self.run.max_bytes).output.decode(memoryview(entry.result)), None
         error = revive_flow("failed", entry.failure, known.name, entry.child, known.errors)
         self.run.note_error(error, self.label, entry.failure)
         return None, error
@@ -193,13 +192,6 @@ class JobCall(ChildCall[R]):
             return None, self.run.revive(entry.failure, self.label)
         codec: Codec = self.task.codec(self.run.max_bytes)
         return codec.decode(memoryview(entry.result)), None
-
-
-@functools.lru_cache(maxsize=1024)
-def codecs_of(workflow: Workflow[Any, Any] | Durable[Any, Any], max_bytes: int) -> Codecs | DurableCodecs:
-    """Return the codecs of a child."""
-    kind = DurableCodecs if isinstance(workflow, Durable) else Codecs
-    return kind(workflow, max_bytes=max_bytes)  # type: ignore[arg-type]
 
 
 class _Kept(msgspec.Struct):

@@ -19,8 +19,9 @@ class GraphQuery(msgspec.Struct, frozen=True):
 
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the flow. `kind` is step, each, flow, wait, sleep, emit or state; `about` is the workflow that it runs, or the signal
-    that it waits for. A node for several parts or items has their `count`, and how many are in each of `states`; its own `state` is
+    """A part of the flow. `kind` is step, each, flow, wait, sleep or emit; `about` is the workflow that it runs, or the signal
+    that it waits for. Of a state machine the parts are its places: `kind` is place, error_place or end, one `is_start`, and the
+    place where the machine stands has a state. A node for several parts or items has their `count`, and how many are in each of `states`; its own `state` is
     the one that needs attention most. `flow_id` is the flow that it started.
     """
 
@@ -31,14 +32,16 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     flow_id: str = ""
     count: int = 1
     states: dict[str, int] = {}
+    is_start: bool = False
 
 
 class EdgeLine(msgspec.Struct, frozen=True):
-    """`target` follows `source`."""
+    """`target` follows `source`; the `label` names the transition of a state machine, and a failure leads there `on_error`."""
 
     source: str
     target: str
     label: str = ""
+    on_error: bool = False
 
 
 class GraphView(msgspec.Struct, frozen=True, kw_only=True):

@@ -236,7 +236,10 @@ async def test_what_cannot_be_started_is_refused_at_the_call(open_flows: OpenFlo
             ctx.flow(other, None)
         with pytest.raises(PayloadError):
             any_ctx.flow(inner, "no number")
-        with pytest.raises(DefinitionError, match="expected a Workflow or a durable function"):
+        with pytest.raises(
+            DefinitionError,
+            match=r"expected what ctx\.flow runs to be a Workflow, a durable function or a StateMachine",
+        ):
             any_ctx.flow(act, 1)
         return await ctx.flow(inner, 1)
 

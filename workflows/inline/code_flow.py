@@ -1,0 +1,202 @@
+"""An inline flow that code of its own runs, in place of a graph of steps: that of a durable function, or of a state machine.
+
+    running -> completed
+            -> failed | cancelled, after its children were stopped and its rollbacks ran
+
+It is for tests and dry runs. Nothing is durable, and what must always hold is what holds for a flow in a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from workflows.definition.codecs import flow_codecs
+from workflows.definition.context import FlowFacts
+from workflows.definition.flow_definition import AnyDefinition
+from workflows.execution.environment import Environment, InlineTools
+from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
+from workflows.execution.step_tools import MemoryShelf
+from workflows.functions.calls.child_call import Child
+from workflows.functions.endings import Completed, Failed
+from workflows.functions.surroundings import Children, NoChildren, Surroundings
+from workflows.inline.inline_children import InlineChildren
+from workflows.inline.inner import InnerFlow, Opening, OpenInner
+from workflows.inline.memory_recorder import MemoryRecorder
+from workflows.records.records import Cause, describe_flow, revive_flow
+
+__all__ = ["CodeFlow"]
+
+
+class CodeFlow(ABC):
+    """One inline flow. Await `run` or `settle`, only once."""
+
+    def __init__(
+        self,
+        definition: AnyDefinition,
+        facts: FlowFacts,
+        environment: Environment,
+        children: InlineChildren,
+        *,
+        timeout: float | None,
+        open_inner: OpenInner,
+    ) -> None:
+        """Prepare a flow that may take `timeout` seconds, and whose children `open_inner` makes."""
+        self.facts = facts
+        self.recorder: MemoryRecorder = MemoryRecorder()
+        self.recorder.sleep = environment.sleep
+        self._definition = definition
+        self._environment = environment
+        self._children = children
+        self._open_inner = open_inner
+        self._timeout = timeout
+        self._work: asyncio.Task[Completed | Failed] | None = None
+        self._reason: str | None = None
+        self._state, self._text = "running", ""
+
+    async def run(self) -> Any:
+        """Run the flow to its end; return its output, or raise its error. Cancelling this call undoes nothing."""
+        await self.settle()
+        known = self._definition
+        if self._state == "completed":
+            return flow_codecs(known).output.decode(self._text)
+        raise revive_flow(self._state, self._text, known.name, self.facts.flow_id, known.errors)
+
+    async def settle(self) -> None:
+        """Run the flow to its end. Raises what `_advance` raises."""
+        try:
+            self._work = asyncio.create_task(self._advance(), name=self.facts.flow_id)
+            await asyncio.wait({self._work}, timeout=self._timeout)
+            if not self._work.done() or self._reason is not None:
+                await self._cut()
+                await self._undo("timeout" if self._reason is None else "cancelled")
+                return
+            ending = self._work.result()
+            if isinstance(ending, Completed):
+                self._state, self._text = "completed", ending.output
+            else:
+                await self._undo("failed", step=ending.step, failure=ending.failure)
+        finally:
+            await self._cut()
+            await self._children.close()
+
+    # What a flow is that another one started.
+
+    def ended(self) -> tuple[str, str]:
+        """Return its state, and its outcome as JSON text, after its end."""
+        return self._state, self._text
+
+    def cancel(self, reason: str, *, is_cut: bool = True) -> None:
+        """Stop it; it undoes itself."""
+        del is_cut
+        self._reason = reason
+        if self._work is not None:
+            self._work.cancel()
+
+    def progress(self) -> Any:
+        """Return None: no call tells any."""
+        return None
+
+    @abstractmethod
+    def undos(self, prefix: str = "") -> list[Undoable]:
+        """Return the rollbacks that it owes, the newest first; `prefix` begins their paths."""
+
+    # For the kinds.
+
+    @abstractmethod
+    async def _advance(self) -> Completed | Failed:
+        """Run the code until it ends."""
+
+    @abstractmethod
+    async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
+        """Stop the children; return what could not be undone of them and of this flow, and whether more is in doubt."""
+
+    def _open_child(self, child: Child) -> InnerFlow:
+        assert child.workflow is not None, "jobs run in the flow itself here"  # noqa: S101
+        return self._open_inner(
+            Opening(
+                definition=child.workflow,
+                id=child.id,
+                given=child.given,
+                timeout=child.timeout,
+                outer=self.facts,
+            )
+        )
+
+    async def _undo(self, cause: Cause, *, step: str = "", failure: str = "") -> None:
+        """Stop the children, run the rollbacks, and record the error of the flow."""
+        left, is_doubtful = await self._stop_children()
+        saga: Saga[Undoable] = Saga(
+            self.undos(),
+            flow_id=self.facts.flow_id,
+            call_sync=self._environment.call_sync,
+            sleep=self._environment.sleep,
+            facts={"correlation_id": self.facts.correlation_id},
+        )
+        outcomes = [*left, *await saga.run()]
+        self._text = self._describe(cause, step, failure, outcomes, is_doubtful=is_doubtful)
+        self._state = "cancelled" if cause == "cancelled" else "failed"
+
+    def _describe(
+        self,
+        cause: Cause,
+        step: str,
+        failure: str,
+        outcomes: Sequence[RollbackResult] = (),
+        *,
+        is_doubtful: bool = False,
+    ) -> str:
+        """Return the record of the flow's error."""
+        return describe_flow(
+            cause,
+            flow_id=self.facts.flow_id,
+            workflow=self._definition.name,
+            step=step,
+            error=failure,
+            job=self.facts.flow_id,
+            timeout=self._timeout or 0.0,
+            reason=self._reason or "",
+            rollback="incomplete" if is_doubtful else verdict_on(outcomes),
+            rollback_errors=failures_of(outcomes),
+        )
+
+    def _around(self, run: str, children: Children | None = None) -> Surroundings:
+        environment, facts = self._environment, self.facts
+        return Surroundings(
+            flow_id=facts.flow_id,
+            run=run,
+            workflow=self._definition.name,
+            tools=InlineTools(environment.provider, {}),
+            call_sync=environment.call_sync,
+            sleep=environment.sleep,
+            span=_no_span(environment.traceparent),
+            meta=facts.meta,
+            correlation_id=facts.correlation_id,
+            traceparent=environment.traceparent,
+            facts={
+                "workflow": self._definition.name,
+                "flow_id": facts.flow_id,
+                "correlation_id": facts.correlation_id,
+            },
+            middleware=environment.middleware,
+            children=children or NoChildren(),
+            shelf=MemoryShelf(self.recorder.live),
+        )
+
+    async def _cut(self) -> None:
+        if self._work is not None and not self._work.done():
+            self._work.cancel()
+            await asyncio.wait({self._work})
+
+
+def _no_span(traceparent: str) -> Callable[[str, str, int], Any]:
+    """Return what opens no span, and yields this traceparent."""
+
+    @contextmanager
+    def span(_what: str, _label: str, _attempt: int) -> Generator[str]:
+        yield traceparent
+
+    return span
