@@ -22,6 +22,7 @@ from workflows.records.report import FlowReport, MachineReport
 __all__ = ["graph_of_machine", "graph_of_standing"]
 
 _MARKS = {"waiting": "trigger", "following": "children"}
+_UNITS = {"d": 86_400, "h": 3600, "min": 60}
 
 
 def graph_of_machine(machine: MachineDefinition) -> Graph:
@@ -80,10 +81,19 @@ def _label(edge: Edge) -> str:
         return f"{edge.transition}, on error"
     marks = [
         *([_MARKS[edge.kind]] if edge.kind in _MARKS else []),
+        *([f"after {_spoken(edge.delay)}"] if edge.delay else []),
         *(["guard"] if edge.guarded else []),
         *([f"priority {edge.priority}"] if edge.priority else []),
     ]
     return f"{edge.transition} ({', '.join(marks)})" if marks else edge.transition
+
+
+def _spoken(seconds: float) -> str:
+    """Return a delay in the largest unit that it has a whole number of."""
+    for name, length in _UNITS.items():
+        if seconds % length == 0:
+            return f"{seconds / length:g} {name}"
+    return f"{seconds:g} s"
 
 
 def _unknown(machine: MachineReport, known: set[str]) -> Sequence[GraphNode]:

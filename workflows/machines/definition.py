@@ -34,7 +34,7 @@ MAX_ROLLBACKS = 10_000
 class Edge(NamedTuple):
     """One transition between two places, as plain values: for drawings. `kind` is that of the transition, or `error`.
 
-    `priority` is the order in which guards are asked, the highest first.
+    `priority` is the order in which guards are asked, the highest first; `delay` is in seconds, None for none.
     """
 
     source: str
@@ -43,6 +43,7 @@ class Edge(NamedTuple):
     kind: str
     guarded: bool
     priority: int = 0
+    delay: float | None = None
 
 
 class MachineCodecs(NamedTuple):
@@ -123,7 +124,7 @@ class MachineDefinition(FlowDefinition):
         """Every transition between two places, and those to error places, in the order of definition."""
         every = self.transitions.values()
         found = [
-            Edge(source, each.target, each.name, each.kind, each.guard is not None, each.priority)
+            Edge(source, each.target, each.name, each.kind, each.guard is not None, each.priority, each.delay)
             for each in every
             for source in each.sources
         ]

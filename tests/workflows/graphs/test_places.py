@@ -46,6 +46,18 @@ def test_the_places_are_nodes_and_the_transitions_edges_with_what_makes_them_fir
     assert decode_graph(encode_graph(graph)) == graph
 
 
+def test_a_transition_with_a_delay_says_how_long_it_is() -> None:
+    class Renewing(StateMachine[int], name="renewing", start="a"):
+        @transition("a", to="b", delay="30 days", when=lambda ctx: ctx.state > 0)
+        async def renew(self, ctx: MachineContext[int]) -> None: ...
+
+        @transition("b", to="a", delay="90 s")
+        async def remind(self, ctx: MachineContext[int]) -> None: ...
+
+    labels = [edge.label for edge in graph_of(Renewing.definition).edges]
+    assert labels == ["renew (after 30 d, guard)", "remind (after 90 s)"]
+
+
 def _report(place: str, state: Any, *, error: str = "", moves: list[MoveReport] | None = None) -> FlowTree:
     machine = MachineReport(place=place, moves=moves or [])
     return FlowTree(
