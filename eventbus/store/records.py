@@ -106,7 +106,7 @@ MORE: dict[str, tuple[str, str]] = {
         "how often it was taken out of a list: part of its entry",
         "edit promote replacing restart retry stopping",
     ),
-    "edited": ("the call that changed it last while it waited", "edit"),
+    "edited": ("the call that changed it last while it waited", "edit replacing"),
     "retrier": ("the call that let it wait again after its end", "retry"),
     "removed": ("the call that removed it, while it stays for a while", "remove"),
     "began": (

@@ -15,7 +15,7 @@ from workflows.records.entries import Entry, read_entries
 from workflows.records.ids import member_id, nested_flow_id, split_item
 from workflows.records.report import StepState
 
-__all__ = ["STOPPED", "Account", "AnyAccount", "read_account"]
+__all__ = ["STOPPED", "Account", "AnyAccount", "read_account", "split_around"]
 
 STOPPED = ("failed", "cancelled")
 
@@ -32,18 +32,21 @@ class AnyAccount(Protocol):
     def report(self) -> FlowReport: ...
     @property
     def heard(self) -> Any: ...
+    @property
+    def around(self) -> dict[str, str]: ...
     def ids(self) -> Iterator[str]: ...
     def doubts(self) -> list[str]: ...
     def failures(self) -> list[str]: ...
 
 
 class Account(NamedTuple):
-    """One flow: its definition, its record, its sub-workflows by step, and the result that the caller got."""
+    """One flow: its definition, its record, its sub-workflows by step, the result that the caller got, and what flows around it undid of it."""
 
     workflow: Workflow[Any, Any]
     report: FlowReport
     inner: dict[str, Account]
     heard: Any = None
+    around: dict[str, str] = {}  # noqa: RUF012  (nobody changes it)
 
     @property
     def id(self) -> str:
@@ -121,7 +124,7 @@ async def read_account(
     flows: WorkflowProvider, seen: Collection[str], shape: Workflow[Any, Any], flow_id: str, heard: Any
 ) -> Account:
     """Read the account of a flow, with those of its sub-workflows that have started."""
-    report = await flows.report(flow_id)
+    report, around = split_around(await flows.report(flow_id))
     if any(step.is_each for step in shape.steps.values()):
         entries = read_entries(flow_id, await flows.provider.jobs.journal(flow_id))
         report = _with_items(report, entries)
@@ -132,7 +135,17 @@ async def read_account(
         nested = nested_flow_id(member_id(flow_id, 1, name), step.workflow.name)
         if nested in seen:
             inner[name] = await read_account(flows, seen, step.workflow, nested, None)
-    return Account(shape, report, inner, heard)
+    return Account(shape, report, inner, heard, around)
+
+
+def split_around(report: FlowReport) -> tuple[FlowReport, dict[str, str]]:
+    """Return the report with the rollbacks that the flow itself ran, and those that flows around it ran: path -> error.
+
+    A flow that has completed undoes nothing itself.
+    """
+    if report.state != "completed":
+        return report, {}
+    return msgspec.structs.replace(report, rollbacks=[]), {each.step: each.error for each in report.rollbacks}
 
 
 def _with_items(report: FlowReport, entries: list[Entry]) -> FlowReport:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from apps.drawn.functions import TASKS, Function
 from apps.drawn.graphs import Course
-from checks.account import STOPPED, Account, read_account
+from checks.account import STOPPED, Account, read_account, split_around
 from checks.ledger import Ledger
 from checks.returned import Fates, can_fail, judge_lines
 
@@ -35,6 +35,7 @@ class FunctionAccount(NamedTuple):
     inner: dict[str, InnerAccount]
     course: Course
     heard: Any = None
+    around: dict[str, str] = {}  # noqa: RUF012  (nobody changes it)
 
     @property
     def id(self) -> str:
@@ -96,6 +97,7 @@ class FunctionLedger:
             yield f"{account.id}: is {report.state}"
         if len(own) < len(report.rollbacks) or set(own) & set(inherited):
             yield f"{account.id}: undone twice, {[each.step for each in report.rollbacks]}, {inherited}"
+        yield from self._ledger.judge_around(account, inherited)
         ran = own | inherited
         for label, step in report.steps.items():
             if label in account.inner:
@@ -240,7 +242,7 @@ async def read_function_account(
     heard: Any,
 ) -> FunctionAccount:
     """Read the account of a flow, with those of the flows that it started and that did something."""
-    report = await flows.report(flow_id)
+    report, around = split_around(await flows.report(flow_id))
     known = {piece.flow.name: piece.flow for piece in function.body.all() if piece.flow is not None}
     inner: dict[str, InnerAccount] = {}
     for label, step in report.steps.items():
@@ -255,4 +257,4 @@ async def read_function_account(
             inner[label] = await read_function_account(flows, seen, started, course, nested, step.result)
         else:
             inner[label] = await read_account(flows, seen, started, nested, None)
-    return FunctionAccount(function, report, inner, course, heard)
+    return FunctionAccount(function, report, inner, course, heard, around)

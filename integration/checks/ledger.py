@@ -131,6 +131,7 @@ class Ledger:
             yield f"{account.id}: is {report.state}"
         if len(own) < len(report.rollbacks) or set(own) & set(inherited):
             yield f"{account.id}: undone twice, {[each.step for each in report.rollbacks]}, {inherited}"
+        yield from self.judge_around(account, inherited)
         ran = own | inherited
         for name, step in report.steps.items():
             if name in account.inner:
@@ -155,6 +156,11 @@ class Ledger:
         yield from self._judge_order(account)
         yield from self._judge_hooks(account)
         yield from self.judge_verdict(account)
+
+    def judge_around(self, account: AnyAccount, inherited: dict[str, str]) -> Iterator[str]:
+        """Check that the report of a flow that completed has what the flow around it undid of it."""
+        if account.report.state == "completed" and account.around != inherited:
+            yield f"{account.id}: says that it was undone by {account.around}, was {inherited}"
 
     def _judge_end_of_inner(self, account: Account, inner: Account, step: StepReport) -> Iterator[str]:
         """Check that a local flow recorded the end of a sub-workflow no earlier than that was."""
