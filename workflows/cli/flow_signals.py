@@ -21,6 +21,7 @@ from workflows.client.histories import FlowRecord, recorded_flows
 from workflows.client.open_waits import open_waits
 from workflows.client.sent_triggers import send_trigger_text
 from workflows.records.ids import workflow_of
+from workflows.records.records import error_text
 from workflows.records.status import number_in
 
 __all__ = ["check_place", "list_waiting", "send_signal", "send_trigger"]
@@ -32,8 +33,9 @@ _TRIGGER = "!"  # begins the names of triggers, as those of their signals
 class Waiting(msgspec.Struct, frozen=True):
     """One line: a flow, the position of the call or the name of the step, and what it waits for.
 
-    `root_id` is the flow that a program started: the same one, or the one that this flow is nested in. Times are Unix times in ms, 0 for none. A parked flow has a line of its own, without a call: it waits for a worker
-    that can run it, and `parked` says why.
+    `root_id` is the flow that a program started: the same one, or the one that this flow is nested in. Times are Unix times in ms,
+    0 for none. A parked flow has a line of its own, without a call: it waits for a worker that can run it, and `parked` says why. A state
+    machine that stands has one, too: it waits for a retry, and `error` says why.
     """
 
     flow_id: str
@@ -43,6 +45,7 @@ class Waiting(msgspec.Struct, frozen=True):
     since_ms: int
     until_ms: int
     parked: str = ""
+    error: str = ""
 
 
 def send_signal(
@@ -151,7 +154,7 @@ def list_waiting(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     url: UrlOption = None,
 ) -> int:
-    """List what the open flows wait for: signals, times, and workers; with --json an object on a line.
+    """List what the open flows wait for: signals, times, workers and retries; with --json an object on a line.
 
     Flows that are nested in others are among them.
     """
@@ -185,14 +188,17 @@ async def _lines_of(jobs: JobClient, flow: FlowRecord) -> list[Waiting]:
         signal = entry.name if entry.kind == "wait" else ""
         if flow.message.machine and signal:
             signal = f"{_TRIGGER}{signal}"
-        line = Waiting(flow.flow_id, flow.root_id, entry.place, signal, entry.started_ms, entry.due_ms)
-        found.append(line)
+        error = f"{entry.name}: {error_text(entry.failure)}" if entry.kind == "failed" else ""
+        times = (entry.started_ms, entry.due_ms)
+        found.append(Waiting(flow.flow_id, flow.root_id, entry.place, signal, *times, error=error))
     return found
 
 
 def _told(line: Waiting) -> str:
     if line.parked:
         return f"another worker: {' '.join(line.parked.split())}"
+    if line.error:
+        return f"a retry, {' '.join(line.error.split())}"
     if line.waits_for.startswith(_TRIGGER):
         return f"trigger {line.waits_for.removeprefix(_TRIGGER)}"
     return f"signal {line.waits_for}" if line.waits_for else "a time"

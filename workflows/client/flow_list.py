@@ -21,16 +21,16 @@ import msgspec
 from eventbus import DefinitionError, StoreCorrupt, StoreRefused, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient, RootPlace, RootRow, TreePage, shown
 from workflows.client.reports.durable_report import count_completed
-from workflows.client.reports.machine_report import machine_status
+from workflows.client.reports.machine_report import machine_error, machine_status
 from workflows.distributed.activation import read_journal
-from workflows.machines.snapshot import NAMES, read_snapshot
+from workflows.machines.snapshot import NAMES, Snapshot, read_snapshot
 from workflows.records.checkpoints import GRAPH
 from workflows.records.entries import read_entries
 from workflows.records.graph_history import GraphHistory, read_graph
 from workflows.records.ids import find_member, flow_queue, is_nested, starter_of, workflow_of
 from workflows.records.records import FlowMessage, read_message_of
 from workflows.records.report import FlowPage, FlowSummary
-from workflows.records.status import error_in, is_seen_in, number_in, status_of
+from workflows.records.status import is_seen_in, number_in, status_of
 
 __all__ = ["FlowList", "step_of", "version_of"]
 
@@ -44,6 +44,14 @@ class OpenVersions(NamedTuple):
 
     counts: Counter[tuple[str, str]]
     cut: set[str]
+
+
+class _Run(NamedTuple):
+    """The version of a flow, how many completed steps count in its run, and where a state machine stands."""
+
+    version: str = ""
+    completed: int = 0
+    snapshot: Snapshot | None = None
 
 
 class FlowList:
@@ -167,38 +175,39 @@ class FlowList:
             first = await self._jobs.look(flow_id, limit=1, deadline=deadline)
             status = status_of(first.root or page.root, is_seen=is_seen_in(first, first.members))
         status = machine_status(page.root, status)
-        version, completed = await self._read_run(flow_id, page, deadline)
+        run_of = await self._read_run(flow_id, page, deadline)
         return FlowSummary(
             flow_id=flow_id,
             workflow=workflow,
             state=status.state,
             run=run,
-            version=version,
+            version=run_of.version,
             rollback=status.rollback,
-            completed=completed,
+            completed=run_of.completed,
             created_ms=number_in(page.root, "created"),
             ended_ms=number_in(page.root, "ended"),
             is_parked=page.root.get("state") == "parked",
-            error=error_in(page.root, status.state),
+            error=machine_error(page.root, status, run_of.snapshot),
         )
 
-    async def _read_run(self, flow_id: str, page: TreePage, deadline: float) -> tuple[str, int]:
-        """Return the version of a flow, and how many completed steps count in this run; `''` and 0 if that cannot be read."""
+    async def _read_run(self, flow_id: str, page: TreePage, deadline: float) -> _Run:
+        """Return what the history of a flow says of this run; nothing if that cannot be read."""
         try:
             message = read_message_of(flow_id, page.root.get("body", ""))
+            if message.machine:
+                snapshot = read_snapshot(flow_id, await self._jobs.lives(flow_id, NAMES))
+                return _Run(message.version, 0 if snapshot is None else snapshot.moves, snapshot)
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
         except StoreCorrupt:
-            return "", 0
-        if message.machine:
-            snapshot = read_snapshot(flow_id, await self._jobs.lives(flow_id, NAMES))
-            return message.version, 0 if snapshot is None else snapshot.moves
+            return _Run()
         if message.durable:
-            return message.version, count_completed(entries)
+            return _Run(message.version, count_completed(entries))
         history = read_graph(entries, message)
         version = version_of(message, page, history)
         if history.is_local:
-            return version, len([name for name in history.step_order if history.steps[name].state in _DONE])
-        return version, await self._count_done(flow_id, message, page, deadline)
+            done = [name for name in history.step_order if history.steps[name].state in _DONE]
+            return _Run(version, len(done))
+        return _Run(version, await self._count_done(flow_id, message, page, deadline))
 
     async def _count_done(self, flow_id: str, message: FlowMessage, page: TreePage, deadline: float) -> int:
         if message.run == 1:

@@ -145,6 +145,7 @@ class FlowLooks:
                 until_ms=entry.due_ms,
             )
             for entry in found
+            if entry.kind != "failed"
         ]
 
     async def signal(

@@ -230,6 +230,11 @@ def test_a_machine_that_stands_with_an_error_runs_again_or_is_moved(
     assert invoke("flows", "trigger", flow_id, "approve", '{"ok": true}').exit_code == 0
     serve(lambda report: rests("waiting")(report) and report.error, flow_id)
     assert "ValueError: approve is broken" in invoke("flows", "show", flow_id).stdout
+    (listed,) = map(json.loads, invoke("flows", "list", "--json").stdout.splitlines())
+    assert (listed["state"], listed["error"]) == ("waiting", "ValueError: approve is broken")
+    waits = [json.loads(line) for line in invoke("flows", "waiting", "--json").stdout.splitlines()]
+    assert [each["error"] for each in waits if each["error"]] == ["approve: ValueError: approve is broken"]
+    assert "a retry, approve: ValueError: approve is broken" in invoke("flows", "waiting").stdout
     code, said = told(invoke("flows", "retry", flow_id, "--target", "nowhere", "--app", program))
     text = "state machine 'review' has no place 'nowhere'; its places: 'approved', 'draft', 'waiting'"
     assert (code, said) == (2, f"eventbus: {text}\n")

@@ -38,7 +38,7 @@ from workflows.records.report import (
 )
 from workflows.records.status import error_in, number_in
 
-__all__ = ["machine_status", "machine_waits", "report_machine", "tree_machine"]
+__all__ = ["machine_error", "machine_status", "machine_waits", "report_machine", "tree_machine"]
 
 _KINDS = ("move", "try", "failed", "refused", "retry")
 _BY_HAND = {name.removeprefix("!"): what for name, what in ((RETRY, "retry"), (MOVE, "move by hand"))}
@@ -83,7 +83,7 @@ def report_machine(
             if each.is_done
         ],
         is_parked=root.get("state") == "parked",
-        error=_error_of(root, status, snapshot),
+        error=machine_error(root, status, snapshot),
         created_ms=number_in(root, "created"),
         ended_ms=number_in(root, "ended"),
         machine=_machine(flow_id, message, snapshot, entries, live, has_ended=status.state in FINAL_STATES),
@@ -107,7 +107,7 @@ def tree_machine(
 
 
 def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
-    """Return an entry for each trigger that a machine waits for, and one for what is due later."""
+    """Return an entry for each trigger that a machine waits for, one for what is due later, and one for what failed for good and keeps it there."""
     snapshot = read_snapshot(flow_id, live)
     if snapshot is None:
         return []
@@ -119,6 +119,11 @@ def machine_waits(flow_id: str, live: Mapping[str, str]) -> list[Entry]:
     ]
     if due_ms := _due_of(snapshot):
         found.append(Entry(kind="sleep", place=place, started_ms=since, due_ms=due_ms))
+    elif snapshot.trouble is not None and snapshot.trouble.origin == place:
+        failed = snapshot.trouble.transition
+        found.append(
+            Entry(kind="failed", place=place, name=failed, started_ms=since, error=snapshot.trouble.error)
+        )
     return found
 
 
@@ -162,7 +167,8 @@ def _due_of(snapshot: Snapshot) -> int:
     return snapshot.due_ms if snapshot.trouble is None else snapshot.trouble.due_ms
 
 
-def _error_of(root: Mapping[str, str], status: FlowStatus, snapshot: Snapshot | None) -> str:
+def machine_error(root: Mapping[str, str], status: FlowStatus, snapshot: Snapshot | None) -> str:
+    """Return the error of a flow; of an open one that of the transition that failed last, while the machine stands at its place."""
     has_trouble = snapshot is not None and snapshot.trouble is not None and status.state not in FINAL_STATES
     if root.get("state") == "parked" or not has_trouble:
         return error_in(root, status.state)
