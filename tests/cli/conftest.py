@@ -44,6 +44,10 @@ def invoke(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iter
     was_configured = structlog.is_configured()
     monkeypatch.chdir(Path(__file__).parent)
     monkeypatch.setattr(sys, "path", sys.path[:])
+    if (
+        not was_configured
+    ):  # as the commands log; in a test they find a root logger that is configured, and leave it
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
 
     def invoke(*words: str, said: str = "") -> Result:
         return CliRunner(env=environment).invoke(app, list(words), input=said)
