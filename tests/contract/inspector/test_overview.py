@@ -58,7 +58,7 @@ async def test_every_queue_is_listed_with_its_counts(make_provider: MakeProvider
             assert 0 <= order.oldest < 60
             audit = await _queue(provider, "event.order@audit")
             assert (audit.event, audit.group, audit.workers) == ("order", "audit", 1)
-            assert await provider.inspector.queues("order@audit") == [await _queue(provider, audit.name)]
+            assert [each.name for each in await provider.inspector.queues("order@audit")] == [audit.name]
             go_on.set()
         soon = await _queue(provider, "event.soon")
         assert (soon.delayed, soon.waiting, soon.oldest, soon.workers) == (1, 0, None, 0)
