@@ -136,7 +136,7 @@ async def test_what_is_owed_costs_a_claim_nothing_and_about_a_hundred_bytes_each
     assert 40 < each < 150, f"{each} bytes for each rollback that is owed"
     pairs = [(await poke(old), await poke(new)) for _ in range(20)]
     slow, quick = (statistics.median(times) for times in zip(*pairs, strict=True))
-    assert slow < 1.5 * quick, pairs
+    assert slow < 2 * quick, pairs
     assert await new.cancel()
     assert await old.cancel()
     with pytest.raises(FlowCancelled) as caught:
