@@ -17,7 +17,7 @@ from eventbus.store.overview.retrial import RetrialStore
 
 __all__ = ["ControlStore", "Edit", "Hindrance", "Orders"]
 
-_BATCH = 200  # queues in one call, so that no call holds others up
+_BATCH = 50  # queues in one call, so that no call holds others up for a millisecond
 
 
 class Edit(NamedTuple):

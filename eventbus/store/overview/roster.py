@@ -16,7 +16,7 @@ from eventbus.store.keys import Keys
 
 __all__ = ["EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
 
-_BATCH = 200  # queues or workers in one call, so that no call holds others up
+_BATCH = 50  # queues or workers in one call, so that no call holds others up for a millisecond
 _HELD = 2000  # jobs that one call counts, and those of one worker more
 _MINUTES = 5  # of the history, for what ended lately: the one that runs, and those before it
 _MINUTE = 60_000

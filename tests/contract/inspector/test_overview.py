@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -144,10 +145,10 @@ async def test_a_look_at_all_queues_costs_as_many_calls_with_many_jobs_as_with_f
         assert seen[0] == seen[1]
 
 
-async def test_the_calls_for_200_queues_are_those_for_one(
+async def test_a_call_is_about_50_queues_and_holds_nobody_up(
     make_provider: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What each queue did lately is read for all of them together, too."""
+    """What each queue did lately is read with the rest. More queues in a call would be seen in the p99 of emissions."""
     calls: list[str] = []
     script = RetryingCaller.script
 
@@ -156,13 +157,16 @@ async def test_the_calls_for_200_queues_are_those_for_one(
         return await script(self, name, *given, **options)
 
     async with make_provider() as provider:
-        seen: list[list[str]] = []
+        seen: list[Counter[str]] = []
         for names in (range(1), range(1, 200)):
             for n in names:
                 await provider.emit(f"order.{n}", n, reply=False)
             with monkeypatch.context() as patch:
                 patch.setattr(RetryingCaller, "script", note)
                 assert len(await provider.inspector.queues()) == names[-1] + 1
-            seen.append(sorted(name for name in calls if name in _READS))
+            seen.append(Counter(name for name in calls if name in _READS))
             calls.clear()
-    assert seen == [["active", "ended", "limits", "survey"]] * 2
+    assert seen == [
+        {"active": 1, "ended": 1, "limits": 1, "survey": 1},
+        {"active": 1, "ended": 4, "limits": 4, "survey": 1},
+    ]
