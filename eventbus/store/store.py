@@ -129,10 +129,7 @@ class Store:
         self.journals: JournalStore = JournalStore(self._caller, writer, self.keys)
 
     def share(self, *, replicated: bool = False) -> Store:
-        """Return a store over this one's connection. Its `aclose` ends its own calls alone.
-
-        Close it before this one.
-        """
+        """Return a store over this one's connection; its `aclose` ends its own calls alone. Close it before this one."""
         return Store(self.connector, **self._made_with, replicated=replicated, shared=self)
 
     @property

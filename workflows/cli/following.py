@@ -107,14 +107,14 @@ class Follower:
             self._print(line)
 
     async def _tell_waits(self, jobs: JobClient) -> int | None:
-        """Print the signals that the flow waits for. Return an exit code if it does nothing else, and nobody looks."""
+        """Print the signals that the flow waits for. Return an exit code if it waits for these or a retry alone, and nobody looks."""
         is_asleep, has_waits = True, False
         async for flow in flows_within(jobs, self._flow_id):
             is_asleep = is_asleep and flow.fields.get("state", "") in _ASLEEP
             for entry in await open_waits(jobs, flow):
+                has_waits = has_waits or entry.kind in ("wait", "failed")
                 if entry.kind != "wait":
-                    continue
-                has_waits = True
+                    continue  # the step that failed has a line of its own
                 if (known := (flow.flow_id, entry.place, entry.started_ms)) not in self._waits:
                     self._waits.add(known)
                     self._print(_wait_of(flow, entry))
@@ -147,7 +147,7 @@ def follow_flow(
 ) -> None:
     """Print what becomes of a flow and its steps until it ends: 0 if it completed, 1 if not.
 
-    Where the output is no terminal, it ends with 3 as soon as the flow only waits for a signal.
+    Where the output is no terminal, it ends with 3 as soon as the flow only waits for a signal, or for a retry.
     """
     code = ask_flows(url, lambda flows: Follower(flows, flow_id, as_json=as_json).follow(), reads_only=True)
     raise typer.Exit(code)

@@ -50,11 +50,8 @@ __all__ = ["AWAY_MS", "Flow", "ServerAway", "WorkerRuntime"]
 
 T = TypeVar("T")
 
-_CHOSEN = 10_000
-"""The number of bare flows whose version a worker remembers, by run; the oldest is forgotten first."""
-
-_SHORT = 1024
-"""The bytes of an input that the job of each item carries at most."""
+_CHOSEN = 10_000  # bare flows whose version a worker remembers, by run; the oldest is forgotten first
+_SHORT = 1024  # bytes of an input that the job of each item carries at most
 
 AWAY_MS = 1000
 """Milliseconds until a job is tried again that could not begin because the server was away."""

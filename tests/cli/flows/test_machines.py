@@ -235,6 +235,8 @@ def test_a_machine_that_stands_with_an_error_runs_again_or_is_moved(
     waits = [json.loads(line) for line in invoke("flows", "waiting", "--json").stdout.splitlines()]
     assert [each["error"] for each in waits if each["error"]] == ["approve: ValueError: approve is broken"]
     assert "a retry, approve: ValueError: approve is broken" in invoke("flows", "waiting").stdout
+    followed = invoke("flows", "follow", flow_id)
+    assert (followed.exit_code, "ValueError: approve is broken" in followed.stdout) == (3, True)
     code, said = told(invoke("flows", "retry", flow_id, "--target", "nowhere", "--app", program))
     text = "state machine 'review' has no place 'nowhere'; its places: 'approved', 'draft', 'waiting'"
     assert (code, said) == (2, f"eventbus: {text}\n")
