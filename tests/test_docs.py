@@ -288,7 +288,7 @@ async def limited_url(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 
 # How scripts and modules of the store name a command: `call('HSET', …`, `command("INFO"`, `("SET", …`.
-_IN_LUA = re.compile(r"(?:call|try|call_many)\('([A-Z]+)'")
+_IN_LUA = re.compile(r"(?:call|try|call_many|try_many)\('([A-Z]+)'")
 _IN_PYTHON = re.compile(r'\(\s*"([A-Z]{3,})"')
 
 

@@ -4,7 +4,7 @@ These are values only; `tree_sender` sends them. A tree is added in one call, or
 for one call: the first chunk brings the root, and the last chunk opens the tree.
 
 What must always hold: an edge travels with the later of its two jobs, so that the server never knows a job without
-the jobs that it needs (see `lib/plant.lua`).
+the jobs that it needs (see `lib/planting.lua`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _check(job_id: str, queue: str) -> None:
 
     That is an id that the hash of a worker's jobs could not tell from its own fields (`holds.lua`), or a list from an
     entry of another job (`entry.lua`); a queue that the book could not tell from the shard (`book.lua`); and a name
-    of a queue or an id that a record has no room for (`format.lua`).
+    of a queue or an id that a record has no room for (`plain.lua`).
     """
     if (
         job_id.startswith("#")

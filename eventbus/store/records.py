@@ -1,7 +1,7 @@
 """The record of a job: its bytes, and every field that a script reads or writes.
 
 A record is one string, `job:<id>`. What is unusual about a job stands beside it, in the hash `more:<id>`. The Lua files
-`lib/format.lua` and `lib/codec.lua` own the bytes; `decode` reads them here, without the scripts, for tests and audits.
+`lib/plain.lua` and `lib/codec.lua` own the bytes; `decode` reads them here, without the scripts, for tests and audits.
 
 What must always hold: a script writes, reads and removes no other field. A test reads the Lua files and compares, in
 both directions; the property models compare the fields of every record after every call.
@@ -42,7 +42,7 @@ FLAGS: dict[str, int] = {
     "LIMIT": 64,
     "SIDE": 128,
 }
-"""The flags of the second byte; `format.lua` says what each means."""
+"""The flags of the second byte; `plain.lua` says what each means."""
 
 _LATER = 64
 """A limit key of so many bytes or more is for later releases."""
@@ -74,19 +74,19 @@ MORE: dict[str, tuple[str, str]] = {
     # what an emission asked for
     "due": (
         "when it is or was due, ms",
-        "delays edit enqueue replacing plant restart retry settle_rows signal succession",
+        "delays edit enqueuing replacing planting restart retry settle_rows signal succession",
     ),
-    "priority": ("its priority, if not 0", "edit enqueue plant restart retry"),
-    "lifo": ("1: it goes to the head of its priority", "enqueue retry"),
-    "key": ("the digest of its idempotency key", "enqueue graph restart retry"),
-    "after": ("of the next job of a key: the job that it waits for", "enqueue"),
+    "priority": ("its priority, if not 0", "edit enqueuing planting restart retry"),
+    "lifo": ("1: it goes to the head of its priority", "enqueuing retry"),
+    "key": ("the digest of its idempotency key", "enqueuing graph restart retry"),
+    "after": ("of the next job of a key: the job that it waits for", "enqueuing"),
     "ripe": (
         "of the next job of a key: when it may begin, if that one has ended, ms",
-        "edit enqueue replacing",
+        "edit enqueuing replacing",
     ),
     "keep": (
         "how long it is kept once it has ended, over its queue: `completed,failed`, ms",
-        "enqueue remove restart retry",
+        "enqueuing remove restart retry",
     ),
     "joined": ("how many emissions joined it", "joining"),
     # what happened to it
@@ -101,10 +101,10 @@ MORE: dict[str, tuple[str, str]] = {
         "suspects",
     ),
     "cancel": ("who cancelled it: a call, or the root of its tree", "cancelling stopping"),
-    "why": ("why it was parked or set apart, the first 64 bytes", "record settle_rows"),
+    "why": ("why it was parked or set apart, the first 64 bytes", "records settle_rows"),
     "entry": (
         "how often it was taken out of a list: part of its entry",
-        "edit promote replacing restart retry stopping",
+        "edit promotion replacing restart retry stopping",
     ),
     "edited": ("the call that changed it last while it waited", "edit replacing"),
     "retrier": ("the call that let it wait again after its end", "retry"),
@@ -124,19 +124,19 @@ MORE: dict[str, tuple[str, str]] = {
     "gathers": ("of a job that says in several calls what it awaits: the name of this wait", "mixed_waits"),
     "waited": ("the token by which it began to wait for children, until it is claimed again", "checkpoint"),
     # members and roots of trees
-    "tree": ("1: it is a root, also a nested one", "checkpoint codec enqueue plant record restart"),
+    "tree": ("1: it is a root, also a nested one", "checkpoint codec enqueuing planting records restart"),
     "on": (
         "what becomes of it when a child fails: ignore, remove or wake; absent for fail",
-        "checkpoint codec enqueue plant restart telling",
+        "checkpoint codec enqueuing planting restart telling",
     ),
-    "up": ("what its failure does to those who need it, if not what they say", "plant"),
+    "up": ("what its failure does to those who need it, if not what they say", "planting"),
     "pending": ("1: of a root whose last chunk was not added yet", "graph"),
-    "stop": ("why the tree stops: failed, cancelled or timeout", "record stopping"),
+    "stop": ("why the tree stops: failed, cancelled or timeout", "records stopping"),
     "stopper": ("who stopped the tree: a member, a call, or `timeout`", "stopping"),
     "lost": ("its stalls before its tree stopped", "stopping"),
     "gentle": ("1: what runs in the stopped tree may end its attempt", "stopping"),
     "swept": ("how many members the sweep of the stopped tree has seen", "stopping trees"),
-    "knows": ("when it was claimed knowing that its tree stops, ms", "candidate_unusual"),
+    "knows": ("when it was claimed knowing that its tree stops, ms", "unusual"),
     "acked": ("1: it acknowledged the stop, and what it settles is the end", "checkpoint"),
     "broken": ("a child that failed while it ran", "telling"),
     "told": ("how many of those who need it were told of its end", "telling"),

@@ -16,10 +16,11 @@ from eventbus.store.scripting.scripts import pack, read_part
 __all__ = ["change_record", "make_record", "make_suspect", "read_record"]
 
 _NEW = """
-redis.call('SET', job_root .. id, codec.encode({ state = 'waiting', created = 0, queue = 'queue' }))
-change("""
+redis.call('SET', shard.job_root .. id, codec.encode({ state = 'waiting', created = 0, queue = 'queue' }))
+fields.change("""
 _CHANGE = link(
-    "--include base codec fields\nlocal id = take()\nchange(id, unpack(args, 2))\nreturn 1\n", read_part
+    "--include shard args codec fields\nlocal id = args.take()\nfields.change(id, unpack(args.values, 2))\nreturn 1\n",
+    read_part,
 )
 
 
@@ -37,8 +38,8 @@ def change_record(job: str, **fields: Any) -> list[Any]:
 
 
 _SUSPECT = link(
-    "--include base codec fields book\nlocal id, queue = take(), take()\nchange(id, 'stalls', 3, 'crowd', 1, 'fatal', 0)\n"
-    "redis.call('LREM', key('ready', queue), 1, id)\nredis.call('RPUSH', key('suspects', queue), id)\n"
+    "--include shard args codec fields book\nlocal id, queue = args.take(), args.take()\nfields.change(id, 'stalls', 3, 'crowd', 1, 'fatal', 0)\n"
+    "redis.call('LREM', shard.key('ready', queue), 1, id)\nredis.call('RPUSH', shard.key('suspects', queue), id)\n"
     "book.set(queue, book.SUSPECTS)\nreturn 1\n",
     read_part,
 )
@@ -53,7 +54,7 @@ def make_suspect(job: str, queue: str) -> list[Any]:
 def make_record(job: str, **fields: Any) -> list[Any]:
     """Return the command that makes the record of a job with these fields."""
     command = change_record(job, **fields)
-    command[1] = command[1].replace("\nchange(", _NEW, 1)
+    command[1] = command[1].replace("\nfields.change(", _NEW, 1)
     return command
 
 

@@ -53,7 +53,7 @@ def test_every_part_is_needed_by_a_script() -> None:
 def test_a_script_names_all_parts_that_it_uses(name: str) -> None:
     text = (_LUA / f"{name}.lua").read_text()
     named = re.findall(r"^ *--(?:include|defer \w+:) ([\w ]+)$", text, re.MULTILINE)
-    offered = {export for words in named for part in words.split() for export in read_part(part).exports}
+    offered = {read_part(part).table for words in named for part in words.split()}
     made = set(re.findall(r"^--defer (\w+):", text, re.MULTILINE))
     assert read_scopes(text).undeclared - made <= offered
 
@@ -62,33 +62,48 @@ def test_a_script_names_all_parts_that_it_uses(name: str) -> None:
 def test_a_part_needs_only_what_it_uses(name: str) -> None:
     part = read_part(name)
     used = _named(part.body)
-    assert [other for other in part.needs if not used & set(read_part(other).exports)] == []
+    assert [other for other in part.needs if read_part(other).table not in used] == []
 
 
 @pytest.mark.parametrize("name", _PARTS)
 def test_a_part_needs_all_that_it_uses(name: str) -> None:
     part = read_part(name)
-    known = [*part.exports, *(export for other in part.needs for export in read_part(other).exports)]
-    assert read_scopes(f"local {', '.join(known)}\n{part.body}").undeclared == set()
+    known = {part.table, *(read_part(other).table for other in part.needs)} - {None}
+    assert read_scopes(part.body).undeclared <= known
 
 
-def test_a_part_exports_only_what_others_use() -> None:
-    scripts = [path.read_text() for path in sorted(_LUA.glob("*.lua"))]
-    unused = {
-        f"{name}: {export}"
-        for name in _PARTS
-        for export in read_part(name).exports
-        if not any(export in _named(read_part(other).body) for other in _PARTS if other != name)
-        and not any(export in _named(text) for text in scripts)
-    }
-    assert unused == set()
+@pytest.mark.parametrize("name", _PARTS)
+def test_a_part_offers_one_table_at_most_which_has_its_name(name: str) -> None:
+    """So a part costs one of the 200 locals of the library, and a reader knows the file of each name."""
+    table = read_part(name).table
+    assert table is None or table.lower() == name
+    assert read_part(name).body.count(f"\n{table} = {{") == (table is not None)
+
+
+def test_the_tables_of_parts_have_what_is_used_of_them_and_nothing_else() -> None:
+    tables = {read_part(name).table: read_part(name).body for name in _PARTS if read_part(name).table}
+    texts = [read_part(name).body for name in _PARTS] + [
+        path.read_text() for path in sorted(_LUA.glob("*.lua"))
+    ]
+    code = "\n".join(re.sub(r"--[^\n]*|'(?:[^'\\\n]|\\.)*'", "''", text) for text in texts)
+    wrong: dict[str, set[str]] = {}
+    for table, body in tables.items():
+        offered = set(re.findall(rf"^(?:function )?{table}\.(\w+)(?: =|\()", body, re.MULTILINE))
+        written = re.search(rf"^{table} = \{{(.*?)^\}}|^{table} = \{{(.*)\}}", body, re.MULTILINE | re.DOTALL)
+        assert written
+        offered |= set(re.findall(r"(?:^|[{,]) *([A-Z]+) = ", written[1] or written[2] or "", re.MULTILINE))
+        uses = re.findall(rf"(function )?(?<![.:\w]){table}\.(\w+)( =(?!=))?", code)
+        used = {field for is_function, field, is_set in uses if not is_function and not is_set}
+        if used != offered:
+            wrong[str(table)] = used ^ offered
+    assert wrong == {}
 
 
 _SMALL = {
-    "a": Part("a", (), ("one", "two"), "local own = 1\nfunction one() return own end\nfunction two() end"),
-    "b": Part("b", ("a", "c"), ("three",), "function three() return one() + four() end"),
-    "c": Part("c", ("b",), ("four",), "function four() return three and 1 end"),
-    "d": Part("d", ("c", "b"), ("five",), "function five() return four() + three() end"),
+    "a": Part("a", (), "a", "a = {}\nlocal own = 1\nfunction a.one() return own end\nfunction a.two() end"),
+    "b": Part("b", ("a", "c"), "b", "b = {}\nfunction b.three() return a.one() + c.four() end"),
+    "c": Part("c", ("b",), "c", "c = {}\nfunction c.four() return b and 1 end"),
+    "d": Part("d", ("c", "b"), "d", "d = {}\nfunction d.five() return c.four() + b.three() end"),
 }
 
 
@@ -97,28 +112,28 @@ def _link(text: str) -> str:
 
 
 def test_a_part_stands_behind_what_it_needs_and_once() -> None:
-    source = _link("--include b c\n--include a\nreturn three()\n")
+    source = _link("--include b c\n--include a\nreturn b.three()\n")
     assert re.findall(r"do -- (\w)", source) == ["a", "c", "b"]
-    assert source.startswith("local one, two, four, three\n")
+    assert source.startswith("local a, c, b\n")
     assert read_scopes(source).undeclared == set()
 
 
 def test_a_part_of_a_block_is_included_again_outside_of_it() -> None:
-    text = "if KEYS[1] then\n  --include a\n  one()\nend\n--include a\nreturn two()\n"
+    text = "if KEYS[1] then\n  --include a\n  a.one()\nend\n--include a\nreturn a.two()\n"
     assert re.findall(r"do -- (\w)", _link(text)) == ["a", "a"]
     assert read_scopes(_link(text)).undeclared == set()
 
 
 def test_a_deferred_part_offers_what_the_script_uses() -> None:
-    source = _link("--include a\n--defer load_rest: b\nload_rest()\nreturn three()\n")
-    assert source.startswith("local one, two, three\n")
+    source = _link("--include a\n--defer load_rest: b\nload_rest()\nreturn b.three()\n")
+    assert source.startswith("local a, b\n")
     assert read_scopes(source).undeclared == set()
     assert read_scopes(source).functions == 5
 
 
 def test_a_deferred_part_makes_first_what_it_needs_of_another() -> None:
-    source = _link("--include a\n--defer load_c: c\n--defer load_d: d\nload_d()\nreturn five()\n")
-    assert source.startswith("local one, two, three, four, five\n")
+    source = _link("--include a\n--defer load_c: c\n--defer load_d: d\nload_d()\nreturn d.five()\n")
+    assert source.startswith("local a, b, c, d\n")
     assert "load_c() \n" in source
     assert re.findall(r"do -- (\w)", source) == ["a", "b", "c", "d"]
     assert read_scopes(source).undeclared == set()
@@ -142,6 +157,4 @@ def test_locals_and_upvalues_are_counted() -> None:
 
 
 def test_a_header_is_no_part_of_the_text() -> None:
-    assert parse_part("x", "--needs a b\n--exports c\n-- text\n") == Part(
-        "x", ("a", "b"), ("c",), "-- text\n"
-    )
+    assert parse_part("x", "--needs a b\n--exports c\n-- text\n") == Part("x", ("a", "b"), "c", "-- text\n")

@@ -320,8 +320,10 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
     body = _SOURCES[f"{name}.lua"]
     code = "\n".join(line for line in body.splitlines() if not line.startswith("--"))
     head, names = load_script(name).fields["head"], list[str]()
-    for targets, values in re.findall(r"^local ([\w, ]+) = (.*take\(\).*)$", code, re.MULTILINE):
-        names.extend(targets.split(", ")[: values.count("take()")])
+    for targets, values in re.findall(
+        r"^local ([\w, ]+) = (.*args\.take(?:_now)?\(\).*)$", code, re.MULTILINE
+    ):
+        names.extend(targets.split(", ")[: len(re.findall(r"\bargs\.take(?:_now)?\(\)", values))])
     short = {
         "queues": {"queue_count", "count"},
         "rows": {"row_count"},
@@ -343,10 +345,20 @@ def test_a_script_takes_its_head_in_the_order_of_its_header(name: str) -> None:
 
 
 _DYNAMIC = {
-    *("key(kind, name)", "key(kind, id)", "key(state, queue)", "key(record.state, record.queue)"),
-    *("key(list, id)", "key(state, name)", "key(PLACES[kind], queue)", "key(kind, queue)"),
-    *("key(part[1], queue)", "key(part[1], line.place)"),
-    *("key(part[1], line.queue)", "key(look[1], queue)"),
+    *(
+        "shard.key(kind, name)",
+        "shard.key(kind, id)",
+        "shard.key(state, queue)",
+        "shard.key(record.state, record.queue)",
+    ),
+    *(
+        "shard.key(list, id)",
+        "shard.key(state, name)",
+        "shard.key(PLACES[kind], queue)",
+        "shard.key(kind, queue)",
+    ),
+    *("shard.key(part[1], queue)", "shard.key(part[1], line.place)"),
+    *("shard.key(part[1], line.queue)", "shard.key(look[1], queue)"),
 }
 """Kinds that a script computes: the helper itself, what retention forgets and what cannot be listed, finished sets, where a
 job to cancel waits, where listed jobs stand, which members of a tree are looked at, a large text beside its record, the
@@ -355,10 +367,12 @@ finished sets of a group, the lists of a shelf."""
 
 def test_a_script_builds_keys_of_documented_kinds_only() -> None:
     text = "\n".join(_SOURCES.values())
-    literal = set(re.findall(r"key\('([\w+]+)'", text)) | set(re.findall(r"root \.\. ':(\w+):?'", text))
+    literal = set(re.findall(r"shard\.key\('([\w+]+)'", text)) | set(
+        re.findall(r"shard\.root \.\. ':(\w+):?'", text)
+    )
     assert literal <= set(KINDS)
-    assert set(re.findall(r"(?<!_)\bkey\([^)']*\)", text)) == _DYNAMIC
-    forgotten = re.findall(r"local SIDES = \{ ([^}]+) \}", _SOURCES["retain.lua"])
+    assert set(re.findall(r"\bshard\.key\([^)']*\)", text)) == _DYNAMIC
+    forgotten = re.findall(r"local SIDES = \{ ([^}]+) \}", _SOURCES["retention.lua"])
     assert {name.strip(" '") for name in ",".join(forgotten).split(",")} <= set(KINDS)
 
 
@@ -367,7 +381,9 @@ def test_every_documented_kind_is_used() -> None:
     text = "\n".join(
         [*_SOURCES.values(), *(path.read_text() for path in folder.glob("*.py") if path.name != "keys.py")]
     )
-    named = set(re.findall(r"['\"]([\w+]+)['\"]", text)) | set(re.findall(r"root \.\. ':(\w+):?'", text))
+    named = set(re.findall(r"['\"]([\w+]+)['\"]", text)) | set(
+        re.findall(r"shard\.root \.\. ':(\w+):?'", text)
+    )
     python = Path(str(files("eventbus.store")), "keys.py").read_text()
     named |= set(re.findall(r'self\.(?:of|shard_key)\("(\w+)"', python))
     assert set(KINDS) - named == set()
@@ -375,7 +391,7 @@ def test_every_documented_kind_is_used() -> None:
 
 def test_retention_forgets_every_kind_that_goes_with_the_record() -> None:
     with_record = {kind for kind, facts in KINDS.items() if facts[3] == "with the record"}
-    forgotten = set(re.findall(r"'(\w+)'", _SOURCES["retain.lua"]))
+    forgotten = set(re.findall(r"'(\w+)'", _SOURCES["retention.lua"]))
     assert with_record | {"job"} <= forgotten
 
 

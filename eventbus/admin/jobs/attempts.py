@@ -61,7 +61,7 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record(Failure):
-    """The record of an error in a log. `lib/record.lua` adds when the run was due, began and ended, and by which worker."""
+    """The record of an error in a log. `lib/records.lua` adds when the run was due, began and ended, and by which worker."""
 
     worker: str = ""
     kind: str = ""

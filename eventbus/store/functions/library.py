@@ -24,8 +24,8 @@ Crash windows:
     ended-while-making   the constants are made again by the next call
 
 Measured with Redis 7.0: one library of all takes 4 ms to load and 0.5 MB. A library for each script would take 23 ms in
-all and 1.3 MB, as the scripts by themselves do, for each has its own copy of the parts. The price of one library is
-that all exports together are its locals, of which Lua allows 200; a test says so in time. The server finds the names
+all and 1.3 MB, as the scripts by themselves do, for each has its own copy of the parts. The table of each part is a
+local of the library, of which Lua allows 200; a test says so in time. The server finds the names
 that it gives to a function (`string`, `redis`) by a slow way, so each block takes those that it uses by a local.
 """
 
@@ -69,11 +69,11 @@ def load_library() -> Library:
     scripts = {name: read_script(name) for name in list_scripts()}
     parts = {part.name: part for text in scripts.values() for part in list_parts(text, read_part)}
     sections = {name: split_part(part) for name, part in parts.items()}
-    exports = [export for part in parts.values() for export in part.exports]
+    tables = [part.table for part in parts.values() if part.table]
     text = "".join([
         "local KEYS, ARGV\n",
         _write_own(),
-        f"local {', '.join(exports)}\n",
+        f"local {', '.join(tables)}\n",
         *(_write_part(name, each) for name, each in sections.items()),
         *(_write_function(name, script, sections) for name, script in scripts.items()),
         _write_making(["part_" + name for name in sections] + ["script_" + name for name in scripts]),

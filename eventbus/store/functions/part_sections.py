@@ -3,12 +3,12 @@
 A script makes all that its parts are anew in each call. A library makes the functions of a part once, when the server
 loads it. So the other statements of the part must be told from them:
 
-    loaded      functions, the tables that they are fields of (`plain = {}`), and the declarations of all other names
-    constants   names in capitals whose value has only constants in it, single fields of such tables, and loops that fill
-                either: set by the first call. While a library loads the server has nothing of Lua but its grammar, so
-                even `string.gmatch` must wait
-    state       all else, also the fields that such a table is written with (`lines = { unlisted = {} }`): it is set
-                anew by each call that takes the part in, in the place where the call does so
+    loaded      functions, the table that they are fields of (`lines = {}`), and the declarations of all other names
+    constants   names in capitals whose value has only constants in it, such fields of the table (`plain.SMALL`, or
+                `book = { PAUSED = 1 }`), and loops that fill either: set by the first call. While a library loads the
+                server has nothing of Lua but its grammar, so even `string.gmatch` must wait
+    state       all else, also the other fields of the table (`lines.unlisted = {}`): it is set anew by each call that
+                takes the part in, in the place where the call does so
 
 What must always hold: what is not known to be a constant is state. So a part that somebody adds a variable to keeps
 nothing of one call for the next, and neither does a call that ended with an error, for the next one sets it again.
@@ -34,9 +34,10 @@ NAMES = (
 _CONTINUED = re.compile(r"\s|end\b|else|until\b|[})\]]")
 _FUNCTION = re.compile(r"(local )?function ([A-Za-z_]\w*)(\.\w+)?\(")
 _ASSIGNMENT = re.compile(r"(local )?([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)(?: = (.*))?", re.DOTALL)
-_FIELD = re.compile(r"([A-Za-z_]\w*)\.\w+ = ")
+_FIELD = re.compile(r"([A-Za-z_]\w*)\.(\w+) = (.*)", re.DOTALL)
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
-_FIELD_NAME = re.compile(r"\w+ =(?!=)")
+_FIELD_NAME = re.compile(r"(\w+) =(?!=)")
+_INNER_TABLE = re.compile(r"(?<=.)\{[^{}]*\}", re.DOTALL)
 _EMPTY_TABLE = re.compile(r"\{\s*\}(?: *--[^\n]*)?")
 _OF_ANY_CALL = (frozenset(NAMES) - {"redis"}) | {"and", "false", "nil", "not", "or", "true"}
 
@@ -72,8 +73,11 @@ def _sort(statement: str, sections: Sections, tables: set[str], named: set[str])
         sections.loaded.append(statement)
     elif statement.startswith("if "):
         sections.state.append(statement)
-    elif statement.startswith("for ") or ((match := _FIELD.match(statement)) and match[1] in tables):
+    elif statement.startswith("for "):
         sections.constants.append(statement)
+    elif (match := _FIELD.fullmatch(statement)) and match[1] in tables:
+        is_constant = _CAPITALS.fullmatch(match[2]) and _is_of_any_call(match[3])
+        (sections.constants if is_constant else sections.state).append(statement)
     elif match := _ASSIGNMENT.fullmatch(statement):
         _sort_assignment(match, sections, tables, named)
     else:
@@ -87,7 +91,7 @@ def _sort_assignment(match: re.Match[str], sections: Sections, tables: set[str],
     if match[2] in tables:
         sections.loaded.append(f"{match[1] or ''}{match[2]} = {{}}")
         if match[3] is not None and not _EMPTY_TABLE.fullmatch(match[3]):
-            sections.state.append(_set_fields(match[2], match[3]))
+            sections.constants.append(_set_fields(match[2], match[3]))
         return
     if match[1]:
         sections.loaded.append(f"local {match[2]}")
@@ -102,7 +106,12 @@ def _sort_assignment(match: re.Match[str], sections: Sections, tables: set[str],
 
 
 def _set_fields(table: str, value: str) -> str:
-    """Set the fields that a table of functions has besides them."""
+    """Set the constants that a table of functions is written with. Raises ValueError if it is written with others."""
+    names = _FIELD_NAME.findall(_INNER_TABLE.sub("", value))
+    if not (all(map(_CAPITALS.fullmatch, names)) and _is_of_any_call(value)):
+        raise ValueError(
+            f"the table {table} of a part is written with fields that are no constants: {value!r}"
+        )
     return f"do\nlocal fields = {value}\nfor name, field in pairs(fields) do {table}[name] = field end\nend"
 
 

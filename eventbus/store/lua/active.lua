@@ -4,10 +4,10 @@
 -- head: after limit
 --   after: the last worker that was looked at, '' at first | limit: of jobs; the jobs of one worker are not parted
 -- answer: the last worker that was looked at ('' at the end), then queue, count
---include base codec hold holds
+--include shard args commands codec hold holds
 
-local after, limit = take(), take()
-local workers = redis.call('ZRANGE', root .. ':workers', 0, -1)
+local after, limit = args.take(), args.take()
+local workers = redis.call('ZRANGE', shard.root .. ':workers', 0, -1)
 table.sort(workers)
 local counts, seen, last = {}, 0, ''
 for _, worker in ipairs(workers) do
@@ -15,9 +15,9 @@ for _, worker in ipairs(workers) do
     if seen >= limit then break end
     last = worker
     local names = {}
-    for i, each in ipairs(list_held(worker)) do names[i] = job_root .. each.id end
+    for i, each in ipairs(holds.list(worker)) do names[i] = shard.job_root .. each.id end
     seen = seen + #names
-    for _, text in ipairs(get_all(names)) do
+    for _, text in ipairs(commands.get_all(names)) do
       local record = text and codec.decode(text)
       if record then counts[record.queue] = (counts[record.queue] or 0) + 1 end
     end

@@ -27,23 +27,23 @@
 --     pending (of a root: its key stands for a tree that is not whole yet; nothing was added)
 --   state of a job that was joined: completed | failed | cancelled | open (its end will be told) | unlisted (open, but
 --     so many wait for it that the emitter has to ask)
---include base guard plain floors rooting
+--include shard args commands guard plain_rows floors rooting
 
-local now = read_now(take())
-local emitter, attendance, queue_count, timeout_count, plain_count, row_count = take(), take(), take(), take(), take(), take()
+local now = args.take_now()
+local emitter, attendance, queue_count, timeout_count, plain_count, row_count = args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
 local answer = { now }
 
 local queues, names, are_simple = {}, {}, true -- simple: for the default group alone, and without a limit or a condition
 for i = 1, queue_count do
-  local name, has_default, max, traits = take(), take() == 1, take(), take()
+  local name, has_default, max, traits = args.take(), args.take() == 1, args.take(), args.take()
   queues[i] = { name = name, targets = has_default and { { queue = name, suffix = '' } } or {}, max = max, are_roots = traits % 2 == 1, needs_worker = traits > 1 }
   names[i] = name
   are_simple = are_simple and has_default and max == '' and traits < 2
 end
-for i, has_groups in ipairs(redis.call('SMISMEMBER', root .. ':grouped', unpack(names))) do
+for i, has_groups in ipairs(redis.call('SMISMEMBER', shard.root .. ':grouped', unpack(names))) do
   if has_groups == 1 and not queues[i].are_roots then
     are_simple = false
-    local targets, groups = queues[i].targets, try('SMEMBERS', key('groups', names[i]))
+    local targets, groups = queues[i].targets, commands.try('SMEMBERS', shard.key('groups', names[i]))
     queues[i].is_foreign = not groups
     for _, group in ipairs(groups or {}) do
       targets[#targets + 1] = { queue = names[i] .. '@' .. group, suffix = '@' .. group }
@@ -55,16 +55,16 @@ for i = 1, queue_count do answer[i + 1] = #queues[i].targets end
 rooting.read_timeouts(timeout_count)
 
 floors.hold(attendance, now)
-if are_simple and row_count == 0 and add_plain(queues, plain_count, emitter, now, answer) then return answer end
---include pointer enqueue accept joining
+if are_simple and row_count == 0 and plain_rows.add(queues, plain_count, emitter, now, answer) then return answer end
+--include pointers enqueuing accepting joining
 
 local taken = accepting.take_all(queues, plain_count, row_count, emitter, now, answer)
-local refused = enqueue(taken.jobs, emitter, now, answer)
+local refused = enqueuing.add(taken.jobs, emitter, now, answer)
 rooting.flush(now)
 for _, join in ipairs(taken.joins) do
   if refused[join.job] then
     if join.state_at then answer[join.state_at - 2], answer[join.state_at + 1] = 'foreign', refused[join.job] end
-  elseif not join_job(join.job, join.emitter) then
+  elseif not joining.add_emitter(join.job, join.emitter) then
     answer[join.state_at] = 'unlisted'
   end
 end
@@ -79,15 +79,15 @@ if taken.supersedes then
     superseded[#superseded + 1] = job.superseded
     superseded[#superseded + 1] = job.following
   end
-  load_holds(superseded)
+  holds.load(superseded)
   for _, job in ipairs(taken.jobs) do
     if job.superseded then
       local reason = 'superseded by job ' .. job.id .. ', which has the same key'
-      cancel(job.superseded, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0)
-      if job.following then cancel(job.following, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0) end
+      cancelling.cancel(job.superseded, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0)
+      if job.following then cancelling.cancel(job.following, job.id, cjson.encode({ type = 'JobCancelled', message = reason }), now, 0) end
     end
   end
   local ready = {}
-  end_call(ready, now)
+  epilogue.end_call(ready, now)
 end
 return answer

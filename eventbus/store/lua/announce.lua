@@ -12,22 +12,22 @@
 -- left: queue
 -- answer: taken since
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
---include base book changes codec guard format ready record groups idle presence putting_off roster
+--include shard args commands book changes codec guard placing records groups idle presence putting_off roster
 --defer load_orders: orders shelves
 
 local SILENCE = 120000
-local now = read_now(take())
-local pool, worker, former, unpark, since, facts, count, left_count = take(), take(), take(), take() == 1, take(), take(), take(), take()
+local now = args.take_now()
+local pool, worker, former, unpark, since, facts, count, left_count = args.take(), args.take(), args.take(), args.take() == 1, args.take(), args.take(), args.take(), args.take()
 if since == '' then since = now end
 local queues, names, left, back, ids, taken = {}, {}, {}, {}, {}, 0
 for i = 1, count do
-  local queue = { name = take(), base = take(), group = take(), limit = take(), keeps = take() }
-  queue.parked = unpark and try('ZRANGE', key('parked', queue.name), 0, 99) or {}
+  local queue = { name = args.take(), base = args.take(), group = args.take(), limit = args.take(), keeps = args.take() }
+  queue.parked = unpark and commands.try('ZRANGE', shard.key('parked', queue.name), 0, 99) or {}
   for _, id in ipairs(queue.parked) do
-    local record = read(id)
+    local record = records.read(id)
     if record and record.state == 'parked' and not record.is_later then
       record.id, taken = id, taken + 1
-      line_up(back, queue.name, record, true)
+      placing.line_up(back, queue.name, record, true)
       ids[#ids + 1], ids[#ids + 2] = queue.name, id
     end
   end
@@ -35,19 +35,19 @@ for i = 1, count do
   if refusal then return refusal end
   queues[i], names[i] = queue, queue.name
 end
-for i = 1, left_count do left[i] = take() end
+for i = 1, left_count do left[i] = args.take() end
 
-local serving = key('serving', pool)
-redis.call('ZREMRANGEBYSCORE', serving, '-inf', whole(now - SILENCE)) -- a full server lets it through
-redis.call('ZREMRANGEBYSCORE', serving, whole(now + SILENCE), '+inf') -- the clock was ahead then
+local serving = shard.key('serving', pool)
+redis.call('ZREMRANGEBYSCORE', serving, '-inf', commands.whole(now - SILENCE)) -- a full server lets it through
+redis.call('ZREMRANGEBYSCORE', serving, commands.whole(now + SILENCE), '+inf') -- the clock was ahead then
 redis.call('ZADD', serving, now, worker)
 redis.call('PEXPIRE', serving, SILENCE)
 idle.keep(worker, pool, now)
 roster.note(worker, names, facts, since, now)
 if former ~= '' then presence.leave(worker, former, left, now) end
 for _, queue in ipairs(queues) do
-  local pools = key('pools', queue.name)
-  if try('ZREMRANGEBYSCORE', pools, '-inf', whole(now - SILENCE)) then
+  local pools = shard.key('pools', queue.name)
+  if commands.try('ZREMRANGEBYSCORE', pools, '-inf', commands.whole(now - SILENCE)) then
     redis.call('ZADD', pools, now, pool)
     redis.call('PEXPIRE', pools, SILENCE)
   end
@@ -67,9 +67,9 @@ for i, queue in ipairs(queues) do
   end
 end
 for i = 1, #ids, 2 do
-  set_waiting(ids[i + 1])
+  codec.set_waiting(ids[i + 1])
   if changes.is_on() then changes.note('released', ids[i], ids[i + 1], 'waiting') end
-  redis.call('ZREM', key('parked', ids[i]), ids[i + 1])
+  redis.call('ZREM', shard.key('parked', ids[i]), ids[i + 1])
 end
-place_ready(back, now, put_off)
+placing.flush(back, now, putting_off.put_off)
 return { taken, since }

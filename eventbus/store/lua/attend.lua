@@ -13,22 +13,22 @@
 --   floor: the time up to which it has got all outcomes, '' where there is none to say, or `left`
 --   mark: what the entry in the stream says, '' for none
 -- answer: now; whether the stream existed: 1 or 0
---include base guard floors
+--include shard args commands guard floors
 
-local now = read_now(take())
-local emitter, life, makes, attendance, floor, mark = take(), take(), take() == 1, take(), take(), take()
-local stream, emitters = key('replies', emitter), root .. ':emitters'
+local now = args.take_now()
+local emitter, life, makes, attendance, floor, mark = args.take(), args.take(), args.take() == 1, args.take(), args.take(), args.take()
+local stream, emitters = shard.key('replies', emitter), shard.root .. ':emitters'
 local exists = redis.call('EXPIRE', stream, life)
 if exists == 0 and makes then
   redis.call('XADD', stream, '*', 'open', '')
   redis.call('EXPIRE', stream, life)
 end
 if floor == 'left' then
-  try('ZREM', emitters, attendance)
+  commands.try('ZREM', emitters, attendance)
 elseif floor ~= '' and floor <= now then
-  try('ZADD', emitters, whole(floor), attendance)
+  commands.try('ZADD', emitters, commands.whole(floor), attendance)
 else -- also where the clock was set back, and the floor is ahead
   floors.hold(attendance, now)
 end
-if mark ~= '' then try('XADD', stream, 'NOMKSTREAM', '*', 'mark', mark) end -- after all outcomes of calls before this one
+if mark ~= '' then commands.try('XADD', stream, 'NOMKSTREAM', '*', 'mark', mark) end -- after all outcomes of calls before this one
 return { now, exists }

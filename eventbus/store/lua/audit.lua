@@ -8,15 +8,15 @@
 -- head: now replaced fields
 --   replaced: the id of the entry that this one replaces, or '' | fields: name, value ...
 -- answer: the entry's id, '' if it was replaced before
---include base guard
+--include shard args commands guard
 
 local MOST, KEPT = 10000, 7776000000 -- 90 days, ms
-local now = read_now(take())
-local replaced, fields = take(), take()
-local stream = root .. ':audit'
-begin_writing()
+local now = args.take_now()
+local replaced, fields = args.take(), args.take()
+local stream = shard.root .. ':audit'
+shard.begin_writing()
 if replaced ~= '' and redis.call('XDEL', stream, replaced) == 0 then return '' end
 local id = redis.call('XADD', stream, 'MAXLEN', '~', MOST, '*', unpack(fields))
-redis.call('XTRIM', stream, 'MINID', '~', whole(now - KEPT))
+redis.call('XTRIM', stream, 'MINID', '~', commands.whole(now - KEPT))
 redis.call('PEXPIRE', stream, KEPT)
 return id

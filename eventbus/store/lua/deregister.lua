@@ -4,11 +4,11 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: worker
 -- answer: how many jobs it still holds
---include base guard holds roster
+--include shard args guard holds roster
 
-local worker = take()
-local count = #list_held(worker)
-begin_writing()
+local worker = args.take()
+local count = #holds.list(worker)
+shard.begin_writing()
 roster.forget(worker)
-if count == 0 then unregister(worker) end
+if count == 0 then holds.unregister(worker) end
 return count

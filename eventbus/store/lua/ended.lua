@@ -5,18 +5,18 @@
 -- queues: queue
 --   minutes: so many of the history are looked at, the one that runs is the last of them
 -- answer: for how many ms these minutes have run, then for each queue: completed failed cancelled completed_lately failed_lately
---include base cells
+--include shard args commands cells
 
-local now = read_now(take())
-local minutes, count = take(), take()
+local now = args.take_now()
+local minutes, count = args.take(), args.take()
 local last = math.floor(now / 60000)
 local first = last - minutes + 1
 local rows = { now - first * 60000 }
 for _ = 1, count do
-  local queue, n = take(), #rows
-  rows[n + 1] = try('LLEN', key('completed', queue)) or 0
-  rows[n + 2] = try('ZCARD', key('failed', queue)) or 0
-  rows[n + 3] = try('ZCARD', key('cancelled', queue)) or 0
+  local queue, n = args.take(), #rows
+  rows[n + 1] = commands.try('LLEN', shard.key('completed', queue)) or 0
+  rows[n + 2] = commands.try('ZCARD', shard.key('failed', queue)) or 0
+  rows[n + 3] = commands.try('ZCARD', shard.key('cancelled', queue)) or 0
   rows[n + 4], rows[n + 5] = cells.count_ended(queue, first, last)
 end
 return rows

@@ -6,15 +6,15 @@
 -- head: now id token text
 --   text: the error
 -- answer: ok | stopping (it was stopped before) | lost (the lease)
---include base guard fields hold holds record stopping epilogue marks
+--include shard args guard fields hold holds records stopping epilogue marks
 
-local now = read_now(take())
-local id, token, text = take(), take(), take()
-local record = read_lease(id)
-if not record or not record.tree or not read_hold(id, token) then return 'lost' end
+local now = args.take_now()
+local id, token, text = args.take(), args.take(), args.take()
+local record = records.read_lease(id)
+if not record or not record.tree or not holds.read(id, token) then return 'lost' end
 if record.stop then return 'stopping' end
 
-begin_writing()
-stop_tree(id, 'failed', id, text, now, true)
-end_call({}, now)
+shard.begin_writing()
+stopping.stop_tree(id, 'failed', id, text, now, true)
+epilogue.end_call({}, now)
 return 'ok'

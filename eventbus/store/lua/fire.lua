@@ -20,27 +20,27 @@
 --   id gen slot lastjob held due plan
 --   became: fired | joined (a job had the key) | skipped (the last job is open) | missed | held (until the last job has ended) |
 --     paused | stale | early | waits | later | foreign (somebody else's value stands in the place of a key of the queue)
---include base guard fields pointer agenda
---defer load_writing: enqueue accept holds cancelling epilogue trees firing
+--include shard args commands guard fields pointers agenda
+--defer load_writing: enqueuing accepting holds cancelling epilogue trees firing
 
-local now = read_now(take())
-local key_ttl, most, bytes, row_count = take(), take(), take(), take()
+local now = args.take_now()
+local key_ttl, most, bytes, row_count = args.take(), args.take(), args.take(), args.take()
 local rows, words, is_any = {}, {}, false
 for i = 1, row_count do
-  local row = { id = take(), gen = take(), slot = take(), fire = take(), next = take(), due = take(), wait = take(), missed = take() }
-  row.queue, row.has_default, row.job, row.body, row.key, row.print = take(), take() == 1, take(), take(), take(), take()
-  row.overlap, row.late, row.pauses = take(), take() == 1, take() == 1
-  row.is_root, row.timeout, row.limit = take() == 1, take(), take()
+  local row = { id = args.take(), gen = args.take(), slot = args.take(), fire = args.take(), next = args.take(), due = args.take(), wait = args.take(), missed = args.take() }
+  row.queue, row.has_default, row.job, row.body, row.key, row.print = args.take(), args.take() == 1, args.take(), args.take(), args.take(), args.take()
+  row.overlap, row.late, row.pauses = args.take(), args.take() == 1, args.take() == 1
+  row.is_root, row.timeout, row.limit = args.take() == 1, args.take(), args.take()
   rows[i] = row
 end
 
 local function judge(row)
-  local known = try('HMGET', key('schedule', row.id), 'gen', 'slot', 'lastjob', 'paused', 'fired', 'limit', 'excused') or {}
+  local known = commands.try('HMGET', shard.key('schedule', row.id), 'gen', 'slot', 'lastjob', 'paused', 'fired', 'limit', 'excused') or {}
   if known[1] ~= row.gen or known[2] ~= row.slot or known[4] then return 'stale' end
-  if tonumber(redis.call('ZSCORE', root .. ':schedules', row.id) or math.huge) > now then return 'early' end
+  if tonumber(redis.call('ZSCORE', shard.root .. ':schedules', row.id) or math.huge) > now then return 'early' end
   if row.wait > 0 then return 'waits' end
-  local last = known[3] and peek(known[3])
-  local is_open = last and OPEN[last.state]
+  local last = known[3] and fields.peek(known[3])
+  local is_open = last and trees.OPEN[last.state]
   row.is_last = tonumber(known[6] or 0) > 0 and tonumber(known[5] or 0) + 1 >= tonumber(known[6])
   if row.pauses and last and last.state == 'failed' and known[7] ~= known[3] then return 'paused' end
   if row.fire == '' then return 'missed' end
@@ -58,17 +58,17 @@ end
 if is_any then agenda.write_firings(rows, words, key_ttl, now) end
 
 local first, found = agenda.note_first(now), {}
-local due = first >= 0 and try('ZRANGEBYSCORE', root .. ':schedules', '-inf', whole(now), 'WITHSCORES', 'LIMIT', 0, most) or {}
+local due = first >= 0 and commands.try('ZRANGEBYSCORE', shard.root .. ':schedules', '-inf', commands.whole(now), 'WITHSCORES', 'LIMIT', 0, most) or {}
 for i = 1, #due, 2 do
   local id, n = due[i], #found
-  local known = try('HMGET', key('schedule', id), 'gen', 'slot', 'lastjob', 'held') or {}
-  local plan = known[1] and try('GET', key('plan', id))
+  local known = commands.try('HMGET', shard.key('schedule', id), 'gen', 'slot', 'lastjob', 'held') or {}
+  local plan = known[1] and commands.try('GET', shard.key('plan', id))
   if not plan then -- nobody can fire what is lost
     agenda.put(id, '')
   elseif bytes > 0 then
     bytes = bytes - #plan
     found[n + 1], found[n + 2], found[n + 3], found[n + 4] = id, known[1], known[2] or '', known[3] or ''
-    found[n + 5], found[n + 6], found[n + 7] = known[4] or '', whole(due[i + 1]), plan
+    found[n + 5], found[n + 6], found[n + 7] = known[4] or '', commands.whole(due[i + 1]), plan
   end
 end
 return { now, first, words, found }

@@ -16,19 +16,19 @@
 --   word: new | joined | other (joined, with another payload) | gone (no root to go on with) |
 --     pending (another tree has its key, which is not whole yet: to be asked again)
 --   state: open | unlisted (see `add.lua`) | completed | failed | cancelled, of what was joined, with its outcome
---include base guard floors fields joining ready trees stopping cancelling leaves rows plant pointer tree_keys epilogue waking
+--include shard args commands guard floors fields joining placing trees stopping cancelling tree_leaves edges planting pointers tree_keys epilogue waking
 
-local now = read_now(take())
-local emitter, attendance, tree_count = take(), take(), take()
-local answer, trees = { now }, {}
+local now = args.take_now()
+local emitter, attendance, tree_count = args.take(), args.take(), args.take()
+local answer, added = { now }, {}
 
 for i = 1, tree_count do
-  local tree = { id = take(), is_first = take() == 1, is_last = take() == 1, key = take(), print = take() }
-  tree.meeting, tree.reply = take(), take() == 1
-  local row_count, edge_count = take(), take()
+  local tree = { id = args.take(), is_first = args.take() == 1, is_last = args.take() == 1, key = args.take(), print = args.take() }
+  tree.meeting, tree.reply = args.take(), args.take() == 1
+  local row_count, edge_count = args.take(), args.take()
   tree.rows = edges.read_rows(row_count, edge_count)
   tree_keys.decide(tree, now)
-  trees[i] = tree
+  added[i] = tree
 end
 
 floors.hold(attendance, now)
@@ -36,48 +36,48 @@ local ready = {}
 local lists = { ready = ready, leaves = {}, due = {} }
 local function join(tree)
   if tree.state then return end
-  if not join_job(tree.job, tree.reply and emitter or '') then tree.state = 'unlisted' end
+  if not joining.add_emitter(tree.job, tree.reply and emitter or '') then tree.state = 'unlisted' end
 end
 
 local function write_root(tree)
   local first = tree.rows[1]
-  try('ZADD', key('roots', first.queue), now, tree.id)
-  if tree.reply then change(tree.id, 'reply', emitter) end
+  commands.try('ZADD', shard.key('roots', first.queue), now, tree.id)
+  if tree.reply then fields.change(tree.id, 'reply', emitter) end
   if tree.pointer then
-    change(tree.id, 'key', tree.key)
+    fields.change(tree.id, 'key', tree.key)
     pointers.point(tree.pointer, tree.id, tree.print, nil, tree.seen)
   end
-  if not tree.is_last then change(tree.id, 'pending', 1) end
+  if not tree.is_last then fields.change(tree.id, 'pending', 1) end
 end
 
 -- The last chunk: from here on its leaves run; a root that needs nothing does at once.
 local function open(tree)
   local first = tree.rows[1]
-  if not tree.is_first then end_pending(tree.id) end
+  if not tree.is_first then stopping.end_pending(tree.id) end
   tree_leaves.open(tree.id, ready, now)
-  if redis.call('EXISTS', key('needs', tree.id)) == 1 then return end
-  if not tree.is_first then return release(tree.id, now) end
+  if redis.call('EXISTS', shard.key('needs', tree.id)) == 1 then return end
+  if not tree.is_first then return trees.release(tree.id, now) end
   tree_leaves.place(first, first.due, lists, now)
 end
 
-for _, tree in ipairs(trees) do
+for _, tree in ipairs(added) do
   if tree.job then join(tree) end
   if not tree.is_idle then
-    plant(tree.rows, tree.id, tree.is_first and tree.is_last, lists, now)
+    planting.write(tree.rows, tree.id, tree.is_first and tree.is_last, lists, now)
     if tree.is_first and not tree.rows[1].is_known then write_root(tree) end
     if tree.is_last then open(tree) else tree_keys.await_next(tree.id, now) end
     if tree.taken then tree_keys.give_way(tree.taken, now) end
     if tree.superseded then
       local why = 'superseded by job ' .. tree.id .. ', which has the same key'
-      cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)
+      cancelling.cancel(tree.superseded, tree.id, cjson.encode({ type = 'JobCancelled', message = why }), now, 0)
     end
   end
   local verdict = { tree.word, tree.job or tree.id, tree.job and (tree.state or 'open') or '', tree.text or '' }
   for _, value in ipairs(verdict) do answer[#answer + 1] = value end
 end
-requeue(lists.leaves, ready)
+placing.requeue(lists.leaves, ready)
 edges.tell_broken(now)
-end_call(ready, now)
-for queue in pairs(lists.due) do wake(queue, now) end
-for _, tree in ipairs(has_deadlines and trees or {}) do wake(tree.rows[1].queue, now) end
+epilogue.end_call(ready, now)
+for queue in pairs(lists.due) do waking.wake_queue(queue, now) end
+for _, tree in ipairs(planting.has_deadlines and added or {}) do waking.wake_queue(tree.rows[1].queue, now) end
 return answer

@@ -4,9 +4,9 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: queue group
 -- answer: 1 if it is new, else 0
---include base guard groups
+--include args guard groups
 
-local queue, group = take(), take()
+local queue, group = args.take(), args.take()
 local refusal = groups.refuse(queue, group)
 if refusal then return refusal end
 return groups.add(queue, group)

@@ -5,10 +5,10 @@
 --   kind: minutes (an hour is a chunk) | hours (a day is one) | last: the newest chunk, '' for that of now
 -- answer: now, the newest chunk, then for each field of each cell: number of the minute or hour since the epoch, how many
 --   values follow, and these: code, count ...
---include base cells
+--include args cells
 
-local now = read_now(take())
-local queue, kind, last, count = take(), take(), take(), take()
+local now = args.take_now()
+local queue, kind, last, count = args.take(), args.take(), args.take(), args.take()
 if last == '' then last = math.floor(now / (kind == 'hours' and 86400000 or 3600000)) end
 local rows = { now, last }
 for chunk = last, last - count + 1, -1 do cells.read(kind, queue, chunk, rows) end

@@ -6,17 +6,17 @@
 -- queues: queue
 -- jobs: id
 -- answer: how many live workers its pool has left
---include base guard handing hold holds presence
+--include args guard handing hold holds presence
 
-local now = read_now(take())
-local worker, pool, queue_count, count = take(), take(), take(), take()
+local now = args.take_now()
+local worker, pool, queue_count, count = args.take(), args.take(), args.take(), args.take()
 local queues = {}
-for i = 1, queue_count do queues[i] = take() end
+for i = 1, queue_count do queues[i] = args.take() end
 local is_known = {}
-for _ = 1, count do is_known[take()] = true end
+for _ = 1, count do is_known[args.take()] = true end
 presence.leave(worker, pool, queues, now)
 local handed = {}
-for _, each in ipairs(list_held(worker)) do
+for _, each in ipairs(holds.list(worker)) do
   if handing.is_open(worker, each) then
     if is_known[each.id] then handing.withdraw(worker, { each.id }) else handed[#handed + 1] = each.id end
   end
@@ -24,8 +24,8 @@ end
 if handed[1] then
   --include giving_back epilogue slots
   local ready = {}
-  take_back(worker, handed, ready, now)
-  end_call(ready, now)
+  giving_back.give_unconfirmed(worker, handed, ready, now)
+  epilogue.end_call(ready, now)
   slots.flush(now)
 end
 return #presence.list(pool, now)

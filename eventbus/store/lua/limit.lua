@@ -5,15 +5,15 @@
 -- head: now queue limit
 --   limit: JSON, as in `orders.lua`, or '' to take it back
 -- answer: the limit that holds now, JSON, or ''
---include base guard orders
+--include shard args guard orders
 
-local now = read_now(take())
-local queue, limit = take(), take()
+local now = args.take_now()
+local queue, limit = args.take(), args.take()
 
-begin_writing()
+shard.begin_writing()
 if limit ~= '' then
-  redis.call('HSET', key('limits', queue), 'ordered', limit)
+  redis.call('HSET', shard.key('limits', queue), 'ordered', limit)
 else
-  redis.call('HDEL', key('limits', queue), 'ordered')
+  redis.call('HDEL', shard.key('limits', queue), 'ordered')
 end
 return orders.note(queue, now) or ''

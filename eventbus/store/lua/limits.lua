@@ -5,14 +5,14 @@
 -- queues: queue
 -- answer: for each queue how many jobs wait there, how many of its limit run, and the fields of its hash of orders
 --   (`orders.lua`), flat
---include base entry lines
+--include shard args commands entry lines
 
-local count = take()
+local count = args.take()
 local rows = {}
 for _ = 1, count do
-  local queue = take()
-  local counted = try('HGET', key('slots', queue), '')
+  local queue = args.take()
+  local counted = commands.try('HGET', shard.key('slots', queue), '')
   local running = counted and #counted >= 4 and struct.unpack('>I4', counted) or 0
-  rows[#rows + 1] = { lines.count(queue), running, try('HGETALL', key('limits', queue)) or {} }
+  rows[#rows + 1] = { lines.count(queue), running, commands.try('HGETALL', shard.key('limits', queue)) or {} }
 end
 return rows

@@ -13,16 +13,16 @@
 -- answer: after and score for the next page ('' at the end), how many there are on this one,
 --   jobs: id attempts stalls created due claimed ended error
 --   and how many were looked at
---include base completed entry fields format hold holds waiting_page
+--include shard args commands completed entry fields flag hold holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
-local queue, state, after, score, limit = take(), take(), take(), take(), take()
-local has_rows, text_bytes, sought, first_id = take() == 1, take(), take(), take()
+local queue, state, after, score, limit = args.take(), args.take(), args.take(), args.take(), args.take()
+local has_rows, text_bytes, sought, first_id = args.take() == 1, args.take(), args.take(), args.take()
 local is_rising = state == 'delayed'
-local name = key(state == 'waiting-children' and 'roots' or state, queue)
+local name = shard.key(state == 'waiting-children' and 'roots' or state, queue)
 local is_ended = state == 'completed' or state == 'failed' or state == 'cancelled'
 local is_leaving = is_ended and string.sub(score, 1, 1) == 'l'
-if is_leaving then name, score = key('leaving', queue), string.sub(score, 2) end
+if is_leaving then name, score = shard.key('leaving', queue), string.sub(score, 2) end
 
 -- The rank of the first one behind those that were seen, from the lowest score or from the highest. Where the
 -- last one that was seen is gone, its neighbours may be seen twice.
@@ -39,12 +39,12 @@ end
 -- Active jobs of all queues as a flat list of job, score, behind those that were seen.
 local function read_held()
   local page, last, time, place = {}, string.match(score, '^(%S+) (%d+) (%d+)$')
-  local seen, workers = { id = after, time = tonumber(time), place = tonumber(place) }, redis.call('ZRANGE', root .. ':workers', 0, -1)
+  local seen, workers = { id = after, time = tonumber(time), place = tonumber(place) }, redis.call('ZRANGE', shard.root .. ':workers', 0, -1)
   table.sort(workers)
   for _, worker in ipairs(workers) do
-    for _, each in ipairs((not last or worker >= last) and list_held(worker) or {}) do
+    for _, each in ipairs((not last or worker >= last) and holds.list(worker) or {}) do
       if worker ~= last or Hold.is_older(seen, each) then
-        page[#page + 1], page[#page + 2] = each.id, worker .. ' ' .. whole(each.time) .. ' ' .. each.place
+        page[#page + 1], page[#page + 2] = each.id, worker .. ' ' .. commands.whole(each.time) .. ' ' .. each.place
       end
     end
     if #page > 2 * SEEN then break end
@@ -55,26 +55,26 @@ end
 -- Which jobs of a page may be meant: by their records as they stand, most of which hold the body.
 local function find_sought(page)
   local names, found = {}, {}
-  for i = 1, #page, 2 do names[#names + 1] = job_root .. page[i] end
-  for i, text in ipairs(get_all(names)) do
+  for i = 1, #page, 2 do names[#names + 1] = shard.job_root .. page[i] end
+  for i, text in ipairs(commands.get_all(names)) do
     local id = page[2 * i - 1]
     local is_first = string.match(id, '^[^@]*') == first_id
     local has_body = text and bit.band(string.byte(text, 2) or 0, FLAG.BODY) ~= 0
-    found[id] = is_first or text and string.find(has_body and try('GET', key('body', id)) or text, sought, 1, true) ~= nil
+    found[id] = is_first or text and string.find(has_body and commands.try('GET', shard.key('body', id)) or text, sought, 1, true) ~= nil
   end
   return found
 end
 
 local rows, found = {}, 0
 local function add_row(id, own_score)
-  local record = fetch(id)
+  local record = fields.fetch(id)
   if not record or record.removed or state == 'waiting' and not waiting_page.is_in_line(id, record, own_score) then return end
   local is_active = state == 'active' and record.state == 'waiting' -- its record does not say that somebody holds it
   if record.queue ~= queue or record.state ~= state and not is_active then return end
   found = found + 1
   if not has_rows then return end
-  local claimed = is_active and string.match(own_score, ' (%d+) ') or claimed_of(record)
-  local text = is_ended and state ~= 'completed' and text_of(id, record) or ''
+  local claimed = is_active and string.match(own_score, ' (%d+) ') or fields.claimed_of(record)
+  local text = is_ended and state ~= 'completed' and fields.text_of(id, record) or ''
   local n = #rows
   rows[n + 1], rows[n + 8] = id, text_bytes > 0 and string.sub(text, 1, text_bytes) or text
   local numbers = { record.attempts, record.stalls or 0, record.created, record.due or 0, claimed or 0, record.ended or 0 }
@@ -83,11 +83,11 @@ end
 
 -- Completed jobs as a flat list of job, number: the number of an entry is its place and all that was cut before it.
 local function read_numbered()
-  local page, cut = {}, tonumber(try('HGET', root .. ':cuts', queue)) or 0
+  local page, cut = {}, tonumber(commands.try('HGET', shard.root .. ':cuts', queue)) or 0
   local last = (score == '' and redis.call('LLEN', name) or tonumber(score) - cut) - 1
   local first = math.max(0, last - SEEN)
   local entries = last >= 0 and completed.read(queue, first, last) or {}
-  for i = #entries, 1, -1 do page[#page + 1], page[#page + 2] = entries[i].id, whole(cut + first + i - 1) end
+  for i = #entries, 1, -1 do page[#page + 1], page[#page + 2] = entries[i].id, commands.whole(cut + first + i - 1) end
   return page
 end
 
@@ -106,7 +106,7 @@ while 2 * seen < #page and seen < SEEN and found < limit do
   if not is_sought or is_sought[page[2 * seen - 1]] then add_row(page[2 * seen - 1], page[2 * seen]) end
 end
 if 2 * seen >= #page then
-  local has_leaving = is_ended and not is_leaving and (try('ZCARD', key('leaving', queue)) or 0) > 0
+  local has_leaving = is_ended and not is_leaving and (commands.try('ZCARD', shard.key('leaving', queue)) or 0) > 0
   return { has_leaving and 'leaving' or '', has_leaving and 'l' or '', found, rows, seen }
 end
 local last = page[2 * seen]

@@ -5,10 +5,10 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: id token
 -- answer: how many signals the job was ever sent; -1: the lease is not held by that token any more
---include base guard fields format holds journal
+--include shard args guard fields holds journals
 
-local id, token = take(), take()
-if not read_hold(id, token) then return -1 end
-begin_writing()
-change(id, 'hears', token)
+local id, token = args.take(), args.take()
+if not holds.read(id, token) then return -1 end
+shard.begin_writing()
+fields.change(id, 'hears', token)
 return journals.count_signals(id)

@@ -8,12 +8,12 @@
 -- answer: for each job: state text
 --   text: the outcome; of an open job that was joined, `unlisted` if so many wait for it that its end will not be told
 --   state: a job state (`waiting` also where it runs, for a job that is joined) | unknown (no record) | later
---include base guard floors fields format holds joining
+--include shard args guard floors fields plain holds joining
 
 local MOST = 20000 -- holds that one call asks for, of all workers together
-local now, emitter, attendance, bytes, count = take(), take(), take(), take(), take()
+local now, emitter, attendance, bytes, count = args.take(), args.take(), args.take(), args.take(), args.take()
 local rows, joins, waiting, places = {}, {}, {}, {}
-local left = math.max(1, math.floor(MOST / math.max(1, redis.call('ZCARD', root .. ':workers'))))
+local left = math.max(1, math.floor(MOST / math.max(1, redis.call('ZCARD', shard.root .. ':workers'))))
 
 -- An open job: it is joined, or it is asked who runs it.
 local function note_open(place, id, state, join)
@@ -28,29 +28,29 @@ local function note_open(place, id, state, join)
 end
 
 for i = 1, count do
-  local id, join = take(), take() == 1
-  local record = peek(id)
+  local id, join = args.take(), args.take() == 1
+  local record = fields.peek(id)
   local state, text = record and record.state or 'unknown', ''
   if not record and plain.is_later(id) then state = join and 'unlisted' or 'parked' end -- open, in a format to come
   if bytes <= 0 then
     state, text = 'later', ''
   elseif state == 'completed' or state == 'failed' or state == 'cancelled' then
-    text = text_of(id, record)
+    text = fields.text_of(id, record)
     bytes = bytes - #text
   else
     state, text = note_open(2 * i, id, state, join), ''
   end
   rows[2 * i - 1], rows[2 * i] = state, text
 end
-load_holds(waiting)
+holds.load(waiting)
 for _, id in ipairs(waiting) do
-  if find_hold(id) then rows[places[id]] = 'active' end
+  if holds.find(id) then rows[places[id]] = 'active' end
 end
 if next(joins) then
-  begin_writing()
-  floors.hold(attendance, read_now(now))
+  shard.begin_writing()
+  floors.hold(attendance, args.read_now(now))
 end
 for place, id in pairs(joins) do
-  if not join_job(id, emitter) then rows[place] = 'unlisted' end
+  if not joining.add_emitter(id, emitter) then rows[place] = 'unlisted' end
 end
 return rows

@@ -4,8 +4,8 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: emitter
 -- answer: 1 if there was a stream, else 0
---include base guard
+--include shard args guard
 
-local emitter = take()
-begin_writing()
-return redis.call('XADD', key('replies', emitter), 'NOMKSTREAM', '*', 'nudge', '') and 1 or 0
+local emitter = args.take()
+shard.begin_writing()
+return redis.call('XADD', shard.key('replies', emitter), 'NOMKSTREAM', '*', 'nudge', '') and 1 or 0

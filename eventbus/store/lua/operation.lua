@@ -17,23 +17,23 @@
 --   what: begin | take | save | stop | state: save: that in which it ended, or '' | fields: name, value ...
 --   following: save: the same, and written only while it runs
 -- answer: begin: begun | known; take: the id and all fields of one, or nothing; save: lost | its state; stop: its state | unknown
---include base guard
+--include shard args commands guard
 
 local KEPT, MOST, TRIES = 604800000, 1000, 5 -- a week; operations that are listed; runners
-local now = read_now(take())
-local what, id, token, lease, state, fields, following = take(), take(), take(), take(), take(), take(), take()
-local all, open = root .. ':operations', root .. ':unfinished'
-local name = key('operation', id)
+local now = args.take_now()
+local what, id, token, lease, state, fields, following = args.take(), args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local all, open = shard.root .. ':operations', shard.root .. ':unfinished'
+local name = shard.key('operation', id)
 
 local function finish(of, ending, has_more)
-  redis.call('HSET', key('operation', of), 'state', ending, 'ended', whole(now))
+  redis.call('HSET', shard.key('operation', of), 'state', ending, 'ended', commands.whole(now))
   if not has_more then redis.call('ZREM', open, of) end
-  redis.call('PEXPIRE', key('operation', of), KEPT)
+  redis.call('PEXPIRE', shard.key('operation', of), KEPT)
   return ending
 end
 
 local function read_state(of)
-  return try('HGET', key('operation', of), 'state') or 'unknown'
+  return commands.try('HGET', shard.key('operation', of), 'state') or 'unknown'
 end
 
 local function forget_old()
@@ -41,7 +41,7 @@ local function forget_old()
   for _, old in ipairs(redis.call('ZRANGE', all, 0, 99)) do
     local found = read_state(old)
     if found == 'unknown' or over > 0 and found ~= 'running' then
-      redis.call('DEL', key('operation', old))
+      redis.call('DEL', shard.key('operation', old))
       redis.call('ZREM', all, old)
     end
     over = over - 1
@@ -49,32 +49,32 @@ local function forget_old()
 end
 
 local function hold(of, found_in)
-  if redis.call('HINCRBY', key('operation', of), 'tries', 1) > TRIES then
+  if redis.call('HINCRBY', shard.key('operation', of), 'tries', 1) > TRIES then
     if found_in == 'stopped' then
       redis.call('ZREM', open, of)
       return nil
     end
-    redis.call('HSET', key('operation', of), 'problem', TRIES .. ' processes in a row took it and were lost, or could not go on')
+    redis.call('HSET', shard.key('operation', of), 'problem', TRIES .. ' processes in a row took it and were lost, or could not go on')
     finish(of, 'failed')
     return nil
   end
-  redis.call('HSET', key('operation', of), 'token', token)
-  redis.call('ZADD', open, whole(now + lease), of)
-  local found = redis.call('HGETALL', key('operation', of))
+  redis.call('HSET', shard.key('operation', of), 'token', token)
+  redis.call('ZADD', open, commands.whole(now + lease), of)
+  local found = redis.call('HGETALL', shard.key('operation', of))
   table.insert(found, 1, of)
   return found
 end
 
-begin_writing()
+shard.begin_writing()
 if what == 'begin' then
   if redis.call('EXISTS', name) == 1 then return 'known' end
   forget_old()
-  redis.call('HSET', name, 'state', 'running', 'begun', whole(now), unpack(fields))
-  redis.call('ZADD', all, whole(now), id)
-  redis.call('ZADD', open, whole(now), id)
+  redis.call('HSET', name, 'state', 'running', 'begun', commands.whole(now), unpack(fields))
+  redis.call('ZADD', all, commands.whole(now), id)
+  redis.call('ZADD', open, commands.whole(now), id)
   return 'begun'
 elseif what == 'take' then
-  for _, free in ipairs(redis.call('ZRANGEBYSCORE', open, '-inf', whole(now), 'LIMIT', 0, 10)) do
+  for _, free in ipairs(redis.call('ZRANGEBYSCORE', open, '-inf', commands.whole(now), 'LIMIT', 0, 10)) do
     local found = read_state(free)
     if found == 'unknown' then
       redis.call('ZREM', open, free) -- somebody deleted its record
@@ -89,9 +89,9 @@ local found = read_state(id)
 if what == 'stop' then
   if found ~= 'running' then return found end
   redis.call('HSET', name, unpack(fields))
-  return finish(id, 'stopped', (try('HGET', name, 'batch') or '') ~= '')
+  return finish(id, 'stopped', (commands.try('HGET', name, 'batch') or '') ~= '')
 end
-if try('HGET', name, 'token') ~= token then return 'lost' end
+if commands.try('HGET', name, 'token') ~= token then return 'lost' end
 redis.call('HSET', name, 'tries', 0, unpack(fields))
 if found ~= 'running' then
   redis.call('ZREM', open, id) -- what was under way when it was stopped is counted now
@@ -99,5 +99,5 @@ if found ~= 'running' then
 end
 if #following > 0 then redis.call('HSET', name, unpack(following)) end
 if state ~= '' then return finish(id, state) end
-redis.call('ZADD', open, whole(now + lease), id)
+redis.call('ZADD', open, commands.whole(now + lease), id)
 return found

@@ -8,18 +8,18 @@
 -- head: now word queue by reason
 --   word: pause | resume | move (the next part goes home, if nobody has paused it again)
 -- answer: of a pause, since when it is paused, ms; else how many jobs are left that go home
---include base changes guard book orders waking
---defer load_shelves: codec entry fields holds lanes lines putting_off ready record shelves
+--include shard args commands changes guard book orders waking
+--defer load_shelves: codec entry fields holds lanes lines putting_off placing records shelves
 
-local now = read_now(take())
-local word, queue, by, reason = take(), take(), take(), take()
-local name = key('limits', queue)
+local now = args.take_now()
+local word, queue, by, reason = args.take(), args.take(), args.take(), args.take()
+local name = shard.key('limits', queue)
 local known = redis.call('HMGET', name, 'paused', 'home')
 local since, home, left = known[1], known[2], 0
 
-begin_writing()
+shard.begin_writing()
 if word == 'pause' then
-  redis.call('HSET', name, 'paused', since or whole(now), 'by', by, 'reason', reason)
+  redis.call('HSET', name, 'paused', since or commands.whole(now), 'by', by, 'reason', reason)
 elseif word == 'resume' then
   redis.call('HDEL', name, 'paused', 'by', 'reason')
 end
@@ -30,5 +30,5 @@ end
 orders.note(queue, now)
 if word == 'pause' and not since then changes.note('paused', queue, nil, nil, { text = reason }) end
 if word == 'resume' and since then changes.note('resumed', queue) end
-if word == 'resume' and since then wake_filled({ queue }, now) end
-return word == 'pause' and (since or whole(now)) or left
+if word == 'resume' and since then waking.wake_filled({ queue }, now) end
+return word == 'pause' and (since or commands.whole(now)) or left

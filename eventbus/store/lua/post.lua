@@ -6,14 +6,14 @@
 --   kind: control (of a worker) | wake (of a pool)
 -- messages: message
 -- answer: how many there were
---include base guard
+--include shard args commands guard
 
-local kind, name, count = take(), take(), take()
+local kind, name, count = args.take(), args.take(), args.take()
 local scored = {}
 for i = 1, count do
-  scored[2 * i - 1], scored[2 * i] = 0, take()
+  scored[2 * i - 1], scored[2 * i] = 0, args.take()
 end
-begin_writing()
-call_many('ZADD', key(kind, name), scored)
-redis.call('PEXPIRE', key(kind, name), 120000)
+shard.begin_writing()
+commands.call_many('ZADD', shard.key(kind, name), scored)
+redis.call('PEXPIRE', shard.key(kind, name), 120000)
 return count

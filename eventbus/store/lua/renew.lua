@@ -11,19 +11,19 @@
 -- first, second: the last call of each lane whose answer the worker has, 0 for none
 -- jobs: id token
 -- answer: ids that are not held by that token any more, ids that were cancelled, ids that were given back
---include base guard heard hold holds
+--include shard args commands guard heard hold holds
 
 local AHEAD = 5000 -- ms; a job that was handed over so far ahead of now was so before the clock was set back
-local now = read_now(take())
-local worker, lag, lease, first, second, count = take(), take(), take(), take(), take(), take()
-local held = key('held', worker)
+local now = args.take_now()
+local worker, lag, lease, first, second, count = args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local held = shard.key('held', worker)
 local named, confirmed, lost, cancelled, unknown = {}, {}, {}, {}, {}
-local list, holds = list_held(worker), {}
-for _, each in ipairs(list) do holds[each.id] = each.hold end
+local list, held_by = holds.list(worker), {}
+for _, each in ipairs(list) do held_by[each.id] = each.hold end
 
 for _ = 1, count do
-  local id, token = take(), take()
-  local hold = holds[id]
+  local id, token = args.take(), args.take()
+  local hold = held_by[id]
   if not hold or Hold.token(hold) ~= token then
     lost[#lost + 1] = id
   else
@@ -38,7 +38,7 @@ end
 local function was_heard(job)
   if Hold.is_handed(job.hold) then
     if job.time > now + AHEAD then return true end
-    return job.time <= now - lease and not redis.call('ZSCORE', root .. ':due', Hold.entry_of_hand(worker, job.id))
+    return job.time <= now - lease and not redis.call('ZSCORE', shard.root .. ':due', Hold.entry_of_hand(worker, job.id))
   end
   local lane, call = string.match(Hold.token(job.hold), '^[^+:]+(%+?):(%d+)$')
   return not lane or tonumber(call) <= (lane == '' and first or second)
@@ -48,15 +48,15 @@ for _, each in ipairs(list) do
   if not named[each.id] and was_heard(each) then unknown[#unknown + 1] = each end
 end
 
-begin_writing()
+shard.begin_writing()
 heard.note(now, lease)
-call_many('ZREM', root .. ':due', confirmed)
-redis.call('HSET', key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
-redis.call('PEXPIRE', key('worker', worker), math.max(600000, 2 * lease))
-if redis.call('HGET', held, '#') then redis.call('ZADD', root .. ':workers', now + lease, worker) end
+commands.call_many('ZREM', shard.root .. ':due', confirmed)
+redis.call('HSET', shard.key('worker', worker), 'heard', now, 'lag', lag, 'lease', lease)
+redis.call('PEXPIRE', shard.key('worker', worker), math.max(600000, 2 * lease))
+if redis.call('HGET', held, '#') then redis.call('ZADD', shard.root .. ':workers', now + lease, worker) end
 local returned = {}
 if #unknown > 0 then
   --include giving_back
-  returned = give_back(unknown, worker, now)
+  returned = giving_back.give_unknown(unknown, worker, now)
 end
 return { lost, cancelled, returned }

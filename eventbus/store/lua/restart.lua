@@ -10,12 +10,12 @@
 --   timeout: of the new run, ms from now, or '' | keeps: what stays: `journal`, `inbox`; `live`: the texts whose names begin with `saved/kept/`; `texts`: with it, all of them
 -- answer: restarted | open (it has not ended) | other (that was not the last run) |
 --   member (of another tree, which alone can run it again) | unknown (no root of a tree, or removed)
---include base changes guard codec completed fields format ready record pointer putting_off outcomes waking
+--include shard args commands changes guard codec completed fields flag placing records pointers putting_off outcomes waking
 
 local ENDED = { completed = true, failed = true, cancelled = true }
-local now = read_now(take())
-local id, call, run, body, timeout, keeps = take(), take(), take(), take(), take(), take()
-local record = fetch(id)
+local now = args.take_now()
+local id, call, run, body, timeout, keeps = args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local record = fields.fetch(id)
 if not record or not record.tree or record.removed then return 'unknown' end
 if record.root then return 'member' end
 if record.restarter == call then return 'restarted' end
@@ -25,10 +25,10 @@ if not ENDED[state] then return 'open' end
 
 -- An earlier emission that its key stands for must not hear of the new run what it heard of the last one.
 local function open_key(digest)
-  local pointer = key('key', queue .. ':' .. digest)
-  local values = try('HMGET', pointer, 'job', 'print') or {}
+  local pointer = shard.key('key', queue .. ':' .. digest)
+  local values = commands.try('HMGET', pointer, 'job', 'print') or {}
   if values[1] == id then pointers.point(pointer, id, values[2] or '') end
-  redis.call('DEL', key('outcome', id))
+  redis.call('DEL', shard.key('outcome', id))
 end
 
 local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE, limit = record.limit }
@@ -37,42 +37,42 @@ local more = { 'restarter', call, 'run', run + 1, 'due', now, 'entry', entry }
 for _, field in ipairs({ 'tree', 'on', 'key', 'priority', 'keep' }) do
   if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
 end
-local text = state ~= 'completed' and text_of(id, record) or ''
-redis.call('HSET', key('more', id), 'restarter', call) -- a full server refuses it
+local text = state ~= 'completed' and fields.text_of(id, record) or ''
+redis.call('HSET', shard.key('more', id), 'restarter', call) -- a full server refuses it
 for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leaves', 'checkpoints', 'body' }) do
-  redis.call('DEL', key(kind, id)) -- whatever the last run left there
+  redis.call('DEL', shard.key(kind, id)) -- whatever the last run left there
 end
 local kept = {}
 for _, kind in ipairs(keeps) do kept[kind] = true end
 for _, kind in ipairs({ 'journal', 'inbox', 'live' }) do
-  if not kept[kind] then redis.call('DEL', key(kind, id)) end
+  if not kept[kind] then redis.call('DEL', shard.key(kind, id)) end
 end
-local live = not kept.texts and try('HGETALL', key('live', id)) or {}
+local live = not kept.texts and commands.try('HGETALL', shard.key('live', id)) or {}
 for i = 1, #live, 2 do
-  if live[i]:sub(1, 11) ~= 'saved/kept/' then redis.call('HDEL', key('live', id), live[i]) end
+  if live[i]:sub(1, 11) ~= 'saved/kept/' then redis.call('HDEL', shard.key('live', id), live[i]) end
 end
-if redis.call('EXISTS', key('inbox', id)) == 1 then more[#more + 1], more[#more + 2] = 'inbox', 1 end
-redis.call('HSET', key('more', id), unpack(more))
-keep_body(head, id, body)
-redis.call('SET', job_root .. id, codec.encode(head))
-if redis.call('EXISTS', key('log', id), key('lines', id), key('inbox', id), key('live', id)) > 0 then add_flag(id, FLAG.SIDE) end
-if redis.call('EXISTS', key('journal', id)) == 1 then add_flag(id, FLAG.JOURNAL) end
-note_error(id, add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed'))
+if redis.call('EXISTS', shard.key('inbox', id)) == 1 then more[#more + 1], more[#more + 2] = 'inbox', 1 end
+redis.call('HSET', shard.key('more', id), unpack(more))
+fields.keep_body(head, id, body)
+redis.call('SET', shard.job_root .. id, codec.encode(head))
+if redis.call('EXISTS', shard.key('log', id), shard.key('lines', id), shard.key('inbox', id), shard.key('live', id)) > 0 then FLAG.add(id, FLAG.SIDE) end
+if redis.call('EXISTS', shard.key('journal', id)) == 1 then FLAG.add(id, FLAG.JOURNAL) end
+records.note_error(id, records.add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed'))
 if state == 'completed' then
   completed.unlist(queue, id, record.ended)
 else
-  redis.call('ZREM', key(state, queue), id)
+  redis.call('ZREM', shard.key(state, queue), id)
 end
-try('ZREM', key('leaving', queue), id)
-try('ZADD', key('roots', queue), now, id)
+commands.try('ZREM', shard.key('leaving', queue), id)
+commands.try('ZADD', shard.key('roots', queue), now, id)
 if record.key then open_key(record.key) end
 
 if changes.is_on() then changes.note('added', queue, id, 'waiting') end
 local ready = {}
-line_up(ready, queue, { id = id, priority = record.priority, entry = entry, limit = record.limit })
-place_ready(ready, now, put_off)
+placing.line_up(ready, queue, { id = id, priority = record.priority, entry = entry, limit = record.limit })
+placing.flush(ready, now, putting_off.put_off)
 if timeout ~= '' then
-  redis.call('ZADD', root .. ':due', now + timeout, 'timeout:' .. id)
-  if redis.call('ZRANGE', root .. ':due', 0, 0)[1] == 'timeout:' .. id then wake(queue, now) end
+  redis.call('ZADD', shard.root .. ':due', now + timeout, 'timeout:' .. id)
+  if redis.call('ZRANGE', shard.root .. ':due', 0, 0)[1] == 'timeout:' .. id then waking.wake_queue(queue, now) end
 end
 return 'restarted'

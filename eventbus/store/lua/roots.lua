@@ -7,9 +7,9 @@
 -- queues: queue
 -- answer: for each: id time kind is_there, the highest time first and then the highest id
 --   is_there: 0 where its record does not confirm the place: it is gone, was removed or runs again
---include base completed fields format hold
+--include shard args commands tables completed fields hold
 
-local time, id, limit, kinds, count = tonumber(take()) or math.huge, take(), take(), take(), take()
+local time, id, limit, kinds, count = tonumber(args.take()) or math.huge, args.take(), args.take(), args.take(), args.take()
 local CHUNK = 200
 local rows = {}
 
@@ -23,9 +23,9 @@ end
 
 -- In sets roots of one time are in the order of their ids.
 local function read_set(name, kind)
-  local first, left = time == math.huge and 0 or try('ZCOUNT', name, '(' .. whole(time), '+inf') or 0, limit
+  local first, left = time == math.huge and 0 or commands.try('ZCOUNT', name, '(' .. commands.whole(time), '+inf') or 0, limit
   while left > 0 do
-    local found = try('ZREVRANGE', name, first, first + CHUNK - 1, 'WITHSCORES') or {}
+    local found = commands.try('ZREVRANGE', name, first, first + CHUNK - 1, 'WITHSCORES') or {}
     for i = 1, #found, 2 do
       local at = tonumber(found[i + 1])
       if left > 0 and is_behind(at, found[i]) then
@@ -50,7 +50,7 @@ end
 
 -- In lists roots of one time have no order, so all of the last time are read.
 local function read_list(queue)
-  local last = count_until(queue, try('LLEN', key('completed', queue)) or 0) - 1
+  local last = count_until(queue, commands.try('LLEN', shard.key('completed', queue)) or 0) - 1
   local found, lowest = 0, nil
   while last >= 0 do
     local first = math.max(0, last - CHUNK + 1)
@@ -67,15 +67,15 @@ local function read_list(queue)
 end
 
 for _ = 1, count do
-  local queue = take()
+  local queue = args.take()
   for kind in string.gmatch(kinds, '%S+') do
-    if kind == 'completed' then read_list(queue) else read_set(key(kind == 'open' and 'roots' or kind, queue), kind) end
+    if kind == 'completed' then read_list(queue) else read_set(shard.key(kind == 'open' and 'roots' or kind, queue), kind) end
   end
 end
 table.sort(rows, is_first)
 
 local function is_there(row)
-  local record = fetch(row.id)
+  local record = fields.fetch(row.id)
   if not record or record.removed then return 0 end
   local has_ended = record.state == 'completed' or record.state == 'failed' or record.state == 'cancelled'
   if row.kind == 'open' then return has_ended and 0 or 1 end
@@ -86,7 +86,7 @@ end
 local answer = {}
 for i = 1, math.min(#rows, limit) do
   local row = rows[i]
-  push(answer, 1, row.id, row.at)
-  push(answer, 1, row.kind, is_there(row))
+  tables.push(answer, 1, row.id, row.at)
+  tables.push(answer, 1, row.kind, is_there(row))
 end
 return answer[1] or {}

@@ -14,23 +14,23 @@
 --   limit: how often it fires in all, 0 without one; a schedule that fired so often stays at its end
 -- answer: word, gen
 --   word: new | changed | same | removed | paused | resumed | stale | older (a newer release decides) | unknown
---include base guard agenda waking
+--include shard args commands guard agenda waking
 
-local now = read_now(take())
-local word, id, seen, seen_slot, slot, due = take(), take(), take(), take(), take(), take()
-local plan, digest, owner, version, limit, reason, queue = take(), take(), take(), take(), take(), take(), take()
-local name, field = key('schedule', id), 'declared:' .. owner
+local now = args.take_now()
+local word, id, seen, seen_slot, slot, due = args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local plan, digest, owner, version, limit, reason, queue = args.take(), args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local name, field = shard.key('schedule', id), 'declared:' .. owner
 local known = redis.call('HMGET', name, 'gen', 'digest', 'version', 'paused', 'fired', 'limit', 'lastjob', 'slot', 'owner')
 local gen, known_version, newest = known[1], tonumber(known[3] or 0), 0
 if owner == '' then
   owner, version = known[9] or '', known_version
 else
-  newest = tonumber(redis.call('HGET', root .. ':clock', field) or 0)
+  newest = tonumber(redis.call('HGET', shard.root .. ':clock', field) or 0)
 end
 
 -- Behind the first write of a call: a full server lets a schedule go.
 local function note_version()
-  if field ~= 'declared:' and version > newest then redis.call('HSET', root .. ':clock', field, version) end
+  if field ~= 'declared:' and version > newest then redis.call('HSET', shard.root .. ':clock', field, version) end
 end
 
 local is_older = version < math.max(newest, known_version)
@@ -50,8 +50,8 @@ if (word == 'put' or word == 'resume') and (known[8] or '') ~= seen_slot then re
 local most = word == 'put' and limit or tonumber(known[6] or 0)
 if most > 0 and tonumber(known[5] or 0) >= most then slot, due = '', '' end
 if word == 'remove' then
-  redis.call('DEL', name, key('plan', id))
-  redis.call('ZREM', root .. ':schedules', id)
+  redis.call('DEL', name, shard.key('plan', id))
+  redis.call('ZREM', shard.root .. ':schedules', id)
 elseif word == 'pause' then
   redis.call('HDEL', name, 'held')
   redis.call('HSET', name, 'paused', reason)
@@ -61,8 +61,8 @@ elseif word == 'resume' then
   redis.call('HDEL', name, 'paused', 'held')
   agenda.put(id, due)
 else
-  local next_gen = whole(math.max(tonumber(gen or 0) + 1, now))
-  redis.call('SET', key('plan', id), plan)
+  local next_gen = commands.whole(math.max(tonumber(gen or 0) + 1, now))
+  redis.call('SET', shard.key('plan', id), plan)
   redis.call('HSET', name, 'gen', next_gen, 'slot', slot, 'digest', digest, 'owner', owner, 'version', version, 'limit', limit)
   redis.call('HDEL', name, 'held')
   agenda.put(id, known[4] and '' or due)
@@ -70,5 +70,5 @@ else
 end
 note_version()
 agenda.note_first(now, 0) -- who calls fires nothing
-if word ~= 'remove' and word ~= 'pause' then wake(queue, now) end -- its next turn hears when the first one is due
+if word ~= 'remove' and word ~= 'pause' then waking.wake_queue(queue, now) end -- its next turn hears when the first one is due
 return { ({ remove = 'removed', pause = 'paused', resume = 'resumed' })[word] or word, gen }

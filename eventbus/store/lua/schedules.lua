@@ -6,23 +6,23 @@
 -- answer: now, how many there are, schedules:
 --   id due gen slot last lastjob fired skipped missed held paused owner version digest plan
 --   due: '' if it is not | paused: the reason, '' if it is not paused
---include base
+--include shard args commands
 
-local now = read_now(take())
-local id, first, limit, bytes = take(), take(), take(), take()
+local now = args.take_now()
+local id, first, limit, bytes = args.take(), args.take(), args.take(), args.take()
 local FIELDS = { 'gen', 'slot', 'last', 'lastjob', 'fired', 'skipped', 'missed', 'held', 'paused', 'owner', 'version', 'digest' }
-local page = id ~= '' and { id, redis.call('ZSCORE', root .. ':schedules', id) or 'inf' }
-  or redis.call('ZRANGE', root .. ':schedules', first, first + limit - 1, 'WITHSCORES')
+local page = id ~= '' and { id, redis.call('ZSCORE', shard.root .. ':schedules', id) or 'inf' }
+  or redis.call('ZRANGE', shard.root .. ':schedules', first, first + limit - 1, 'WITHSCORES')
 local rows = {}
 for i = 1, #page, 2 do
-  local known = redis.call('HMGET', key('schedule', page[i]), unpack(FIELDS))
-  local plan = redis.call('GET', key('plan', page[i]))
+  local known = redis.call('HMGET', shard.key('schedule', page[i]), unpack(FIELDS))
+  local plan = redis.call('GET', shard.key('plan', page[i]))
   if known[1] and bytes > 0 then
     bytes = bytes - #(plan or '')
     rows[#rows + 1] = page[i]
-    rows[#rows + 1] = tonumber(page[i + 1]) < math.huge and whole(page[i + 1]) or ''
+    rows[#rows + 1] = tonumber(page[i + 1]) < math.huge and commands.whole(page[i + 1]) or ''
     for j = 1, #FIELDS do rows[#rows + 1] = known[j] or '' end
     rows[#rows + 1] = plan or ''
   end
 end
-return { now, redis.call('ZCARD', root .. ':schedules'), rows }
+return { now, redis.call('ZCARD', shard.root .. ':schedules'), rows }

@@ -6,21 +6,21 @@
 -- head: now worker id text pool keep age
 --   text: the result; pool: the worker is idle in it from now on, '' if it is not; keep, age (ms): retention of what completed
 -- answer: done | lost (it is held by another token, or by nobody) | long (it is not as simple: a turn settles it)
---include base guard format hold settle outcomes idle
---defer load_retention: retain completed
+--include shard args guard plain hold settling outcomes idle
+--defer load_retention: retention completed
 
-local now = read_now(take())
-local worker, id, text, pool, keep, age = take(), take(), take(), take(), take(), take()
-local held = key('held', worker)
+local now = args.take_now()
+local worker, id, text, pool, keep, age = args.take(), args.take(), args.take(), args.take(), args.take(), args.take()
+local held = shard.key('held', worker)
 local found = redis.call('HMGET', held, '#', id)
-local hold, record = found[2], redis.call('GET', job_root .. id)
+local hold, record = found[2], redis.call('GET', shard.job_root .. id)
 if not hold or Hold.token(hold) ~= worker .. ':h' then
   return (not record or plain.was_completed_by(record, worker)) and 'done' or 'lost'
 end
 local simple = {}
 if not record or string.sub(hold, 7, 7) ~= '0' or Hold.place_of_slot(hold) ~= '' or not settling.add_simple(simple, id, record, hold, text) then return 'long' end
 
-begin_writing()
+shard.begin_writing()
 local queue = simple[5]
 settling.write_simple(simple, held, worker, { [queue] = { keep_completed = keep } }, now)
 local lengths = outcomes.flush()

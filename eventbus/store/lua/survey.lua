@@ -8,10 +8,10 @@
 --   announced: when a pool of it was last announced, ms, '' if not lately
 --   oldest: when the first or the last job in line was added, or due if that was later, whichever of the two was earlier, ms,
 --     '' if none waits
---include base entry fields format lanes presence lines
+--include shard args commands entry fields flag lanes presence lines
 
-local now = read_now(take())
-local asker, count = take(), take()
+local now = args.take_now()
+local asker, count = args.take(), args.take()
 
 -- The first entries of a line, or the last ones, are mostly jobs, else tombstones.
 local LOOKS = { { 'ready', 0, 9, 1 }, { 'ready', -10, -1, -1 }, { 'ready+', 0, 0, 1 }, { 'ready+', -1, -1, 1 }, { 'suspects', 0, 0, 1 } }
@@ -20,9 +20,9 @@ local LOOKS = { { 'ready', 0, 9, 1 }, { 'ready', -10, -1, -1 }, { 'ready+', 0, 0
 local function find_first_time(ids, step)
   for i = step > 0 and 1 or #ids, step > 0 and #ids or 1, step do
     local id = Entry.job(ids[i])
-    local record = peek(id)
+    local record = fields.peek(id)
     if record and record.state == 'waiting' then
-      local due = bit.band(record.flags, FLAG.MORE) ~= 0 and try('HGET', key('more', id), 'due')
+      local due = bit.band(record.flags, FLAG.MORE) ~= 0 and commands.try('HGET', shard.key('more', id), 'due')
       return math.max(record.created, tonumber(due or 0) or 0)
     end
   end
@@ -32,11 +32,11 @@ end
 local function oldest_of(queue)
   local oldest = math.huge
   for _, look in ipairs(LOOKS) do
-    local ids = try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', key(look[1], queue), look[2], look[3]) or {}
+    local ids = commands.try(look[1] == 'ready+' and 'ZRANGE' or 'LRANGE', shard.key(look[1], queue), look[2], look[3]) or {}
     oldest = math.min(oldest, find_first_time(ids, look[4]))
   end
-  local lane = (try('LRANGE', key('turns', queue), 0, 0) or {})[1] or try('SRANDMEMBER', key('resting', queue))
-  local ids = lane and try('LRANGE', lanes.key_of(queue, lane), 0, 9) or {}
+  local lane = (commands.try('LRANGE', shard.key('turns', queue), 0, 0) or {})[1] or commands.try('SRANDMEMBER', shard.key('resting', queue))
+  local ids = lane and commands.try('LRANGE', lanes.key_of(queue, lane), 0, 9) or {}
   oldest = math.min(oldest, find_first_time(ids, 1))
   return oldest < math.huge and oldest
 end
@@ -47,14 +47,14 @@ local function say(value)
 end
 
 for _ = 1, count do
-  local queue = take()
+  local queue = args.take()
   local workers, announced = presence.count(queue, now, asker)
   local oldest = oldest_of(queue)
   say(workers)
-  say(announced and whole(announced) or '')
+  say(announced and commands.whole(announced) or '')
   say(lines.count(queue))
-  say(try('ZCARD', key('parked', queue)) or 0)
-  say(try('ZCARD', key('delayed', queue)) or 0)
-  say(oldest and whole(oldest) or '')
+  say(commands.try('ZCARD', shard.key('parked', queue)) or 0)
+  say(commands.try('ZCARD', shard.key('delayed', queue)) or 0)
+  say(oldest and commands.whole(oldest) or '')
 end
 return rows

@@ -14,26 +14,26 @@
 --   minutes, hours: how long each is kept, ms | waiting: how many wait, '' if nobody looked; oldest: when the oldest of them was added, ms, or ''
 --   counts: how many of the counts behind all queues belong to it
 -- answer: added | known
---include base guard cells
+--include shard args commands guard cells
 
 local KEPT, LATEST = 604800000, 600000 -- a week; ten minutes, in which a call may come again
-local now = read_now(take())
-local worker, number, minutes, hours, queue_count = take(), take(), take(), take(), take()
-local name, windows = key('tally', worker), whole(minutes) .. ' ' .. whole(hours)
-if number <= (tonumber(try('GET', name) or '') or 0) then return 'known' end
+local now = args.take_now()
+local worker, number, minutes, hours, queue_count = args.take(), args.take(), args.take(), args.take(), args.take()
+local name, windows = shard.key('tally', worker), commands.whole(minutes) .. ' ' .. commands.whole(hours)
+if number <= (tonumber(commands.try('GET', name) or '') or 0) then return 'known' end
 redis.call('SET', name, number, 'PX', LATEST)
-redis.call('SET', root .. ':history', windows, 'PX', KEPT) -- for what ends in other calls
+redis.call('SET', shard.root .. ':history', windows, 'PX', KEPT) -- for what ends in other calls
 
 local entries = {}
 for i = 1, queue_count do
-  local entry = { queue = take(), gauges = {}, counts = {}, runs = {} }
-  local waiting, oldest = take(), take()
+  local entry = { queue = args.take(), gauges = {}, counts = {}, runs = {} }
+  local waiting, oldest = args.take(), args.take()
   if waiting ~= '' then entry.gauges[cells.WAITING], entry.gauges[cells.OLDEST] = waiting, math.max(0, now - (tonumber(oldest) or now)) end
-  entry.length, entries[i] = take(), entry
+  entry.length, entries[i] = args.take(), entry
 end
 for _, entry in ipairs(entries) do
   for _ = 1, entry.length do
-    local code, more = take(), take()
+    local code, more = args.take(), args.take()
     local counts = code >= cells.RUNS and entry.runs or entry.counts
     counts[code] = (counts[code] or 0) + more
   end

@@ -5,38 +5,38 @@
 -- KEYS: the shard's book, and a key that never exists
 -- head: now queue group force limit age_completed age_failed key_ttl call text
 --   force: also while live workers serve it, though they make it again when they announce themselves
---   call, text: as for `cancel`
+--   call, text: as for `cancelling.cancel`
 -- answer: word, live workers, how many jobs were cancelled
 --   word: served (refused, nothing was done) | more (call again) | done
---include base guard cells entry floors retain completed record holds cancelling presence lanes lines orders epilogue
+--include shard args commands guard cells entry floors retention completed records holds cancelling presence lanes lines orders epilogue
 
 local LONGEST = 604800000 -- a week: nobody counts what is kept of a queue without workers
-local now = read_now(take())
-local queue, group, force, limit = take(), take(), take() == 1, take()
-local age_completed, age_failed, key_ttl, call, text = take(), take(), take(), take(), take()
+local now = args.take_now()
+local queue, group, force, limit = args.take(), args.take(), args.take() == 1, args.take()
+local age_completed, age_failed, key_ttl, call, text = args.take(), args.take(), args.take(), args.take(), args.take()
 local name = queue .. '@' .. group
 local cancelled, is_done = 0, true
 
 local workers = presence.count(name, now, '')
 if workers > 0 and not force then return { 'served', workers, 0 } end
 for _, kind in ipairs({ 'ready', 'suspects' }) do
-  if not try('LLEN', key(kind, name)) then
-    return redis.error_reply('FOREIGN the key ' .. key(kind, name) .. ' has a value of another program; nothing was removed. Delete it, and remove the group again')
+  if not commands.try('LLEN', shard.key(kind, name)) then
+    return redis.error_reply('FOREIGN the key ' .. shard.key(kind, name) .. ' has a value of another program; nothing was removed. Delete it, and remove the group again')
   end
 end
-redis.call('SREM', key('groups', queue), group)
-if redis.call('EXISTS', key('groups', queue)) == 0 then redis.call('SREM', root .. ':grouped', queue) end
+redis.call('SREM', shard.key('groups', queue), group)
+if redis.call('EXISTS', shard.key('groups', queue)) == 0 then redis.call('SREM', shard.root .. ':grouped', queue) end
 
 -- Cancels a job that stands where jobs in `state` do. Returns whether it was one.
 local function cancel_one(id, state)
-  local record = read_lease(id)
+  local record = records.read_lease(id)
   if not record or record.queue ~= name or record.state ~= state then return false end
-  if cancel(id, call, text, now, key_ttl) == 'ended' then cancelled = cancelled + 1 end
+  if cancelling.cancel(id, call, text, now, key_ttl) == 'ended' then cancelled = cancelled + 1 end
   return true
 end
 
 for _, state in ipairs({ 'parked', 'delayed' }) do
-  local place = key(state, name)
+  local place = shard.key(state, name)
   for _, id in ipairs(redis.call('ZRANGE', place, 0, limit - 1)) do
     if not cancel_one(id, state) then redis.call('ZREM', place, id) end -- a stray
   end
@@ -45,15 +45,15 @@ end
 
 -- What waits: the first entries of a line go, whatever they stand for.
 local function cancel_waiting(ids)
-  load_holds(ids)
+  holds.load(ids)
   for _, id in ipairs(ids) do
     lines.unlisted[id] = 'nowhere'
-    if not find_hold(id) then cancel_one(id, 'waiting') end
+    if not holds.find(id) then cancel_one(id, 'waiting') end
   end
 end
 
 for _, kind in ipairs({ 'ready', 'suspects' }) do
-  local place, ids = key(kind, name), {}
+  local place, ids = shard.key(kind, name), {}
   for i, entry in ipairs(redis.call('LRANGE', place, 0, limit - 1)) do ids[i] = Entry.job(entry) end
   cancel_waiting(ids)
   redis.call('LTRIM', place, limit, -1)
@@ -61,35 +61,35 @@ for _, kind in ipairs({ 'ready', 'suspects' }) do
 end
 for _, lane in ipairs(lanes.list(name)) do
   local place, ids = lanes.key_of(name, lane), {}
-  for i, entry in ipairs(try('LRANGE', place, 0, limit - 1) or {}) do ids[i] = Entry.job(entry) end
+  for i, entry in ipairs(commands.try('LRANGE', place, 0, limit - 1) or {}) do ids[i] = Entry.job(entry) end
   cancel_waiting(ids)
   redis.call('LTRIM', place, #ids, -1)
   lanes.cut(name, lane, #ids)
   limit = limit - #ids
   if limit <= 0 then break end
 end
-is_done = is_done and redis.call('EXISTS', key('turns', name), key('resting', name)) == 0
+is_done = is_done and redis.call('EXISTS', shard.key('turns', name), shard.key('resting', name)) == 0
 limit = math.max(limit, 1)
-local ranked = redis.call('ZRANGE', key('ready+', name), 0, limit - 1)
+local ranked = redis.call('ZRANGE', shard.key('ready+', name), 0, limit - 1)
 cancel_waiting(ranked)
-call_many('ZREM', key('ready+', name), ranked)
-is_done = is_done and redis.call('EXISTS', key('ready+', name)) == 0
+commands.call_many('ZREM', shard.key('ready+', name), ranked)
+is_done = is_done and redis.call('EXISTS', shard.key('ready+', name)) == 0
 if is_done then
-  redis.call('HDEL', root .. ':dead', name)
+  redis.call('HDEL', shard.root .. ':dead', name)
   redis.call('HDEL', KEYS[1], name)
   orders.forget(name)
 end
 local ready = {}
-end_call(ready, now)
+epilogue.end_call(ready, now)
 
 -- No worker sweeps this queue any more: what ended in it gets an expiry in the place of its entry.
 local function expire(id, ended, age)
-  local rest = whole(math.max(ended + math.min(age, LONGEST) - now, floors.WINDOW))
-  for _, each in ipairs(record_keys({ id })) do redis.call('PEXPIRE', each, rest) end
+  local rest = commands.whole(math.max(ended + math.min(age, LONGEST) - now, floors.WINDOW))
+  for _, each in ipairs(retention.list_keys({ id })) do redis.call('PEXPIRE', each, rest) end
 end
 
 for _, state in ipairs(is_done and { 'failed', 'cancelled' } or {}) do
-  local place = key(state, name)
+  local place = shard.key(state, name)
   local ended = redis.call('ZRANGE', place, 0, limit - 1, 'WITHSCORES')
   for i = 1, #ended, 2 do
     expire(ended[i], tonumber(ended[i + 1]), age_failed)
@@ -99,9 +99,9 @@ for _, state in ipairs(is_done and { 'failed', 'cancelled' } or {}) do
 end
 if is_done then
   for _, each in ipairs(completed.read(name, 0, limit - 1)) do expire(each.id, each.ended or now, age_completed) end
-  redis.call('LTRIM', key('completed', name), limit, -1)
-  is_done = redis.call('EXISTS', key('completed', name)) == 0
-  if is_done then try('HDEL', root .. ':cuts', name) end
+  redis.call('LTRIM', shard.key('completed', name), limit, -1)
+  is_done = redis.call('EXISTS', shard.key('completed', name)) == 0
+  if is_done then commands.try('HDEL', shard.root .. ':cuts', name) end
 end
 if is_done then cells.forget(name, now) end
 return { is_done and 'done' or 'more', workers, cancelled }

@@ -7,23 +7,23 @@
 -- queues: queue
 --   queue: without its group, or `*` for all
 -- answer: the number of the last change, as text
---include base changes guard
+--include shard args commands changes guard
 
 local LIFE, KEPT = 30000, 600000 -- ms
-local count = take()
+local count = args.take()
 local names = {}
-for i = 1, count do names[i] = take() end
-local watched, stream, now = root .. ':watched', root .. ':changes', read_now('')
-local live, last, all = {}, nil, try('HGETALL', watched)
+for i = 1, count do names[i] = args.take() end
+local watched, stream, now = shard.root .. ':watched', shard.root .. ':changes', args.read_now('')
+local live, last, all = {}, nil, commands.try('HGETALL', watched)
 local is_gone = redis.call('EXISTS', stream) == 0 or not changes.is_on() -- somebody deleted the stream or the book
 if not all then return redis.error_reply('FOREIGN the key ' .. watched .. ' has a value of another program; delete it, and watch again') end
 for i = 1, #all, 2 do
   if all[i] == '#' then last = all[i + 1] elseif (tonumber(all[i + 1]) or 0) > now then live[all[i]] = true end
 end
 
-begin_writing()
+shard.begin_writing()
 if not last then -- nobody watched, so nothing was written for a while
-  last = whole(now * 1000)
+  last = commands.whole(now * 1000)
   redis.call('HSET', watched, '#', last)
 elseif is_gone then
   redis.call('HINCRBY', watched, '#', 1) -- by this number everybody sees a gap
@@ -32,12 +32,12 @@ for _, name in ipairs(names) do
   if is_gone or not live[name] and not live['*'] then
     local others = {}
     for other in pairs(live) do others[#others + 1] = other end
-    last = whole(changes.begin(name, others))
+    last = commands.whole(changes.begin(name, others))
   end
   live[name] = true
-  redis.call('HSET', watched, name, whole(now + LIFE))
+  redis.call('HSET', watched, name, commands.whole(now + LIFE))
 end
 redis.call('PEXPIRE', watched, LIFE)
-try('PEXPIRE', stream, KEPT)
+commands.try('PEXPIRE', stream, KEPT)
 changes.set(true)
 return last

@@ -2,8 +2,11 @@
 
 A part is a file `lua/lib/NAME.lua`. Its first lines say what it needs and what it offers:
 
-    --needs base ready           the parts whose names it uses
-    --exports finish flush_ends  the names that others may use, if any; all else in the file is its own
+    --needs shard placing        the parts whose tables it uses
+    --exports endings            its table, named after it, if others may use anything of it
+
+All that others may use is a field of that table (`endings.write`); all else in the file is its own. So a part costs one
+of the 200 locals that Lua allows, however much it offers.
 
 A script takes parts in where it says so, with all that they need, each part once:
 
@@ -15,11 +18,11 @@ or included in a block that few calls enter. What such a block includes is known
 `--defer` stand behind the first `--include`; one that needs parts of an earlier one makes these first.
 
 What must always hold: parts stand behind those that they need, and each is a block of its own, so that only
-exports count towards the 200 locals that Lua allows. The exports of one directive are declared before its parts.
-So two parts may call each other.
+tables count towards the locals. The tables of one directive are declared before its parts. So two parts may call each
+other.
 
-The same files make a library of server functions, which makes no function anew. There a name in capitals, and a table
-that functions are fields of, is set once; any other variable of a part is set anew by each call that takes the part in
+The same files make a library of server functions, which makes no function anew. There a part's table and whatever has
+a name in capitals is set once; any other variable or field of a part is set anew by each call that takes the part in
 (`functions.part_sections`).
 """
 
@@ -40,25 +43,25 @@ _NAME = re.compile(r"(?<![.:\w])[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class Part:
-    """A shared part of scripts: the parts that it needs, the names that it offers, and its Lua text."""
+    """A shared part of scripts: the parts that it needs, the table that it offers, and its Lua text."""
 
     name: str
     needs: tuple[str, ...]
-    exports: tuple[str, ...]
+    table: str | None
     body: str
 
 
 def parse_part(name: str, text: str) -> Part:
     """Read a part's file."""
-    header: dict[str, tuple[str, ...]] = {}
+    header: dict[str, str] = {}
     while match := _HEADER.match(text):
-        header[match[1]] = tuple(match[2].split())
+        header[match[1]] = match[2]
         text = text[match.end() :]
-    return Part(name, header.get("needs", ()), header.get("exports", ()), text)
+    return Part(name, tuple(header.get("needs", "").split()), header.get("exports"), text)
 
 
 Place: TypeAlias = Callable[[list[str], list[Part]], str]
-"""Maps names to declare and parts to take in to the text that stands where a script takes them in."""
+"""Maps tables to declare and parts to take in to the text that stands where a script takes them in."""
 
 
 def link(text: str, read: Callable[[str], Part], place: Place | None = None) -> str:
@@ -126,11 +129,11 @@ class _Linker:
             return self._defer(match[2])
         known = {name for _, name in self._included}
         parts = [part for part in self.find(match[3]) if part.name not in known]
-        names = [name for part in parts for name in part.exports]
+        tables = _list_tables(parts)
         if not self._included:  # the first parts: the script, and whatever is deferred, use these
-            names += self._entries
+            tables += self._entries
         self._included += [(depth, part.name) for part in parts]
-        return self._place(names, parts)
+        return self._place(tables, parts)
 
     def _defer(self, name: str) -> str:
         """Write the function that makes parts, once; it first makes the deferred parts that these need."""
@@ -141,7 +144,7 @@ class _Linker:
             for other, made in self._deferred.items()
             if needed & {part.name for part in made} and other != name
         ]
-        inner = [each for part in parts for each in part.exports if each not in self._entries]
+        inner = [each for each in _list_tables(parts) if each not in self._entries]
         return (
             f"local is_{name}_done = false\nlocal function {name}()\n"
             f"if is_{name}_done then return end\nis_{name}_done = true\n"
@@ -149,18 +152,22 @@ class _Linker:
         )
 
     def _find_entries(self) -> list[str]:
-        """Return the exports of deferred parts that the script uses, or deferred parts of another function."""
+        """Return the tables of deferred parts that the script uses, or deferred parts of another function."""
         script = "".join(line for line in self._lines if not _DIRECTIVE.fullmatch(line))
         entries: list[str] = []
         for name, parts in self._deferred.items():
             others = [part.body for other, made in self._deferred.items() if other != name for part in made]
             used = find_names("\n".join([script, *others]))
-            entries += [export for part in parts for export in part.exports if export in used]
+            entries += [table for table in _list_tables(parts) if table in used]
         return entries
 
 
-def _place_text(names: list[str], parts: list[Part]) -> str:
-    declared = f"local {', '.join(names)}\n" if names else ""
+def _list_tables(parts: list[Part]) -> list[str]:
+    return [part.table for part in parts if part.table]
+
+
+def _place_text(tables: list[str], parts: list[Part]) -> str:
+    declared = f"local {', '.join(tables)}\n" if tables else ""
     return declared + "".join(f"do -- {part.name}\n{part.body.rstrip()}\nend\n" for part in parts)
 
 

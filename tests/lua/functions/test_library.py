@@ -11,7 +11,7 @@ from drivers.servers import SCRIPTINGS, Server
 
 from eventbus.store.functions.library import PREFIX, load_library
 from eventbus.store.functions.part_sections import split_part
-from eventbus.store.scripting.linker import find_names, list_parts
+from eventbus.store.scripting.linker import list_parts
 from eventbus.store.scripting.scripts import list_scripts, load_script, read_part, read_script
 
 _LIBRARY = load_library()
@@ -35,10 +35,10 @@ def test_every_name_of_the_library_is_declared() -> None:
     assert read_scopes(_TEXT).undeclared == set()
 
 
-def test_the_library_has_room_for_15_more_exports_and_10_more_upvalues_in_each_function() -> None:
-    """Beyond that the scripts of trees need a library of their own: Lua allows 200 locals and 60 upvalues."""
+def test_the_library_has_room_for_60_more_parts_and_10_more_upvalues_in_each_function() -> None:
+    """Lua allows 200 locals and 60 upvalues."""
     scopes = read_scopes(_TEXT)
-    assert scopes.most_locals <= 200 - 15
+    assert scopes.most_locals <= 200 - 60
     assert scopes.most_upvalues <= 60 - 10
 
 
@@ -98,18 +98,17 @@ def test_a_function_sets_the_state_of_every_part_that_its_script_takes_in(name: 
 
 @pytest.mark.parametrize("name", _SCRIPTS)
 def test_a_script_reads_no_variable_of_a_deferred_part(name: str) -> None:
-    """Until the part is taken in such a variable is nil in a script, and another call's in a function."""
+    """Until the part is taken in its table is nil in a script, and has the variables of another call in a function."""
     text = read_script(name)
     deferred = "".join(re.findall(r"^--defer.*\n", text, re.MULTILINE))
-    variables = {
-        export
-        for part in list_parts(deferred, read_part)
-        for export in part.exports
-        if re.search(rf"^{export}\b.* =", "\n".join(split_part(part).state), re.MULTILINE)
-    }
     taken = {part.name for part in list_parts(text.replace(deferred, ""), read_part)}
-    own = {export for each in taken for export in read_part(each).exports}
-    assert (variables - own) & find_names(text) == set()
+    variables = {
+        field
+        for part in list_parts(deferred, read_part)
+        if part.name not in taken
+        for field in re.findall(rf"^({part.table}\.\w+) =", "\n".join(split_part(part).state), re.MULTILINE)
+    }
+    assert variables & set(re.findall(r"(?<![.:\w])\w+\.\w+", text)) == set()
 
 
 _VERBS = frozenset(
@@ -220,8 +219,11 @@ _PROPERTIES = {  # of a hold, a record, a key or the time: what they return
     "lanes": {"key_of"},
     "lines": {"blames"},
     "Entry": {"job", "of"},
-    "": {"key", "entry_of_hand", "claimed_of", "first_created", "first_rank", "line_up",
-         "mark_of", "next_due", "oldest_of", "record_keys", "targets_of", "text_of", "whole", "without_gone"},
+    "shard": {"key"},
+    "commands": {"whole"},
+    "fields": {"claimed_of", "text_of"},
+    "placing": {"line_up", "without_gone"},
+    "": {"first_created", "first_rank", "oldest_of", "targets_of"},
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ _WORDS = frozenset(
 
 
 def _split(body: str) -> Sections:
-    return split_part(Part("x", (), (), body))
+    return split_part(Part("x", (), None, body))
 
 
 def test_a_variable_is_state_and_a_name_in_capitals_is_a_constant() -> None:
@@ -34,22 +34,33 @@ def test_a_variable_is_state_and_a_name_in_capitals_is_a_constant() -> None:
     assert sections.fixed == {"MOST", "WIDTHS"}
 
 
-def test_a_table_of_functions_is_made_once_and_so_are_its_fields() -> None:
-    sections = _split("plain = {}\nplain.known = {}\nfunction plain.read(x)\n  return x\nend\n")
+def test_a_table_of_functions_is_made_once_and_so_are_its_fields_in_capitals() -> None:
+    sections = _split("plain = {}\nplain.KNOWN = {}\nfunction plain.read(x)\n  return x\nend\n")
     assert sections.loaded == ["plain = {}", "function plain.read(x)\n  return x\nend"]
-    assert sections.constants == ["plain.known = {}"]
+    assert sections.constants == ["plain.KNOWN = {}"]
     assert sections.fixed == {"plain"}
 
 
-def test_fields_that_a_table_of_functions_is_written_with_are_state() -> None:
-    sections = _split("lines = {\n  unlisted = {},\n} -- for the call\nfunction lines.read() end\n")
+def test_another_field_of_a_table_of_functions_is_state() -> None:
+    sections = _split(
+        "lines = {}\nlines.unlisted = {} -- for the call\nlines.AT = shard.at\nfunction lines.read() end\n"
+    )
     assert sections.loaded == ["lines = {}", "function lines.read() end"]
-    assert "pairs(fields) do lines[name] = field end" in sections.state[0]
-    assert "  unlisted = {},\n} -- for the call\n" in sections.state[0]
+    assert sections.state == ["lines.unlisted = {} -- for the call", "lines.AT = shard.at"]
+
+
+def test_a_table_of_functions_may_be_written_with_constants_and_nothing_else() -> None:
+    sections = _split("book = {\n  PAUSED = 1, -- a flag\n}\nfunction book.read() end\n")
+    assert sections.loaded == ["book = {}", "function book.read() end"]
+    assert "pairs(fields) do book[name] = field end" in sections.constants[0]
+    for field in ("ROOT = shard.root", "changed = {}"):
+        with pytest.raises(ValueError, match="no constants"):
+            _split(f"book = {{ {field} }}\nfunction book.read() end\n")
 
 
 @pytest.mark.parametrize(
-    "value", ["'of ' .. root", "KEYS[1]", "key('a', 'b')", "redis.call('TIME')", "{ a = at }"]
+    "value",
+    ["'of ' .. shard.root", "KEYS[1]", "shard.key('a', 'b')", "redis.call('TIME')", "{ a = args.at }"],
 )
 def test_a_name_in_capitals_is_state_where_its_value_may_differ_in_each_call(value: str) -> None:
     sections = _split(f"TEXT = {value}\n")
@@ -100,16 +111,18 @@ def test_a_part_declares_each_of_its_names_once(name: str) -> None:
 def test_a_constant_is_made_of_constants_alone(name: str) -> None:
     """It is set once, so what is different in each call has no place in it."""
     text = "\n".join(_SECTIONS[name].constants)
-    own = set(re.findall(r"\bfor (\w+)", text)) | set(re.findall(r"(\w+) =(?!=)", text))
+    own = {name for each in re.findall(r"\bfor ([\w, ]+) (?:in|=)", text) for name in each.split(", ")} | set(
+        re.findall(r"(\w+) =(?!=)", text)
+    )
     assert find_names(text) - _CONSTANTS - set(NAMES) - _WORDS - own == set()
-    assert find_names(text) & {"KEYS", "ARGV", "root", "args", "at", "redis"} == set()
+    assert find_names(text) & {"KEYS", "ARGV", "shard", "args", "redis"} == set()
 
 
 _PLACE = r"[A-Za-z_]\w*(?:\.\w+|\[[^\]\n]*\])*"
 _ASSIGNMENT = re.compile(
     rf"(?:^ *|\b(?:then|else|do|end|repeat) |\) )({_PLACE}(?:, {_PLACE})*) =(?!=)", re.MULTILINE
 )
-_FILLING = re.compile(r"(?:table\.(?:insert|remove|sort)|push)\((\w+)")
+_FILLING = re.compile(r"(?:table\.(?:insert|remove|sort)|tables\.push)\((\w+)")
 
 
 def _fresh_fields() -> list[str]:
@@ -117,10 +130,7 @@ def _fresh_fields() -> list[str]:
     found: list[str] = []
     for sections in _SECTIONS.values():
         for statement in sections.state:
-            for table in re.findall(r"pairs\(fields\) do (\w+)\[", statement):
-                found += [
-                    f"{table}.{field}" for field in re.findall(r"(\w+) = ", statement.partition("{")[2])
-                ]
+            found += re.findall(r"^(\w+\.\w+) = ", statement)
     return found
 
 
@@ -133,7 +143,10 @@ def _writes(text: str) -> set[str]:
     code = _FRESH.sub("fresh", code) if _FRESH.pattern else code
     places = [each for places in _ASSIGNMENT.findall(code) for each in re.split(r", (?![^\[]*\])", places)]
     written = {re.split(r"[.\[]", each)[0] for each in places} | set(_FILLING.findall(code))
-    return {name for name in written & _CONSTANTS if not re.search(rf"\blocal {name}\b", code)}
+    own = (
+        r"\blocal (?:\w+, )*NAME\b|\bfunction\b[^(\n]*\([^)]*\bNAME\b"  # a local or a parameter of that name
+    )
+    return {name for name in written & _CONSTANTS if not re.search(own.replace("NAME", name), code)}
 
 
 def test_no_function_and_no_script_changes_a_constant() -> None:
@@ -169,6 +182,7 @@ def test_each_variable_of_a_part_is_set_by_each_call(name: str) -> None:
     }
     functions = set(re.findall(r"^(?:local )?function (\w+)", body, re.MULTILINE))
     variables = {each for each in named if not each.isupper() and "." not in each and each not in functions}
+    variables |= {each for each in named if re.search(r"\.(?![A-Z_]+$)", each)}  # fields of its table
     variables -= set(re.findall(r"^function (\w+)\.", body, re.MULTILINE))
     set_anew = {each for line in _SECTIONS[name].state for each in line.split(" = ")[0].split(", ")}
     assert variables <= set_anew

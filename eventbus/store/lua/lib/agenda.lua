@@ -1,4 +1,4 @@
---needs base
+--needs shard commands
 --exports agenda
 -- The agenda of schedules: `schedules` has when each is due, `+inf` for those that are paused or at their end. One entry in
 -- `due` stands for all: a worker whose turn finds it due hears so, and fires (`fire.lua`). It has it for itself for a while,
@@ -8,7 +8,7 @@ local PATIENCE = 2000 -- ms in which nobody else hears of what is due
 
 -- When the first schedule is due, or nil.
 function agenda.read_first()
-  local due = tonumber((try('ZRANGE', root .. ':schedules', 0, 0, 'WITHSCORES') or {})[2])
+  local due = tonumber((commands.try('ZRANGE', shard.root .. ':schedules', 0, 0, 'WITHSCORES') or {})[2])
   return due and due < math.huge and due or nil
 end
 
@@ -17,10 +17,10 @@ end
 function agenda.note_first(now, patience)
   local due = agenda.read_first()
   if not due then
-    redis.call('ZREM', root .. ':due', 'schedules:')
+    redis.call('ZREM', shard.root .. ':due', 'schedules:')
     return -1
   end
-  redis.call('ZADD', root .. ':due', due > now and due or now + (patience or PATIENCE), 'schedules:')
+  redis.call('ZADD', shard.root .. ':due', due > now and due or now + (patience or PATIENCE), 'schedules:')
   return due
 end
 
@@ -31,5 +31,5 @@ function agenda.hand_out(now)
 end
 
 function agenda.put(id, due)
-  redis.call('ZADD', root .. ':schedules', due == '' and '+inf' or due, id)
+  redis.call('ZADD', shard.root .. ':schedules', due == '' and '+inf' or due, id)
 end

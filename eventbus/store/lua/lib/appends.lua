@@ -1,6 +1,6 @@
---needs base codec fields format hold journal marks
+--needs shard commands codec fields flag hold journals marks plain
 --exports appends
--- Appending to journals (`journal.lua`).
+-- Appending to journals (`journals.lua`).
 -- Who holds the job appends, by rows of its turns. A row names the place of its first entry, counted from 0.
 -- A row with the live text `#cut` keeps the newest entries alone: that many of the first ones are gone then, and count on.
 -- What must hold: a row is written whole or not at all, and once: one whose entries stand at its place already is a repeat.
@@ -29,7 +29,7 @@ end
 -- Whether these very entries stand at that place.
 local function has_entries(name, row)
   local first = row.place - row.gone
-  local found = first >= 0 and try('LRANGE', name, first, first + #row.entries - 1) or {}
+  local found = first >= 0 and commands.try('LRANGE', name, first, first + #row.entries - 1) or {}
   for i, text in ipairs(row.entries) do
     if found[i] ~= text then return false end
   end
@@ -38,8 +38,8 @@ end
 
 -- nil: to be written; `done`: it is there; behind, torn: as below. The second value: the length.
 local function judge(row, flags)
-  local name = key('journal', row.id)
-  local length = bit.band(flags, FLAG.JOURNAL) == 0 and 0 or try('LLEN', name)
+  local name = shard.key('journal', row.id)
+  local length = bit.band(flags, FLAG.JOURNAL) == 0 and 0 or commands.try('LLEN', name)
   row.gone = row.cut and journals.count_gone(row.id) or 0
   length = length and length + row.gone
   if length == row.place then return nil, length end
@@ -48,17 +48,17 @@ local function judge(row, flags)
 end
 
 local function take_signals(row)
-  local inbox, bytes = key('inbox', row.id), 0
-  for _, signal in ipairs(row.taken) do bytes = bytes + #(try('HGET', inbox, signal) or '') end
+  local inbox, bytes = shard.key('inbox', row.id), 0
+  for _, signal in ipairs(row.taken) do bytes = bytes + #(commands.try('HGET', inbox, signal) or '') end
   if bytes == 0 then return end
-  call_many('HDEL', inbox, row.taken)
+  commands.call_many('HDEL', inbox, row.taken)
   redis.call('HINCRBY', inbox, '#b', -bytes)
 end
 
 -- Whether all entries stand in the list now; nothing of them stays where it is somebody else's.
 local function push_entries(row, flags)
-  local name = key('journal', row.id)
-  local length = try_many('RPUSH', name, row.entries)
+  local name = shard.key('journal', row.id)
+  local length = commands.try_many('RPUSH', name, row.entries)
   if length and bit.band(flags, FLAG.JOURNAL) == 0 and length > #row.entries then
     redis.call('LTRIM', name, 0, length - #row.entries - 1)
     return false
@@ -68,33 +68,33 @@ end
 
 -- An empty text takes its name away.
 local function write_live(id, live)
-  local name, gone = key('live', id), {}
-  if not try('HLEN', name) then redis.call('DEL', name) end -- somebody else's value
-  call_many('HSET', name, live)
+  local name, gone = shard.key('live', id), {}
+  if not commands.try('HLEN', name) then redis.call('DEL', name) end -- somebody else's value
+  commands.call_many('HSET', name, live)
   for i = 2, #live, 2 do
     if live[i] == '' then gone[#gone + 1] = live[i - 1] end
   end
-  if gone[1] then call_many('HDEL', name, gone) end
+  if gone[1] then commands.call_many('HDEL', name, gone) end
 end
 
 -- Returns what is wrong.
 local function write_row(row, flags, attempts)
   if row.entries[1] and not push_entries(row, flags) then return 'torn' end
-  if row.cut and row.cut > row.gone then redis.call('LTRIM', key('journal', row.id), row.cut - row.gone, -1) end
+  if row.cut and row.cut > row.gone then redis.call('LTRIM', shard.key('journal', row.id), row.cut - row.gone, -1) end
   if row.live[1] then write_live(row.id, row.live) end
   if row.taken[1] then take_signals(row) end
   if row.entries[1] then -- who gets on is in no trouble
     if attempts > 0 then codec.reset_attempts(row.id) end
-    if bit.band(flags, FLAG.MORE) ~= 0 then clear(row.id, unpack(TROUBLE)) end
+    if bit.band(flags, FLAG.MORE) ~= 0 then fields.clear(row.id, unpack(TROUBLE)) end
   end
   local added = (row.entries[1] and FLAG.JOURNAL or 0) + (row.live[1] and FLAG.SIDE or 0)
-  if bit.bor(flags, added) ~= flags then add_flag(row.id, added) end
+  if bit.bor(flags, added) ~= flags then FLAG.add(row.id, added) end
 end
 
 -- Whether the tree of a job stops.
 local function is_stopping(id, flags)
   if bit.band(flags, FLAG.STOP) ~= 0 then return true end
-  return bit.band(flags, FLAG.MEMBER) ~= 0 and find_mark((peek(id) or {}).root) ~= ''
+  return bit.band(flags, FLAG.MEMBER) ~= 0 and marks.find((fields.peek(id) or {}).root) ~= ''
 end
 
 -- Appends what its holder may append. Returns a flat list of index, word, length for each row that was not simply written:

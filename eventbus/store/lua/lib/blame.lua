@@ -1,4 +1,4 @@
---needs base changes fields handing hold lines record
+--needs shard commands changes fields handing hold lines records
 --exports blame
 -- Stalls: a worker lost its jobs without a word. A stall is no attempt. And who is to blame: one of the jobs may have
 -- killed the worker.
@@ -40,9 +40,9 @@ end
 
 -- What a call before this one counted for the same end of the worker.
 local function recall(holder)
-  local kept = try('HGET', key('held', holder.worker), '#:blame')
+  local kept = commands.try('HGET', shard.key('held', holder.worker), '#:blame')
   local ends, kind, count = string.match(kept or '', '^(%d+) (%a+) (%d+)$')
-  if ends ~= whole(holder.ends) then return nil end
+  if ends ~= commands.whole(holder.ends) then return nil end
   return { count = tonumber(count), is_watched = kind == 'watched', is_kept = true }
 end
 
@@ -51,9 +51,9 @@ function blame.read(holder, own)
   local kept = recall(holder)
   if kept then return kept end
   local names, all, watched = {}, 0, 0
-  for i, hold in ipairs(own) do names[i] = job_root .. hold.id end
-  for i, text in ipairs(get_all(names)) do
-    local record = text and may_blame(holder, own[i]) and fetch(own[i].id, text)
+  for i, hold in ipairs(own) do names[i] = shard.job_root .. hold.id end
+  for i, text in ipairs(commands.get_all(names)) do
+    local record = text and may_blame(holder, own[i]) and fields.fetch(own[i].id, text)
     if record and record.state == 'waiting' then
       all = all + 1
       if is_watched(holder, own[i], record) then watched = watched + 1 end
@@ -70,7 +70,7 @@ function blame.keep(holds)
     local holder = hold.holder
     if holder.is_cut and not holder.blame.is_kept then
       local kind = holder.blame.is_watched and 'watched' or 'all'
-      redis.call('HSET', key('held', holder.worker), '#:blame', whole(holder.ends) .. ' ' .. kind .. ' ' .. holder.blame.count)
+      redis.call('HSET', shard.key('held', holder.worker), '#:blame', commands.whole(holder.ends) .. ' ' .. kind .. ' ' .. holder.blame.count)
       holder.blame.is_kept = true
     end
   end
@@ -98,22 +98,22 @@ function blame.note_stall(job, hold, worker, message, mine, now)
   job.stalls = (tonumber(job.stalls) or 0) + 1
   if not mine then job.spared = (tonumber(job.spared) or 0) + 1 end
   local began = Hold.time(hold)
-  change(job.id, 'stalls', job.stalls, 'token', false, 'began', began, 'first', job.first or began)
+  fields.change(job.id, 'stalls', job.stalls, 'token', false, 'began', began, 'first', job.first or began)
   if not mine then
-    change(job.id, 'spared', job.spared)
+    fields.change(job.id, 'spared', job.spared)
   elseif mine.count == 1 and not mine.is_alone then
     job.alone = (tonumber(job.alone) or 0) + 1
-    change(job.id, 'alone', job.alone)
+    fields.change(job.id, 'alone', job.alone)
   end
   if mine and lines.is_suspect(job) then
-    change(job.id, 'crowd', math.max(1, math.floor(mine.count / 4)), 'fatal', whole(mine.ran))
+    fields.change(job.id, 'crowd', math.max(1, math.floor(mine.count / 4)), 'fatal', commands.whole(mine.ran))
   end
   local text = cjson.encode({
     type = 'StalledError', message = string.gsub(message, '# times', job.stalls == 1 and '1 time' or job.stalls .. ' times'),
     attempts = tonumber(job.attempts) or 0, stalls = job.stalls,
   })
-  text = add_times(text, job.due, began, now, worker, 'stalled')
-  note_error(job.id, text)
+  text = records.add_times(text, job.due, began, now, worker, 'stalled')
+  records.note_error(job.id, text)
   if changes.is_on() then changes.note('stalled', job.queue, job.id, 'waiting', { worker = worker, text = text }) end
   return text
 end

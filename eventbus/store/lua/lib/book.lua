@@ -11,7 +11,8 @@
 --   64 KEEPS     a program declares how long its finished jobs are kept (`orders.lua`); no claim looks at this
 -- What must hold: a flag is set by the call that writes what it tells of, and cleared by a claim that finds nothing, or
 -- by the call that takes back what somebody ordered; SHELVED by an announcement. A queue without flags has no field.
-book = { PAUSED = 1, LIMITED = 2, BY_KEY = 4, PLUS = 8, SUSPECTS = 16, SHELVED = 32, KEEPS = 64, changed = {} } -- changed: queue -> the flags that this call gave it
+book = { PAUSED = 1, LIMITED = 2, BY_KEY = 4, PLUS = 8, SUSPECTS = 16, SHELVED = 32, KEEPS = 64 }
+book.changed = {} -- queue -> the flags that this call gave it
 
 -- The flags of queues; nil where the book says nothing of the shard: then it was not opened yet, or somebody emptied
 -- the server, and the caller opens it and asks again.

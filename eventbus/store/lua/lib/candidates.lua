@@ -1,4 +1,4 @@
---needs base book entry
+--needs shard commands book entry
 --exports candidates
 -- The entries of queues that may be claimed, and the records of their jobs. Writes nothing.
 -- A line is what one queue gives: its lists and sets one after the other, in the order of claims.
@@ -35,9 +35,9 @@ local function read_entries(line, count)
   while count > 0 and candidates.is_open(line) do
     local part, read, found = line.parts[line.part], line.counts[line.part], nil
     if part[2] then
-      found = try('ZRANGEBYSCORE', key(part[1], line.place), part[2], part[3], 'LIMIT', read, count)
+      found = commands.try('ZRANGEBYSCORE', shard.key(part[1], line.place), part[2], part[3], 'LIMIT', read, count)
     else
-      found = try('LRANGE', key(part[1], line.place), read, read + count - 1)
+      found = commands.try('LRANGE', shard.key(part[1], line.place), read, read + count - 1)
     end
     line.is_foreign = line.is_foreign or not found
     add_entries(line, found or {}, not part[2])
@@ -94,10 +94,10 @@ function candidates.read_records(lines, counts)
   for i, line in ipairs(lines) do
     for j = #line.records + 1, math.min(#line.ids, #line.records + counts[i]) do
       n = n + 1
-      names[n] = job_root .. line.ids[j]
+      names[n] = shard.job_root .. line.ids[j]
     end
   end
-  local texts, place = get_all(names), 0
+  local texts, place = commands.get_all(names), 0
   for i, line in ipairs(lines) do
     local records = line.records
     for j = #records + 1, math.min(#line.ids, #records + counts[i]) do

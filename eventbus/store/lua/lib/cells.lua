@@ -1,4 +1,4 @@
---needs base
+--needs shard commands
 --exports cells
 -- The history of queues: how many jobs ended how, how long they waited and ran, by the minute and by the hour.
 --   minutes:<queue>:<hour>   60 minutes, each two fields: `m` has counts, gauges and waits, `m + 60` has runs
@@ -20,7 +20,7 @@ local LONGEST = { minutes = 169, hours = 367 } -- chunks (`windows.py`)
 local noted = {} -- queue -> code -> count, of what this call has ended
 
 local function name_of(kind, queue, chunk)
-  return key(kind, queue .. ':' .. whole(chunk))
+  return shard.key(kind, queue .. ':' .. commands.whole(chunk))
 end
 
 -- The counts of a field; nil where there are none, or what stands there is not ours.
@@ -38,7 +38,7 @@ end
 
 -- One command reads a cell and one writes it. Somebody else's value in the place of the chunk stays.
 local function write_cell(name, place, width, entry, kept)
-  local found, fields = try('HMGET', name, place, place + width), {}
+  local found, fields = commands.try('HMGET', name, place, place + width), {}
   if not found then return end
   local counts, runs = read_field(found[1]), read_field(found[2])
   if next(entry.counts) or next(entry.gauges) then
@@ -50,7 +50,7 @@ local function write_cell(name, place, width, entry, kept)
   end
   if not fields[1] then return end
   redis.call('HSET', name, unpack(fields))
-  if not (counts or runs) then redis.call('PEXPIRE', name, whole(kept)) end -- after its last cell
+  if not (counts or runs) then redis.call('PEXPIRE', name, commands.whole(kept)) end -- after its last cell
 end
 
 -- entry: counts, gauges, runs: code -> value. minutes, hours: how long they are kept, ms.
@@ -72,7 +72,7 @@ end
 -- Writes what was noted, if any worker keeps a history.
 function cells.flush(now)
   if not next(noted) then return end
-  local minutes, hours = string.match(try('GET', root .. ':history') or '', '^(%d+) (%d+)$')
+  local minutes, hours = string.match(commands.try('GET', shard.root .. ':history') or '', '^(%d+) (%d+)$')
   for queue, counts in pairs(minutes and noted or {}) do
     cells.add(queue, { counts = counts, gauges = {}, runs = {} }, now, tonumber(minutes), tonumber(hours))
   end
@@ -82,7 +82,7 @@ end
 -- Adds the cells of a chunk to a flat list: number of the minute or hour, how many values follow, code, count ...
 function cells.read(kind, queue, chunk, rows)
   local width = kind == 'hours' and 24 or 60
-  local flat = try('HGETALL', name_of(kind, queue, chunk)) or {}
+  local flat = commands.try('HGETALL', name_of(kind, queue, chunk)) or {}
   for i = 1, #flat, 2 do
     local values = {}
     for code, count in pairs(read_field(flat[i + 1]) or {}) do values[#values + 1], values[#values + 2] = code, count end
@@ -97,7 +97,7 @@ function cells.count_ended(queue, first, last)
   while minute <= last do
     local hour, places = math.floor(minute / 60), {}
     for each = minute, math.min(last, hour * 60 + 59) do places[#places + 1] = each % 60 end
-    for _, text in ipairs(try('HMGET', name_of('minutes', queue, hour), unpack(places)) or {}) do
+    for _, text in ipairs(commands.try('HMGET', name_of('minutes', queue, hour), unpack(places)) or {}) do
       local counts = read_field(text) or {}
       completed = completed + (tonumber(counts[cells.CODES.completed]) or 0)
       failed = failed + (tonumber(counts[cells.CODES.failed]) or 0) + (tonumber(counts[cells.CODES.expired]) or 0)

@@ -1,4 +1,4 @@
---needs base
+--needs shard args commands tables
 --exports changes
 -- The changes of jobs and queues, told to who watches: the stream `changes` of the shard, written by the call that makes
 -- the change. So a change stands there if and only if it happened, and in the order in which it did.
@@ -42,7 +42,7 @@ local function is_watched(queue)
   local scope = string.match(queue, '^[^@]*')
   scopes = scopes or {}
   if scopes[scope] == nil and is_told then
-    local found, now = try('HMGET', root .. ':watched', '#', '*', scope), read_now('')
+    local found, now = commands.try('HMGET', shard.root .. ':watched', '#', '*', scope), args.read_now('')
     if not found or not found[1] then changes.set(false) end
     scopes[scope] = found and ((tonumber(found[2]) or 0) > now or (tonumber(found[3]) or 0) > now)
   end
@@ -51,19 +51,19 @@ end
 
 -- Returns the number of the last one, and whether it could be written. makes: also where there is no stream.
 local function append(makes, what, queue, ids, state, worker, attempts, dues, texts)
-  local last = redis.call('HINCRBY', root .. ':watched', '#', #ids > 1 and #ids or 1)
-  local entry = cmsgpack.pack({ read_now(''), what, queue, state or '', worker or '', ids, attempts or 0, dues or 0, texts or 0 })
-  local name, oldest, number = root .. ':changes', whole(last - MOST), whole(last)
-  if makes then return last, try('XADD', name, 'MINID', '~', oldest, number, 'd', entry) end
-  return last, try('XADD', name, 'NOMKSTREAM', 'MINID', '~', oldest, number, 'd', entry)
+  local last = redis.call('HINCRBY', shard.root .. ':watched', '#', #ids > 1 and #ids or 1)
+  local entry = cmsgpack.pack({ args.read_now(''), what, queue, state or '', worker or '', ids, attempts or 0, dues or 0, texts or 0 })
+  local name, oldest, number = shard.root .. ':changes', commands.whole(last - MOST), commands.whole(last)
+  if makes then return last, commands.try('XADD', name, 'MINID', '~', oldest, number, 'd', entry) end
+  return last, commands.try('XADD', name, 'NOMKSTREAM', 'MINID', '~', oldest, number, 'd', entry)
 end
 
 -- From here on the scope is watched; until now it was not. It makes the stream where it is gone. An older number than
 -- it has, after the clock was set back, begins it anew. others: scopes that are watched already.
 function changes.begin(scope, others)
   local last, is_written = append(true, 'opened', scope, others)
-  if is_written or not try('XTRIM', root .. ':changes', 'MAXLEN', 0) then return last end -- somebody else's value stays
-  redis.call('DEL', root .. ':changes')
+  if is_written or not commands.try('XTRIM', shard.root .. ':changes', 'MAXLEN', 0) then return last end -- somebody else's value stays
+  redis.call('DEL', shard.root .. ':changes')
   return (append(true, 'opened', scope, others))
 end
 
@@ -91,20 +91,20 @@ function changes.describe(text)
   return cut(text)
 end
 
--- What `settle.lua` writes of jobs that simply completed: flat, `step` values for each job.
+-- What `settling.lua` writes of jobs that simply completed: flat, `step` values for each job.
 function changes.note_completed(simple, step, worker)
   local by_queue = {}
-  for i = 1, #simple, step do push(by_queue, simple[i + 4], simple[i]) end
+  for i = 1, #simple, step do tables.push(by_queue, simple[i + 4], simple[i]) end
   for queue, ids in pairs(by_queue) do changes.note_all('completed', queue, ids, 'completed', worker) end
 end
 
--- What a turn claims. rows: as `add_claim` makes them. A queue of which nothing waits any more is drained.
+-- What a turn claims. rows: as `candidate.add_claim` makes them. A queue of which nothing waits any more is drained.
 function changes.note_claims(plan, queues, worker)
   local ids, attempts = {}, {}
   for i, id in ipairs(plan.ids) do
     local index = plan.rows[8 * i - 6]
-    push(ids, index, id)
-    push(attempts, index, plan.rows[8 * i - 4] + 1)
+    tables.push(ids, index, id)
+    tables.push(attempts, index, plan.rows[8 * i - 4] + 1)
   end
   for index, list in pairs(ids) do
     local queue = queues[index].name
@@ -115,5 +115,5 @@ end
 
 function changes.note_drained(queue)
   if not is_watched(queue) then return end
-  if redis.call('EXISTS', key('ready', queue), key('ready+', queue), key('suspects', queue), key('turns', queue), key('resting', queue)) == 0 then changes.note('drained', queue) end
+  if redis.call('EXISTS', shard.key('ready', queue), shard.key('ready+', queue), shard.key('suspects', queue), shard.key('turns', queue), shard.key('resting', queue)) == 0 then changes.note('drained', queue) end
 end

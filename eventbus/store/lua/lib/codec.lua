@@ -1,6 +1,6 @@
---needs base format
---exports codec set_waiting set_parked
--- A record as a table: what the short ways of `format.lua` do not know.
+--needs shard flag
+--exports codec
+-- A record as a table: what the short ways of `plain.lua` do not know.
 --   fields: state, flags, created, attempts, queue, reply, root; body, or size of a body of its own;
 --     ended, lasted, worker, result of one that has ended; claimed, token of one that names its holder
 --   limit: its limit key | is_later: it has what a later release knows, so it is not run
@@ -15,9 +15,9 @@ for code = 0, 6 do CODES[NAMES[code]] = code end
 local LONGEST = 4294967295
 
 -- The fields that stand in the record; all others stand in `more:<id>`.
-codec.is_core = {}
+codec.CORE = {}
 for name in string.gmatch('state flags created attempts queue reply root limit body size ended lasted worker result claimed token is_later is_root', '%S+') do
-  codec.is_core[name] = true
+  codec.CORE[name] = true
 end
 
 local function decode_tail(record, text, code)
@@ -99,16 +99,16 @@ end
 
 -- No attempt has ended yet.
 function codec.reset_attempts(id)
-  redis.call('SETRANGE', job_root .. id, 8, '\0')
+  redis.call('SETRANGE', shard.job_root .. id, 8, '\0')
 end
 
 -- What waited for others, or for a time, waits for its turn.
-function set_waiting(id)
-  redis.call('SETRANGE', job_root .. id, 0, ' ')
+function codec.set_waiting(id)
+  redis.call('SETRANGE', shard.job_root .. id, 0, ' ')
 end
 
 -- Parks a record of a format to come.
-function set_parked(id)
-  local first = string.byte(redis.call('GETRANGE', job_root .. id, 0, 0))
-  redis.call('SETRANGE', job_root .. id, 0, string.char(first - first % 16 + 5))
+function codec.set_parked(id)
+  local first = string.byte(redis.call('GETRANGE', shard.job_root .. id, 0, 0))
+  redis.call('SETRANGE', shard.job_root .. id, 0, string.char(first - first % 16 + 5))
 end

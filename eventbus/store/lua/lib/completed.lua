@@ -1,4 +1,4 @@
---needs base floors format retain
+--needs shard commands floors plain retention
 --exports completed
 -- `completed:<queue>`: the jobs of a queue that completed, oldest first, as a list. An entry is when the job ended, 13
 -- digits, and the job. `cuts` counts what was ever cut from the head of each list, so that an entry keeps its number
@@ -10,7 +10,7 @@ local LONGEST = 100000 -- entries of a list in which one is looked for
 
 -- Entries as a list of job, ended.
 function completed.read(queue, first, last)
-  local found = try('LRANGE', key('completed', queue), first, last) or {}
+  local found = commands.try('LRANGE', shard.key('completed', queue), first, last) or {}
   for i, entry in ipairs(found) do found[i] = { id = string.sub(entry, 14), ended = tonumber(string.sub(entry, 1, 13)) } end
   return found
 end
@@ -35,8 +35,8 @@ end
 -- The first entries, without those of jobs that run again or did so since. Returns their jobs and the records of these.
 local function list_confirmed(entries, count)
   local names, ids, records = {}, {}, {}
-  for i = 1, count do names[i] = job_root .. string.sub(entries[i], 14) end
-  for i, text in ipairs(get_all(names)) do
+  for i = 1, count do names[i] = shard.job_root .. string.sub(entries[i], 14) end
+  for i, text in ipairs(commands.get_all(names)) do
     if not text or plain.is_over(text, read_end(entries[i])) then
       ids[#ids + 1], records[#records + 1] = string.sub(entries[i], 14), text
     end
@@ -47,22 +47,22 @@ end
 -- Removes at most `limit` jobs past `count` or `age` (ms); returns how many. `length`: of the list, where it is known.
 -- The first entry mostly says that nothing may go.
 function completed.retain(queue, count, age, limit, now, length)
-  local name = key('completed', queue)
-  local first = try('LRANGE', name, 0, 0) or {}
+  local name = shard.key('completed', queue)
+  local first = commands.try('LRANGE', name, 0, 0) or {}
   length = first[1] and (length or redis.call('LLEN', name))
   if not first[1] or count_old(first, length - count, age, now) == 0 then return 0 end
   local entries = redis.call('LRANGE', name, 0, limit - 1)
   local old = count_old(entries, math.min(length - count, limit), age, now)
   redis.call('LTRIM', name, old, -1)
-  try('HINCRBY', root .. ':cuts', queue, old)
+  commands.try('HINCRBY', shard.root .. ':cuts', queue, old)
   local ids, records = list_confirmed(entries, old)
-  forget(ids, records)
+  retention.forget(ids, records)
   return #ids
 end
 
 function completed.unlist(queue, id, ended)
-  local name = key('completed', queue)
-  if (try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, string.format('%013.0f', ended) .. id) end
+  local name = shard.key('completed', queue)
+  if (commands.try('LLEN', name) or LONGEST) < LONGEST then redis.call('LREM', name, -1, string.format('%013.0f', ended) .. id) end
 end
 
 local ENDED = { 'completed', 'failed', 'cancelled' }
@@ -80,7 +80,7 @@ function completed.retain_ended(queue, is_asked, now, lengths)
       if is_completed then
         completed.retain(queue.name, keep, age, limit, now, lengths[queue.name])
       else
-        retain(state, queue.name, keep, age, limit, now)
+        retention.cut(state, queue.name, keep, age, limit, now)
       end
     end
   end

@@ -1,12 +1,14 @@
---needs base accept agenda cancelling enqueue epilogue holds rooting
+--needs shard args commands accepting agenda cancelling enqueuing epilogue holds rooting
+--exports firing
 -- What a call that fires schedules writes: the jobs, and then for each schedule where it stands.
+firing = {}
 local FOREIGN_PAUSE, HELD_PAUSE = 5000, 1000 -- ms until somebody tries again
 local FAIL_REASON = 'its last job failed'
 
 local function make_queue(row)
   local queue = { name = row.queue, targets = row.has_default and { { queue = row.queue, suffix = '' } } or {}, max = '', are_roots = row.is_root }
   if row.is_root then return queue end
-  local groups = redis.call('SMISMEMBER', root .. ':grouped', row.queue)[1] == 1 and try('SMEMBERS', key('groups', row.queue))
+  local groups = redis.call('SMISMEMBER', shard.root .. ':grouped', row.queue)[1] == 1 and commands.try('SMEMBERS', shard.key('groups', row.queue))
   queue.is_foreign = groups == nil
   for _, group in ipairs(groups or {}) do
     queue.targets[#queue.targets + 1] = { queue = row.queue .. '@' .. group, suffix = '@' .. group }
@@ -17,24 +19,24 @@ end
 -- Adds the jobs of rows that fire, as `add` does. A key that has a job, whatever became of it, keeps it.
 local function add_jobs(rows, words, now)
   local queues, places, answer, timeout_count = {}, {}, {}, 0
-  args, at = {}, 0
+  args.values, args.at = {}, 0
   for i, row in ipairs(rows) do
     if words[i] == 'fired' then
       queues[#queues + 1], places[#places + 1] = make_queue(row), i
-      for _, value in ipairs({ row.job, #queues, row.body, row.key, row.print, '', '', 0, 0, 0, 1, '', row.limit, '' }) do args[#args + 1] = value end
+      for _, value in ipairs({ row.job, #queues, row.body, row.key, row.print, '', '', 0, 0, 0, 1, '', row.limit, '' }) do args.values[#args.values + 1] = value end
     end
   end
-  local jobs = args
-  args = {}
+  local jobs = args.values
+  args.values = {}
   for number, place in ipairs(places) do
     if rows[place].timeout > 0 then
-      args[#args + 1], args[#args + 2], timeout_count = number - 1, rows[place].timeout, timeout_count + 1
+      args.values[#args.values + 1], args.values[#args.values + 2], timeout_count = number - 1, rows[place].timeout, timeout_count + 1
     end
   end
   rooting.read_timeouts(timeout_count)
-  args, at = jobs, 0
+  args.values, args.at = jobs, 0
   local taken = accepting.take_all(queues, 0, #queues, '', now, answer)
-  enqueue(taken.jobs, '', now, answer)
+  enqueuing.add(taken.jobs, '', now, answer)
   rooting.flush(now)
   for i = 1, #answer, 5 do
     local place, word = places[answer[i] + 1], answer[i + 1]
@@ -50,18 +52,18 @@ local function cancel_last(rows, words, key_ttl, now)
     if row.cancels and words[i] == 'fired' then ids[#ids + 1] = row.cancels end
   end
   if #ids == 0 then return end
-  load_holds(ids)
+  holds.load(ids)
   for i, row in ipairs(rows) do
     if row.cancels and words[i] == 'fired' then
       local reason = 'its schedule ' .. row.id .. ' fired again: ' .. row.job
-      cancel(row.cancels, row.job, cjson.encode({ type = 'JobCancelled', message = reason }), now, key_ttl)
+      cancelling.cancel(row.cancels, row.job, cjson.encode({ type = 'JobCancelled', message = reason }), now, key_ttl)
     end
   end
-  end_call({}, now)
+  epilogue.end_call({}, now)
 end
 
 local function settle_row(row, word, now)
-  local name, is_job = key('schedule', row.id), word == 'fired' or word == 'joined'
+  local name, is_job = shard.key('schedule', row.id), word == 'fired' or word == 'joined'
   local passed = row.missed + (word == 'missed' and 1 or 0)
   if is_job and row.is_last then row.next, row.due = '', '' end
   redis.call('HSET', name, 'slot', row.next)
@@ -83,11 +85,11 @@ function agenda.write_firings(rows, words, key_ttl, now)
     if word == 'fired' or word == 'joined' or word == 'skipped' or word == 'missed' then
       settle_row(row, word, now)
     elseif word == 'paused' then
-      redis.call('HSET', key('schedule', row.id), 'paused', FAIL_REASON)
-      redis.call('HDEL', key('schedule', row.id), 'held')
+      redis.call('HSET', shard.key('schedule', row.id), 'paused', FAIL_REASON)
+      redis.call('HDEL', shard.key('schedule', row.id), 'held')
       agenda.put(row.id, '')
     elseif word == 'held' then
-      redis.call('HSET', key('schedule', row.id), 'held', row.fire)
+      redis.call('HSET', shard.key('schedule', row.id), 'held', row.fire)
       agenda.put(row.id, now + HELD_PAUSE)
     elseif word == 'waits' or word == 'foreign' then
       agenda.put(row.id, now + (word == 'waits' and row.wait or FOREIGN_PAUSE))

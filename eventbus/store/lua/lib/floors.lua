@@ -1,4 +1,4 @@
---needs base
+--needs shard commands
 --exports floors
 -- How young an outcome may be that goes: nobody may ask for it any more. Each emitter that awaits outcomes has a floor in
 -- `emitters`, the time up to which it has got all of them. What ended before the lowest floor was got by everybody.
@@ -24,14 +24,14 @@ local lowest = nil -- asked once in a call, and only where something younger tha
 -- The emitter may ask for what ends from now on. A floor that is lower stays. A full server refuses the entry; it refuses
 -- the new records, too: their call is refused, or it is a repeat, which has said it before.
 function floors.hold(attendance, now)
-  if attendance ~= '' then redis.pcall('ZADD', root .. ':emitters', 'LT', whole(now), attendance) end
+  if attendance ~= '' then redis.pcall('ZADD', shard.root .. ':emitters', 'LT', commands.whole(now), attendance) end
 end
 
 -- What ended before the time that this returns may go.
 function floors.read(now)
   if lowest then return lowest end
   lowest = now - floors.WINDOW
-  local first = try('ZRANGE', root .. ':emitters', 0, 0, 'WITHSCORES')
+  local first = commands.try('ZRANGE', shard.root .. ':emitters', 0, 0, 'WITHSCORES')
   local floor = first and tonumber(first[2] or now)
   if floor and floor <= now then lowest = math.max(lowest, floor) end
   return lowest
@@ -39,5 +39,5 @@ end
 
 -- Takes out emitters that are gone.
 function floors.sweep(now)
-  try('ZREMRANGEBYSCORE', root .. ':emitters', '-inf', '(' .. whole(now - floors.GONE))
+  commands.try('ZREMRANGEBYSCORE', shard.root .. ':emitters', '-inf', '(' .. commands.whole(now - floors.GONE))
 end

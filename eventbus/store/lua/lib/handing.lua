@@ -1,4 +1,4 @@
---needs base changes hold idle outcomes
+--needs shard commands changes hold idle outcomes
 --exports handing
 -- Handing over: the call that adds a lone job gives it to an idle worker at once, so that it costs no claim. The job
 -- travels in the message that ends the worker's blocked read.
@@ -37,12 +37,12 @@ handing = {}
 
 -- Hands a job to a worker. Returns whether that could be done.
 local function hand_to(worker, queue, id, body, now)
-  local held, control = key('held', worker), key('control', worker)
-  if not try('HGET', held, '#') then return false end
-  if not try('ZADD', control, 0, table.concat({ JOB .. id, queue, whole(now), body }, '\n')) then return false end
+  local held, control = shard.key('held', worker), shard.key('control', worker)
+  if not commands.try('HGET', held, '#') then return false end
+  if not commands.try('ZADD', control, 0, table.concat({ JOB .. id, queue, commands.whole(now), body }, '\n')) then return false end
   redis.call('PEXPIRE', control, 120000)
   redis.call('HSET', held, id, Hold.make(worker .. ':h', now, 1))
-  redis.call('ZADD', root .. ':due', now + PATIENCE, Hold.entry_of_hand(worker, id))
+  redis.call('ZADD', shard.root .. ':due', now + PATIENCE, Hold.entry_of_hand(worker, id))
   return true
 end
 
@@ -52,7 +52,7 @@ function handing.give(pools, queue, id, body, now)
   for _, pool in ipairs(pools) do
     local worker = idle.take(pool, now)
     if worker and hand_to(worker, queue, id, body, now) then
-      redis.call('LPOP', key('ready', queue))
+      redis.call('LPOP', shard.key('ready', queue))
       if changes.is_on() then
         changes.note('claimed', queue, id, 'active', { worker = worker, attempt = 1 })
         changes.note_drained(queue)
@@ -65,7 +65,7 @@ end
 
 -- Whether a hold is of a job that its worker has not confirmed.
 function handing.is_open(worker, hold)
-  return Hold.is_handed(hold.hold) and redis.call('ZSCORE', root .. ':due', Hold.entry_of_hand(worker, hold.id)) ~= false
+  return Hold.is_handed(hold.hold) and redis.call('ZSCORE', shard.root .. ':due', Hold.entry_of_hand(worker, hold.id)) ~= false
 end
 
 -- Takes back what was handed to the worker, whatever of it has reached the worker.
@@ -73,9 +73,9 @@ function handing.withdraw(worker, ids)
   local asked = {}
   for _, id in ipairs(ids) do
     asked[id] = true
-    redis.call('ZREM', root .. ':due', Hold.entry_of_hand(worker, id))
+    redis.call('ZREM', shard.root .. ':due', Hold.entry_of_hand(worker, id))
   end
-  for _, message in ipairs(try('ZRANGE', key('control', worker), 0, MESSAGES - 1) or {}) do
-    if asked[string.match(message, '^' .. JOB .. '([^\n]*)\n')] then redis.call('ZREM', key('control', worker), message) end
+  for _, message in ipairs(commands.try('ZRANGE', shard.key('control', worker), 0, MESSAGES - 1) or {}) do
+    if asked[string.match(message, '^' .. JOB .. '([^\n]*)\n')] then redis.call('ZREM', shard.key('control', worker), message) end
   end
 end

@@ -1,4 +1,4 @@
---needs base
+--needs shard commands
 --exports heard
 -- When the server was last heard by any worker, and what its clock may have done meanwhile.
 --
@@ -18,20 +18,20 @@
 heard = {}
 
 function heard.note(now, lease)
-  local last = tonumber(redis.call('HGET', root .. ':clock', 'heard') or now)
+  local last = tonumber(redis.call('HGET', shard.root .. ':clock', 'heard') or now)
   if now - last > lease / 2 then
-    redis.call('HSET', root .. ':clock', 'heard', now, 'grace', now + lease, 'lease', lease)
+    redis.call('HSET', shard.root .. ':clock', 'heard', now, 'grace', now + lease, 'lease', lease)
   else
-    redis.call('HSET', root .. ':clock', 'heard', now)
+    redis.call('HSET', shard.root .. ':clock', 'heard', now)
   end
 end
 
 -- The ms until jobs may be rescued. `lease` is the caller's; the grace may be another worker's.
 function heard.left_of_grace(now, lease)
-  local v = redis.call('HMGET', root .. ':clock', 'grace', 'lease')
+  local v = redis.call('HMGET', shard.root .. ':clock', 'grace', 'lease')
   local left = (tonumber(v[1]) or 0) - now
   if left <= (tonumber(v[2]) or lease) then return math.max(0, left) end
-  redis.call('HDEL', root .. ':clock', 'grace') -- else it would look right again later
+  redis.call('HDEL', shard.root .. ':clock', 'grace') -- else it would look right again later
   return 0
 end
 
@@ -40,11 +40,11 @@ local UNHEARD = 60000 -- the lease of a worker that is not known, unless the cal
 
 -- The longest that the leases of a worker may run: workers may have different ones.
 local function read_span(worker, lease)
-  return tonumber(try('HGET', key('worker', worker), 'lease')) or math.max(lease, UNHEARD)
+  return tonumber(commands.try('HGET', shard.key('worker', worker), 'lease')) or math.max(lease, UNHEARD)
 end
 
 function heard.cut_leases(now, lease)
-  local workers = root .. ':workers'
+  local workers = shard.root .. ':workers'
   local last = redis.call('ZREVRANGE', workers, 0, 0, 'WITHSCORES')[2]
   if not last or tonumber(last) <= now + lease then return end -- mostly
   local found = redis.call('ZREVRANGE', workers, 0, AHEAD - 1, 'WITHSCORES')

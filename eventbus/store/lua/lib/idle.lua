@@ -1,4 +1,4 @@
---needs base
+--needs shard commands
 --exports idle
 -- Workers that have nothing to do: `idle:<pool>`, worker -> until when that counts, ms. `handing.lua` says what for.
 -- The worker's announcement, which its event loop sends each 5 s, lets it count on; so one that hangs counts for 10 s.
@@ -8,19 +8,19 @@ local KEPT_IDLE = 60000 -- the set of a pool that is gone
 idle = {}
 
 function idle.note(worker, pool, now)
-  local name = key('idle', pool)
-  if try('ZADD', name, now + COUNTS, worker) then redis.call('PEXPIRE', name, KEPT_IDLE) end
+  local name = shard.key('idle', pool)
+  if commands.try('ZADD', name, now + COUNTS, worker) then redis.call('PEXPIRE', name, KEPT_IDLE) end
 end
 
 -- One that is there counts on.
 function idle.keep(worker, pool, now)
-  local name = key('idle', pool)
-  if try('ZADD', name, 'XX', now + COUNTS, worker) then redis.call('PEXPIRE', name, KEPT_IDLE) end
+  local name = shard.key('idle', pool)
+  if commands.try('ZADD', name, 'XX', now + COUNTS, worker) then redis.call('PEXPIRE', name, KEPT_IDLE) end
 end
 
 -- Takes the worker of the pool that said so last out of the set; nil where no worker counts.
 function idle.take(pool, now)
-  local found = try('ZPOPMAX', key('idle', pool)) or {}
+  local found = commands.try('ZPOPMAX', shard.key('idle', pool)) or {}
   return found[2] and tonumber(found[2]) >= now and found[1] or nil
 end
 
@@ -36,5 +36,5 @@ function idle.turn(offer, worker, pool, now, has_nothing, has_claims)
 end
 
 function idle.forget(worker, pool)
-  try('ZREM', key('idle', pool), worker)
+  commands.try('ZREM', shard.key('idle', pool), worker)
 end

@@ -1,4 +1,4 @@
---needs base floors format retain
+--needs shard commands flag floors plain retention
 --exports leaving
 -- Finished jobs that go at a time of their own, not by the count and the age that their queue keeps: `leaving:<queue>`,
 -- job -> when it may go, ms. So go the jobs of emissions that say how long they are kept, what completed in a queue that
@@ -26,27 +26,27 @@ local PATIENCE = 1000 -- ms until somebody looks again, where a job is held back
 
 -- Sees to it that somebody looks when the first one may go.
 local function note(queue, earliest)
-  local first = tonumber((try('ZRANGE', key('leaving', queue), 0, 0, 'WITHSCORES') or {})[2])
+  local first = tonumber((commands.try('ZRANGE', shard.key('leaving', queue), 0, 0, 'WITHSCORES') or {})[2])
   if first then
-    redis.call('ZADD', root .. ':due', whole(math.max(first, earliest)), 'leave:' .. queue)
+    redis.call('ZADD', shard.root .. ':due', commands.whole(math.max(first, earliest)), 'leave:' .. queue)
   else
-    redis.call('ZREM', root .. ':due', 'leave:' .. queue)
+    redis.call('ZREM', shard.root .. ':due', 'leave:' .. queue)
   end
 end
 
 -- Whether a chore still has to tell who joined the job.
 local function is_awaited(id, text)
   local flags = string.byte(text, 2)
-  return flags and bit.band(flags, FLAG.SIDE) ~= 0 and redis.call('ZSCORE', root .. ':due', 'hear:' .. id)
+  return flags and bit.band(flags, FLAG.SIDE) ~= 0 and redis.call('ZSCORE', shard.root .. ':due', 'hear:' .. id)
 end
 
 -- Removes the jobs of a queue whose time has come; returns how many.
 function leaving.sweep(queue, now)
-  local name = key('leaving', queue)
-  local ids = try('ZRANGEBYSCORE', name, '-inf', '(' .. whole(floors.read(now)), 'LIMIT', 0, MOST) or {}
+  local name = shard.key('leaving', queue)
+  local ids = commands.try('ZRANGEBYSCORE', name, '-inf', '(' .. commands.whole(floors.read(now)), 'LIMIT', 0, MOST) or {}
   local names, places, gone, records = {}, {}, {}, {}
-  for i, id in ipairs(ids) do names[i] = job_root .. id end
-  for i, text in ipairs(get_all(names)) do
+  for i, id in ipairs(ids) do names[i] = shard.job_root .. id end
+  for i, text in ipairs(commands.get_all(names)) do
     local first = text and string.byte(text)
     local is_open = first and first >= 32 and first < 48 and not plain.has_ended(text)
     if not text or not is_awaited(ids[i], text) then
@@ -55,8 +55,8 @@ function leaving.sweep(queue, now)
     end
   end
   if places[1] then
-    call_many('ZREM', name, places)
-    forget(gone, records)
+    commands.call_many('ZREM', name, places)
+    retention.forget(gone, records)
   end
   note(queue, #ids == MOST and places[1] and now or now + PATIENCE)
   return #gone

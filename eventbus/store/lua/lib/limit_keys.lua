@@ -1,10 +1,11 @@
---needs base lanes windows
+--needs shard commands lanes windows
 --exports limit_keys
 -- The numbers of limit keys: how many jobs of each key run, and have started lately.
 --   slots:<queue>   `:` and a key: how many of its jobs run, u32; then its windows (`windows.lua`). Absent: none
 -- counts: of the queue (`slots.lua`); `lanes` of it has the keys that this call has read, `freed` those that have a slot
 -- again and may rest still.
-limit_keys = { opens = {} } -- queue -> when the first of its keys may start again that this call lets rest
+limit_keys = {}
+limit_keys.opens = {} -- queue -> when the first of its keys may start again that this call lets rest
 
 -- text: as it stands in the hash, or nil.
 function limit_keys.decode(counts, text, now)
@@ -32,7 +33,7 @@ function limit_keys.read(counts, queue, names, now)
     end
   end
   if n == 0 then return end
-  for i, text in ipairs(redis.call('HMGET', key('slots', queue), unpack(fields))) do
+  for i, text in ipairs(redis.call('HMGET', shard.key('slots', queue), unpack(fields))) do
     counts.lanes[missing[i]] = limit_keys.decode(counts, text, now)
   end
 end
@@ -98,9 +99,9 @@ function limit_keys.end_rests(counts, queue)
     if limit_keys.count_free(counts, own) > 0 then open[#open + 1] = lane else limit_keys.note_opening(opens, queue, lane, own) end
   end
   counts.freed = {}
-  call_many('ZADD', root .. ':due', opens)
+  commands.call_many('ZADD', shard.root .. ':due', opens)
   local is_any = lanes.end_rests(queue, open)
-  return is_any or open[1] and redis.call('EXISTS', key('suspects', queue)) == 1 -- which have lines of their own
+  return is_any or open[1] and redis.call('EXISTS', shard.key('suspects', queue)) == 1 -- which have lines of their own
 end
 
 -- Writes the numbers of keys that have changed; a key with none needs none.
@@ -114,6 +115,6 @@ function limit_keys.flush(counts, queue)
       n = n + 2
     end
   end
-  call_many('HSET', key('slots', queue), set)
-  call_many('HDEL', key('slots', queue), gone)
+  commands.call_many('HSET', shard.key('slots', queue), set)
+  commands.call_many('HDEL', shard.key('slots', queue), gone)
 end

@@ -1,4 +1,4 @@
---needs base fields hold holds lanes limit_keys slots waking windows
+--needs shard commands fields hold holds lanes limit_keys slots waking windows
 --exports limiting
 -- A limit begins, changes or ends: what `slots:<queue>` says (`slots.lua`), for the queue and for each limit key.
 -- What runs when it begins is counted, and its holds name the queue; starts in windows of the same length are kept when it
@@ -9,15 +9,15 @@ limiting = {}
 -- Counts the holds of jobs of the queue, and names it in those that do not name it yet.
 local function count_held(queue, counts, now)
   local left = MOST
-  for _, worker in ipairs(redis.call('ZRANGE', root .. ':workers', 0, -1)) do
-    local names, changed, held = {}, {}, list_held(worker)
+  for _, worker in ipairs(redis.call('ZRANGE', shard.root .. ':workers', 0, -1)) do
+    local names, changed, held = {}, {}, holds.list(worker)
     left = left - #held
     if left < 0 then return end
-    for i, each in ipairs(held) do names[i] = job_root .. each.id end
-    for i, text in ipairs(get_all(names)) do
+    for i, each in ipairs(held) do names[i] = shard.job_root .. each.id end
+    for i, text in ipairs(commands.get_all(names)) do
       local each = held[i]
       local named, lane = Hold.slot_of(Hold.place_of_slot(each.hold))
-      local record = not named and text and fetch(each.id, text)
+      local record = not named and text and fields.fetch(each.id, text)
       if record and record.queue == queue then
         named, lane = queue, record.limit or ''
         local place = '\0' .. queue .. (record.limit and '\0' .. record.limit or '')
@@ -26,7 +26,7 @@ local function count_held(queue, counts, now)
       if named == queue then counts.running = counts.running + 1 end
       if named == queue and lane ~= '' then limit_keys.count_held(counts, queue, lane, now) end
     end
-    call_many('HSET', key('held', worker), changed)
+    commands.call_many('HSET', shard.key('held', worker), changed)
   end
 end
 
@@ -34,7 +34,7 @@ end
 -- all numbers stand.
 local function take_keys_over(counts, before, queue, now)
   if table.concat(counts.each_rates, ' ') == table.concat(before.each_rates, ' ') then return end
-  local found = redis.call('HGETALL', key('slots', queue))
+  local found = redis.call('HGETALL', shard.key('slots', queue))
   for i = 1, #found, 2 do
     local lane = string.match(found[i], '^:(.*)$')
     if lane then
@@ -60,7 +60,7 @@ end
 
 -- text: JSON, as in `orders.lua`; nil: there is none any more.
 function limiting.set(queue, text, now)
-  local name = key('slots', queue)
+  local name = shard.key('slots', queue)
   local known, packed = redis.call('HMGET', name, '=', '', '#'), text and pack(text)
   if (known[1] or nil) == packed then return end
   if packed then
@@ -77,9 +77,9 @@ function limiting.set(queue, text, now)
     redis.call('HSET', name, '=', packed, '', slots.encode(counts))
   else
     redis.call('DEL', name)
-    redis.call('ZREM', root .. ':due', 'turn:' .. queue)
+    redis.call('ZREM', shard.root .. ':due', 'turn:' .. queue)
     if known[3] then redis.call('HSET', name, '#', known[3]) end -- the lanes stay
   end
   lanes.end_all_rests(queue)
-  wake_filled({ queue }, now)
+  waking.wake_filled({ queue }, now)
 end

@@ -1,4 +1,4 @@
---needs base book limiting
+--needs shard commands book limiting
 --exports orders
 -- What people and programs order for a queue: `limits:<queue>`, a hash, and `limited`, the queues for which anything holds.
 --   paused, by, reason   since when the queue is paused, ms; who paused it, and why
@@ -23,7 +23,7 @@ end
 
 -- Makes all else what the hash says. Returns the limit that holds, or nil.
 function orders.note(queue, now)
-  local name = key('limits', queue)
+  local name = shard.key('limits', queue)
   local known = redis.call('HMGET', name, 'paused', 'ordered', 'declared', 'since', 'home', 'keeps')
   local limit = known[2] or known[3] ~= '' and known[3] or nil
   limiting.set(queue, limit, now)
@@ -32,10 +32,10 @@ function orders.note(queue, now)
   set_flag(queue, book.KEEPS, known[6])
   if known[5] then book.set(known[5], book.SHELVED) end
   if known[1] or known[5] or limit or known[6] then
-    redis.call('SADD', root .. ':limited', queue)
+    redis.call('SADD', shard.root .. ':limited', queue)
     redis.call('PERSIST', name)
   else
-    redis.call('SREM', root .. ':limited', queue)
+    redis.call('SREM', shard.root .. ':limited', queue)
     if known[4] then redis.call('PEXPIRE', name, REMEMBERED) end
   end
   return limit
@@ -44,19 +44,19 @@ end
 -- A worker that came at `since` declares the limit and what is kept, '' for none. A time in the future is that of a release whose workers
 -- told their own, by a clock that was ahead.
 function orders.note_declared(queue, limit, keeps, since, now)
-  local name = key('limits', queue)
+  local name = shard.key('limits', queue)
   local known = redis.call('HMGET', name, 'declared', 'since', 'keeps')
   local is_same, before = (known[1] or '') == limit and (known[3] or '') == keeps, tonumber(known[2] or nil)
   if before and before > now then before = nil end
   if before and since < before or is_same and (not before or since == before) then return end
-  redis.call('HSET', name, 'declared', limit, 'since', whole(since))
+  redis.call('HSET', name, 'declared', limit, 'since', commands.whole(since))
   if keeps ~= '' then redis.call('HSET', name, 'keeps', keeps) else redis.call('HDEL', name, 'keeps') end
   if not is_same then orders.note(queue, now) end
 end
 
 -- Of a queue that is removed.
 function orders.forget(queue)
-  redis.call('DEL', key('limits', queue), key('slots', queue))
-  redis.call('SREM', root .. ':limited', queue)
-  redis.call('ZREM', root .. ':due', 'turn:' .. queue)
+  redis.call('DEL', shard.key('limits', queue), shard.key('slots', queue))
+  redis.call('SREM', shard.root .. ':limited', queue)
+  redis.call('ZREM', shard.root .. ':due', 'turn:' .. queue)
 end

@@ -1,85 +1,109 @@
---needs base changes format handing refusing rooting waking
---exports add_plain
--- The short way of emissions that ask for nothing but perhaps a reply, into queues without groups
--- or limits. Most emissions are such; a job costs no command of its own here, but its share of two batches.
-local FIELDS = 4 -- of a row
-local MOST = 1000 -- jobs of one call
+--needs shard commands flag
+--exports plain
+-- The record of a job is one string, so that most jobs cost the server one key and one short command.
+-- This file and `codec.lua` alone know where its bytes are. Numbers have their highest byte first.
+--
+--   offset  0  1 byte   0x20 + state; 0x30 + state is a format to come: who would run such a job parks it unread, and
+--                       to all else its record is damaged
+--           1  1 byte   flags
+--           2  6 bytes  when it was added, ms
+--           8  1 byte   attempts that ended; 255: the field `attempts` of `more:<id>` has their number
+--           9           ended: 6 bytes, when, ms; 4 bytes, how long it ran, ms; worker (1 byte length); result (2 bytes)
+--                       named: 6 bytes, when it was claimed, ms; token of who holds it (1 byte length)
+--        then           queue (1 byte length); emitter (1 byte length; empty: nobody awaits it);
+--                       with MEMBER the root of its tree (2 bytes length); with LIMIT its limit key (1 byte length; 64
+--                       and more is for later releases: a job with that is not run, but parked);
+--                       the body to the end, or with BODY 4 bytes, the length of `body:<id>`
+--   states  0 waiting, also while a worker holds it; 1 completed; 2 failed; 3 cancelled; 4 delayed; 5 parked;
+--           6 waits for others; 8 is 0 of a record that names its holder; 9 and 10 are 0 and 1 of a brief root (`rooting.lua`)
+--   flags   1 MORE: `more:<id>` has what is unusual; 2 BODY; 4 RESULT: `result:<id>` has its outcome, or what the
+--           outcome will be; 8 JOURNAL: it has a journal; 16 STOP: of a root, its tree stops; 32 MEMBER; 64 LIMIT; 128 SIDE: it
+--           may have progress, a log, waiters, checkpoints, an inbox or live texts
+--
+-- A plain record is of state 0 or 9, and has no flags but BODY, JOURNAL, LIMIT and SIDE: it is read and changed by place.
+plain = {}
+plain.SMALL = 256 -- longer bodies and results have keys of their own: a settle would copy them
+local IS_PLAIN = {
+  [0] = true, [2] = true, [8] = true, [10] = true, [64] = true, [66] = true, [72] = true, [74] = true,
+  [128] = true, [130] = true, [136] = true, [138] = true, [192] = true, [194] = true, [200] = true, [202] = true,
+}
 
--- What stands before the bodies in the records of a queue, for each kind of row.
-local function make_heads(emitter, now)
-  local heads = {}
-  return function(queue, has_reply, has_body)
-    local kind = (queue.are_roots and 4 or 0) + (has_reply and 2 or 0) + (has_body and 1 or 0)
-    local own = heads[queue.name] or {}
-    heads[queue.name] = own
-    own[kind] = own[kind] or plain.open(queue.name, has_reply and emitter or '', now, has_body, queue.are_roots)
-    return own[kind]
-  end
+-- The flags of an open job, and how many attempts it has ended as far as its record says; nil if there is none.
+function plain.read_head(id)
+  local first, flags, _, _, _, _, _, _, attempts = string.byte(commands.try('GETRANGE', shard.job_root .. id, 0, 8) or '', 1, 9)
+  if not attempts or first ~= 32 and first ~= 40 and first ~= 41 then return nil end
+  return flags, attempts
 end
 
--- One command is question and write. A full server refuses it, also where it is a repeat, which is to be answered.
-local function write_new(records, count)
-  local is_new = redis.pcall('MSETNX', unpack(records))
-  if is_new == 1 then return true end
-  local names = {}
-  for i = 0, count - 1 do names[i + 1] = job_root .. args[at + i * FIELDS + 1] end
-  return is_new ~= 0 and redis.call('EXISTS', unpack(names)) == 0 and redis.call('MSETNX', unpack(records)) == 1
+-- Whether a later release wrote the record, in a format to come.
+function plain.is_later(id)
+  local first = string.byte(commands.try('GETRANGE', shard.job_root .. id, 0, 0) or '')
+  return first and first >= 48 and first < 64
 end
 
--- The records and the bodies of all rows, as key, value pairs.
-local function make_records(queues, count, emitter, now)
-  local records, head_of, n = {}, make_heads(emitter, now), 0
-  for i = 0, count - 1 do
-    local row = at + i * FIELDS
-    local id, queue, body, has_reply = args[row + 1], queues[args[row + 2]], args[row + 3], args[row + 4] == 1
-    local name, is_small = job_root .. id, #body <= SMALL
-    if not is_small then
-      records[n + 1], records[n + 2] = key('body', id), body
-      body, n = struct.pack('>I4', #body), n + 2
-    end
-    records[n + 1], records[n + 2] = name, head_of(queue, has_reply, not is_small) .. body
-    n = n + 2
-  end
-  return records
+-- What stands in the record of a plain job before its body, or before the length of a body of its own.
+function plain.open(queue, emitter, now, has_body, is_root)
+  return struct.pack('>BBI6BBc0Bc0', is_root and 41 or 32, has_body and FLAG.BODY or 0, now, 0, #queue, queue, #emitter, emitter)
 end
 
--- Places jobs, and lists those that are roots. Returns those that were refused.
-local function place(lists, count, now)
-  local refused, refuse = refusing.begin()
-  for queue, ids in pairs(lists) do
-    local length = try('RPUSH', key('ready', queue), unpack(ids))
-    if changes.is_on() and length then changes.note_all('added', queue, ids, 'waiting') end
-    if not length then
-      for _, id in ipairs(ids) do refuse(id, now, queue, key('ready', queue)) end
-    elseif length == #ids then
-      local pools = list_pools(queue, now) -- it was empty; else who left something there wakes
-      if count > 1 or not handing.give(pools, queue, ids[1], args[at + 3], now) then wake(queue, now, pools) end
-    end
+-- The queue, the emitter, the place of the body, and the flags of a plain record; nil of any other. And whether it is a root.
+function plain.read(text)
+  local first, flags = string.byte(text, 1, 2)
+  local length = string.byte(text, 10)
+  if first ~= 32 and first ~= 41 or not IS_PLAIN[flags] or not length then return nil end
+  local next_length = string.byte(text, 11 + length)
+  local at = next_length and 12 + length + next_length
+  if not at or #text < at then return nil end
+  local emitter = string.sub(text, 12 + length, at - 1)
+  if flags % 128 >= FLAG.LIMIT then
+    local key_length = string.byte(text, at)
+    if key_length >= FLAG.LIMIT or #text < at + 1 + key_length then return nil end
+    at = at + 1 + key_length
   end
-  return refused
+  return string.sub(text, 11, 10 + length), emitter, at, flags, first == 41
 end
 
--- Returns whether it has added the rows; where one of them is known, which is a repeat, it has written nothing.
--- Where a queue cannot be written, its rows alone are refused: nothing of them stays.
-function add_plain(queues, count, emitter, now, answer)
-  if count == 0 or count > MOST then return count == 0 end
-  if not write_new(make_records(queues, count, emitter, now), count) then return false end
-  local lists, roots = {}, {}
-  for i = 0, count - 1 do
-    local row = at + i * FIELDS
-    local queue = queues[args[row + 2]]
-    push(lists, queue.name, args[row + 1])
-    if queue.are_roots then roots[#roots + 1] = i end
-  end
-  local refused = place(lists, count, now)
-  for _, i in ipairs(roots) do
-    local row = at + i * FIELDS
-    if not refused[args[row + 1]] then rooting.note(queues[args[row + 2]].name, args[row + 1], i, nil, now) end
-  end
-  rooting.flush(now)
-  for i = 0, next(refused) and count - 1 or -1 do
-    local id = args[at + i * FIELDS + 1]
-    if refused[id] then refusing.tell(answer, i, id, refused[id]) end
-  end
-  return true
+-- When a job was added, and how many attempts it has ended.
+function plain.count(text)
+  return struct.unpack('>I6B', text, 3)
 end
+
+-- Whether a record is one of a job that has ended.
+function plain.has_ended(text)
+  local first = string.byte(text)
+  return first and (first > 32 and first < 36 or first == 42)
+end
+
+-- The queue of any record; an error where it is damaged.
+function plain.find_queue(text)
+  local at = plain.has_ended(text) and select(5, struct.unpack('>I6I4Bc0I2c0', text, 10)) or 10
+  return (struct.unpack('>Bc0', text, at))
+end
+
+function plain.was_completed_by(text, worker)
+  local first = string.byte(text)
+  return (first == 33 or first == 42) and string.sub(text, 20, 20 + #worker) == string.char(#worker) .. worker
+end
+
+-- Whether a job that completed then may be forgotten: its record still says so, or cannot be read at all.
+function plain.is_over(text, ended)
+  local first = string.byte(text)
+  if first ~= 33 and first ~= 42 then return not first or first < 32 or first > 47 end
+  return #text < 15 or struct.unpack('>I6', text, 10) == ended
+end
+
+-- The length of the body that has a key of its own, or nil.
+function plain.size(text, at)
+  return #text == at + 3 and struct.unpack('>I4', text, at) or nil
+end
+
+-- A plain record, completed. queue, at, flags: as `plain.read` tells of it; ended: 10 bytes and the worker, as above. Its
+-- emitter is told now, and forgotten.
+function plain.close(text, queue, at, flags, ended, result)
+  local is_small = #result <= plain.SMALL
+  local inline = is_small and struct.pack('>I2', #result) .. result or '\0\0'
+  if flags % 128 >= FLAG.LIMIT then at = 12 + #queue + string.byte(text, 11 + #queue) end -- the limit key stays
+  return string.char(string.byte(text) + 1, is_small and flags or flags + FLAG.RESULT) .. string.sub(text, 3, 9) .. ended .. inline
+    .. string.sub(text, 10, 10 + #queue) .. '\0' .. string.sub(text, at)
+end
+

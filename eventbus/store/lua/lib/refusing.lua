@@ -1,4 +1,4 @@
---needs base
+--needs shard
 --exports refusing
 -- Refusing emissions whose queue cannot be written, because somebody else's value stands in the place of its set.
 refusing = {}
@@ -9,7 +9,7 @@ function refusing.begin()
   local refused = {}
   return refused, function(id, _, _, place)
     refused[id] = place
-    redis.call('DEL', job_root .. id, key('body', id), key('more', id))
+    redis.call('DEL', shard.job_root .. id, shard.key('body', id), shard.key('more', id))
   end
 end
 

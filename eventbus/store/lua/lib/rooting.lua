@@ -1,4 +1,4 @@
---needs base due waking
+--needs shard args commands tables next_due waking
 --exports rooting
 -- Roots of trees that are added as emissions are: without members, and with the policy `wake`. Such a root is brief. Its
 -- record says by its state alone (9, and 10 once it has completed) that it is one, and it does not name who holds it. So
@@ -14,29 +14,29 @@ local deadlines, hurried = {}, {} -- flat list of time, entry of `due`; queues o
 local earliest = nil -- before this call wrote any
 
 function rooting.read_timeouts(count)
-  if count > 0 then earliest = next_due() end
+  if count > 0 then earliest = next_due.read() end
   for _ = 1, count do
-    local row = take()
-    timeouts[row] = take()
+    local row = args.take()
+    timeouts[row] = args.take()
   end
 end
 
 -- A root that this call adds. due: nil if that is now.
 function rooting.note(queue, id, row, due, now)
-  push(listed, queue, whole(now), id)
+  tables.push(listed, queue, commands.whole(now), id)
   if not timeouts[row] then return end
   local deadline, n = (due or now) + timeouts[row], #deadlines
-  deadlines[n + 1], deadlines[n + 2] = whole(deadline), 'timeout:' .. id
+  deadlines[n + 1], deadlines[n + 2] = commands.whole(deadline), 'timeout:' .. id
   if earliest < 0 or deadline < earliest then hurried[queue] = true end
 end
 
 -- Lists the new roots. A worker must hear of a deadline that became the earliest.
 function rooting.flush(now)
   for queue, list in pairs(listed) do
-    try_many('ZADD', key('roots', queue), list)
-    try('SADD', root .. ':rooted', queue)
+    commands.try_many('ZADD', shard.key('roots', queue), list)
+    commands.try('SADD', shard.root .. ':rooted', queue)
   end
   if not deadlines[1] then return end
-  call_many('ZADD', root .. ':due', deadlines)
-  for queue in pairs(hurried) do wake(queue, now) end
+  commands.call_many('ZADD', shard.root .. ':due', deadlines)
+  for queue in pairs(hurried) do waking.wake_queue(queue, now) end
 end

@@ -1,4 +1,4 @@
---needs base book entry fields holds lanes lines putting_off ready record
+--needs shard commands book entry fields holds lanes lines placing putting_off records
 --exports shelves
 -- Shelves: where jobs stand that a worker claimed and must not run now, because a part of their queue is paused: a step of
 -- a workflow. A shelf is a paused queue that nobody needs to serve. `home` in its hash (`orders.lua`) is the queue from which its
@@ -18,14 +18,14 @@ shelves = {}
 local function take_entries(name, entries, shelf, home, ready)
   local ids, dead = {}, 0
   for i, entry in ipairs(entries) do ids[i] = Entry.job(entry) end
-  load_holds(ids)
+  holds.load(ids)
   for i, id in ipairs(ids) do
-    local record = read(id)
-    local waits = record and record.state == 'waiting' and record.queue == shelf and not find_hold(id)
-    if waits and (name == key('ready+', shelf) or Entry.of(id, record) == entries[i]) then
+    local record = records.read(id)
+    local waits = record and record.state == 'waiting' and record.queue == shelf and not holds.find(id)
+    if waits and (name == shard.key('ready+', shelf) or Entry.of(id, record) == entries[i]) then
       record.id = id
-      change(id, 'queue', home)
-      line_up(ready, home, record)
+      fields.change(id, 'queue', home)
+      placing.line_up(ready, home, record)
     else
       dead = dead + 1
     end
@@ -35,7 +35,7 @@ end
 
 -- What a list of a shelf has at its head goes home. Returns how many entries these were.
 local function cut_list(name, queue, home, room, ready)
-  local entries = room > 0 and try('LRANGE', name, 0, room - 1) or {}
+  local entries = room > 0 and commands.try('LRANGE', name, 0, room - 1) or {}
   lines.drop_dead(queue, take_entries(name, entries, queue, home, ready))
   if entries[1] then redis.call('LTRIM', name, #entries, -1) end
   return #entries
@@ -45,20 +45,20 @@ end
 -- Returns how many jobs wait.
 local function close_empty(queue)
   local left = lines.count(queue)
-  if left == 0 and (try('ZCARD', key('delayed', queue)) or 0) == 0 then redis.call('HDEL', key('limits', queue), 'home') end
+  if left == 0 and (commands.try('ZCARD', shard.key('delayed', queue)) or 0) == 0 then redis.call('HDEL', shard.key('limits', queue), 'home') end
   return left
 end
 
 -- Moves what waits on a shelf that is not paused to its home, some of it in each call.
 -- Returns how many jobs are left to move: none where workers serve the shelf.
 function shelves.take_home(queue, home, now)
-  if redis.call('EXISTS', key('pools', queue)) == 1 then
+  if redis.call('EXISTS', shard.key('pools', queue)) == 1 then
     close_empty(queue)
     return 0
   end
   local room, ready = MOST, {}
   for _, kind in ipairs({ 'suspects', 'ready' }) do
-    room = room - cut_list(key(kind, queue), queue, home, room, ready)
+    room = room - cut_list(shard.key(kind, queue), queue, home, room, ready)
   end
   local keys = lanes.list(queue)
   for _, lane in ipairs(keys) do
@@ -67,19 +67,19 @@ function shelves.take_home(queue, home, now)
     room = room - count
   end
   if keys[1] then lanes.close(queue) end
-  local name = key('ready+', queue)
-  local ranked = room > 0 and try('ZRANGE', name, 0, room - 1) or {}
+  local name = shard.key('ready+', queue)
+  local ranked = room > 0 and commands.try('ZRANGE', name, 0, room - 1) or {}
   take_entries(name, ranked, queue, home, ready)
-  call_many('ZREM', name, ranked)
-  place_ready(ready, now, put_off)
+  commands.call_many('ZREM', name, ranked)
+  placing.flush(ready, now, putting_off.put_off)
   return close_empty(queue)
 end
 
 -- Goes on where somebody who resumed shelves of this queue has died. Returns the shelves from which jobs went home.
 function shelves.take_resumed(home, now)
   local moved, has_shelves = {}, false
-  for _, shelf in ipairs(redis.call('SMEMBERS', root .. ':limited')) do
-    local known = redis.call('HMGET', key('limits', shelf), 'home', 'paused')
+  for _, shelf in ipairs(redis.call('SMEMBERS', shard.root .. ':limited')) do
+    local known = redis.call('HMGET', shard.key('limits', shelf), 'home', 'paused')
     if known[1] == home then
       has_shelves = true
       if not known[2] then

@@ -1,4 +1,4 @@
---needs base hold limit_keys waking windows
+--needs shard commands tables hold limit_keys waking windows
 --exports slots
 -- Limits over the fleet: at most so many jobs of a queue at once, and rates. Only calls of queues with the flag LIMITED,
 -- and of their holds, come here.
@@ -38,7 +38,7 @@ end
 -- Where somebody else's value stands nothing is claimed.
 function slots.read(queue, now)
   if known[queue] ~= nil then return known[queue] end
-  local found = try('HMGET', key('slots', queue), '=', '')
+  local found = commands.try('HMGET', shard.key('slots', queue), '=', '')
   local counts = not found and { at_once = 0, running = 0, windows = {}, each = 0, each_rates = {}, lanes = {}, freed = {}, is_foreign = true }
   if found and found[1] then
     counts = slots.decode(found[1], found[2], now)
@@ -75,7 +75,7 @@ function slots.release_all(holds, now)
   end
   for place in pairs(numbers) do
     local queue, lane = Hold.slot_of(place)
-    if queue and lane ~= '' then push(names, queue, lane) end
+    if queue and lane ~= '' then tables.push(names, queue, lane) end
   end
   for queue, list in pairs(names) do
     local counts = slots.read(queue, now)
@@ -96,14 +96,14 @@ end
 function slots.flush(now, due)
   slots.end_rests()
   for queue, counts in pairs(known) do
-    if counts and counts.is_changed then redis.call('HSET', key('slots', queue), '', slots.encode(counts)) end
+    if counts and counts.is_changed then redis.call('HSET', shard.key('slots', queue), '', slots.encode(counts)) end
     if counts and next(counts.lanes) then limit_keys.flush(counts, queue) end
     local opens, own = counts and windows.find_opening(counts.windows), limit_keys.opens[queue]
-    if opens then redis.call('ZADD', root .. ':due', opens, 'turn:' .. queue) end
+    if opens then redis.call('ZADD', shard.root .. ':due', opens, 'turn:' .. queue) end
     opens = math.min(opens or math.huge, own or math.huge)
     if due and opens < math.huge and (due < 0 or opens < due) then due = opens end
-    if own and not due then wake(queue, now) end -- else no worker knows when to come
-    if counts and counts.was_full and slots.count_free(counts) > 0 then wake_filled({ queue }, now) end
+    if own and not due then waking.wake_queue(queue, now) end -- else no worker knows when to come
+    if counts and counts.was_full and slots.count_free(counts) > 0 then waking.wake_filled({ queue }, now) end
   end
   known = {}
   return due

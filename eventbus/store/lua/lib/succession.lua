@@ -1,4 +1,4 @@
---needs base delays fields putting_off trees
+--needs shard commands tables delays fields putting_off trees
 --exports succession
 -- The next job of a key, `next` of its pointer: it is delayed until the job that it comes `after` has ended, and until
 -- it is `ripe`, whichever is later (`merging.lua`).
@@ -11,12 +11,12 @@ succession.PUT_OFF = 60000 -- ms
 local function take_over(pointer, id, print)
   redis.call('HSET', pointer, 'job', id, 'print', print or '')
   redis.call('HDEL', pointer, 'next', 'nextprint')
-  clear(id, 'after', 'ripe')
+  fields.clear(id, 'after', 'ripe')
 end
 
 -- The job `id`, for which `pointer` stands, ends. Returns whether the key's next job takes its place.
 function succession.begin(pointer, id, next_id, print, now)
-  local record = fetch(next_id)
+  local record = fields.fetch(next_id)
   if not record or record.ended or record.after ~= id then
     redis.call('HDEL', pointer, 'next', 'nextprint')
     return false
@@ -24,25 +24,25 @@ function succession.begin(pointer, id, next_id, print, now)
   take_over(pointer, next_id, print)
   if record.state ~= 'delayed' then return true end -- somebody made it go on by hand
   if (tonumber(record.ripe) or 0) > now then return true end -- it is delayed until then
-  try('ZREM', key('delayed', record.queue), next_id)
+  commands.try('ZREM', shard.key('delayed', record.queue), next_id)
   delays.forget(record.queue)
-  change(next_id, 'due', whole(now))
+  fields.change(next_id, 'due', commands.whole(now))
   record.id = next_id
-  push(released, record.queue, record)
+  tables.push(trees.released, record.queue, record)
   return true
 end
 
 -- A next job whose time has come. Returns whether it has to wait on.
 function succession.has_to_wait(id, record, now)
-  local before = peek(record.after)
+  local before = fields.peek(record.after)
   if before and not before.ended then return true end
-  local pointer = key('key', record.queue .. ':' .. (record.key or ''))
-  local known = try('HMGET', pointer, 'next', 'nextprint') or {}
-  if known[1] == id then take_over(pointer, id, known[2]) else clear(id, 'after', 'ripe') end
+  local pointer = shard.key('key', record.queue .. ':' .. (record.key or ''))
+  local known = commands.try('HMGET', pointer, 'next', 'nextprint') or {}
+  if known[1] == id then take_over(pointer, id, known[2]) else fields.clear(id, 'after', 'ripe') end
   return false
 end
 
 function succession.put_off(id, queue, now)
-  change(id, 'due', whole(now + succession.PUT_OFF))
-  delays.place({ [queue] = { now + succession.PUT_OFF, id } }, now, set_apart)
+  fields.change(id, 'due', commands.whole(now + succession.PUT_OFF))
+  delays.place({ [queue] = { now + succession.PUT_OFF, id } }, now, putting_off.set_apart)
 end

@@ -1,4 +1,4 @@
---needs base book candidate_unusual candidates fields lines limit_keys
+--needs commands book candidates fields limit_keys lines unusual
 --exports suspects
 -- Claiming suspects: jobs that may kill whatever process runs them (`blame.lua`). Each has a cap: so many suspects may
 -- be watched together with it. The worker says how many it may take more, and how many it watches (`engine/claiming/suspects.py`).
@@ -79,9 +79,9 @@ end
 function suspects.keep_room(plan, room, lease)
   local can_make = room.watched == 0 and not plan.watched[1]
   for _, each in ipairs(can_make and plan.lonely or {}) do
-    change(each.id, 'room', whole(room.now + lease) .. ' ' .. room.worker)
+    fields.change(each.id, 'room', commands.whole(room.now + lease) .. ' ' .. room.worker)
   end
-  for i = 1, #plan.watched, 3 do clear(plan.watched[i], 'room') end
+  for i = 1, #plan.watched, 3 do fields.clear(plan.watched[i], 'room') end
 end
 
 -- The indexes of the queues whose heads need room.

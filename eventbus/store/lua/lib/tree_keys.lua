@@ -1,4 +1,4 @@
---needs base fields finish passed pointer record stopping trees
+--needs shard endings fields passed pointers records stopping trees
 --exports tree_keys
 -- Trees that are added in several calls, and their keys. Until its last chunk a tree is pending: nothing of it runs.
 --
@@ -13,16 +13,16 @@ local GOES = 60000 -- ms after the last chunk that was heard of
 local STALE = 2000 -- ms after it in which its adder counts as alive: its chunks follow each other at once
 
 function tree_keys.await_next(id, now)
-  redis.call('ZADD', root .. ':due', now + GOES, 'unopened:' .. id)
+  redis.call('ZADD', shard.root .. ':due', now + GOES, 'unopened:' .. id)
 end
 
 local function is_pending(id)
-  local record = fetch(id) or {}
+  local record = fields.fetch(id) or {}
   return record.pending and not record.stop
 end
 
 local function is_stale(id, now)
-  local goes = redis.call('ZSCORE', root .. ':due', 'unopened:' .. id)
+  local goes = redis.call('ZSCORE', shard.root .. ':due', 'unopened:' .. id)
   return not goes or math.abs(now + GOES - tonumber(goes)) > STALE -- also if the clock was set
 end
 
@@ -44,7 +44,7 @@ end
 
 -- A chunk behind the first.
 local function decide_next(tree)
-  local record = fetch(tree.id) or {}
+  local record = fields.fetch(tree.id) or {}
   tree.word = (record.stop or not record.pending) and not tree.rows[1].is_known and 'gone' or 'new'
   tree.is_idle = tree.word == 'gone' or not record.pending
 end
@@ -53,10 +53,10 @@ end
 function tree_keys.decide(tree, now)
   if not tree.is_first then return decide_next(tree) end
   local first = tree.rows[1]
-  tree.word, tree.is_idle = 'new', first.is_known and not (fetch(tree.id) or {}).pending
+  tree.word, tree.is_idle = 'new', first.is_known and not (fields.fetch(tree.id) or {}).pending
   if first.is_known or tree.key == '' then return end
-  tree.pointer = key('key', first.queue .. ':' .. tree.key)
-  local is_planned = planned[tree.pointer]
+  tree.pointer = shard.key('key', first.queue .. ':' .. tree.key)
+  local is_planned = pointers.planned[tree.pointer]
   local job, print, state, text, seen = pointers.follow(tree.pointer, tree.meeting)
   if tree.meeting == pointers.SUPERSEDE then
     if seen and passed.is_known(seen, tree.id) then return answer_repeat(tree) end
@@ -70,15 +70,15 @@ function tree_keys.decide(tree, now)
   elseif job then
     meet(tree, job, print, state, text)
   end
-  if not tree.is_idle then planned[tree.pointer] = { job = tree.id, print = tree.print, seen = seen } end
+  if not tree.is_idle then pointers.planned[tree.pointer] = { job = tree.id, print = tree.print, seen = seen } end
 end
 
 -- Removes a pending tree for another one that has its key now.
 function tree_keys.give_way(id, now)
-  local record = read_lease(id)
+  local record = records.read_lease(id)
   record.reply, record.joined, record.is_removed = nil, nil, true
-  redis.call('DEL', key('needs', id))
-  end_pending(id)
-  finish(id, record, 'cancelled', '{"type":"JobCancelled"}', now, 0)
-  removed[#removed + 1] = id
+  redis.call('DEL', shard.key('needs', id))
+  stopping.end_pending(id)
+  endings.write(id, record, 'cancelled', '{"type":"JobCancelled"}', now, 0)
+  trees.removed[#trees.removed + 1] = id
 end

@@ -1,5 +1,5 @@
---needs base fields finish ready record stopping
---exports OPEN KEY_TTL ANY released removed release break_tree waits_for_nothing satisfy
+--needs shard commands tables endings fields placing records stopping
+--exports trees
 -- Trees: jobs that wait for others, and what follows from the end of one.
 --
 --   waiting-children -> waiting (all it needs have ended) -> active -> ended
@@ -15,70 +15,71 @@
 -- Crash windows, each a whole call or none of it: `graph-half-added` (no root is open before its last
 -- chunk; an unopened one goes after a minute), `ended-not-told` (a chore tells), `stop-half-swept` (a
 -- chore sweeps on, and claims cancel what it has not reached).
-OPEN = { waiting = true, delayed = true, parked = true, ['waiting-children'] = true, active = true }
-ANY = '#' -- before a child in `needs` whose end releases the job, whatever else is there; no id begins so
-KEY_TTL = 86400000 -- of a key whose root ends without a worker of its queue
-released = {} -- queue -> records that go to ready
+trees = {}
+trees.OPEN = { waiting = true, delayed = true, parked = true, ['waiting-children'] = true, active = true }
+trees.ANY = '#' -- before a child in `needs` whose end releases the job, whatever else is there; no id begins so
+trees.KEY_TTL = 86400000 -- of a key whose root ends without a worker of its queue
+trees.released = {} -- queue -> records that go to ready
 local freed = {} -- those that this call released: their state says so only when it ends
-removed = {} -- what `remove` takes away when all are told
+trees.removed = {} -- what `remove` takes away when all are told
 
 -- Puts a job that waits for nothing any more where it can be claimed.
-function release(id, now)
-  local record, _, queue = fetch(id)
-  if not record then return quarantine(id, queue, 'it waited in a tree', now) end
+function trees.release(id, now)
+  local record, _, queue = fields.fetch(id)
+  if not record then return records.quarantine(id, queue, 'it waited in a tree', now) end
   if record.state ~= 'waiting-children' then return end
-  if record.wakes then redis.call('ZREM', root .. ':due', 'wake:' .. id) end
+  if record.wakes then redis.call('ZREM', shard.root .. ':due', 'wake:' .. id) end
   if record.stop and record.on ~= 'wake' then -- stopped, and nobody deals with it: it ends as its members made it end
     local is_removed = record.on == 'remove' and record.stop == 'failed'
     local state = record.stop == 'failed' and not is_removed and 'failed' or 'cancelled'
     record.is_removed = is_removed
-    finish(id, record, state, text_of(id, record), now, KEY_TTL)
-    if is_removed then removed[#removed + 1] = id end
+    endings.write(id, record, state, fields.text_of(id, record), now, trees.KEY_TTL)
+    if is_removed then trees.removed[#trees.removed + 1] = id end
     return
   end
-  gone[id], freed[id] = nil, true
+  placing.gone[id], freed[id] = nil, true
   record.id = id
-  push(released, record.queue, record)
+  tables.push(trees.released, record.queue, record)
 end
 
 -- Stops a tree of which the key `kind:id` is not what was written there; `by` is where that was met.
-function break_tree(top, by, kind, id, now)
+function trees.break_tree(top, by, kind, id, now)
   local message = 'the key ' .. kind .. ':' .. id .. ' is not as it was written: it is gone, or somebody else wrote it'
   local text = cjson.encode({ type = 'StoreCorrupt', message = message, attempts = 0 })
-  if top ~= id or kind ~= 'needs' then return stop_tree(top, 'failed', by, text, now) end
+  if top ~= id or kind ~= 'needs' then return stopping.stop_tree(top, 'failed', by, text, now) end
   -- What a job waits for is not known any more. A member ends as failed; the needs of a root are found anew by a sweep.
-  local record = read_lease(id)
-  if not record or not OPEN[record.state] or record.knows or record.acked then return end
+  local record = records.read_lease(id)
+  if not record or not trees.OPEN[record.state] or record.knows or record.acked then return end
   if record.tree and record.stop then
-    redis.call('DEL', key('needs', id))
-    change(id, 'swept', 0)
-    redis.call('SADD', key('needs', id), '')
-    sweep(id, now)
+    redis.call('DEL', shard.key('needs', id))
+    fields.change(id, 'swept', 0)
+    redis.call('SADD', shard.key('needs', id), '')
+    stopping.sweep(id, now)
   elseif record.tree or record.state ~= 'waiting-children' then
-    stop_tree(record.tree and id or record.root, 'failed', by, text, now)
+    stopping.stop_tree(record.tree and id or record.root, 'failed', by, text, now)
   else
-    redis.call('DEL', key('needs', id))
-    finish(id, record, 'failed', text, now, KEY_TTL)
+    redis.call('DEL', shard.key('needs', id))
+    endings.write(id, record, 'failed', text, now, trees.KEY_TTL)
   end
 end
 
 -- Whether a job waits although nothing says for what. It may wait for a signal or a time.
-function waits_for_nothing(id)
-  if freed[id] or redis.call('EXISTS', key('needs', id)) == 1 then return false end
-  local more = (peek(id) or {}).state == 'waiting-children' and (try('HMGET', key('more', id), 'listens', 'wakes') or {})
+function trees.waits_for_nothing(id)
+  if freed[id] or redis.call('EXISTS', shard.key('needs', id)) == 1 then return false end
+  local more = (fields.peek(id) or {}).state == 'waiting-children' and (commands.try('HMGET', shard.key('more', id), 'listens', 'wakes') or {})
   return more and not more[1] and not more[2]
 end
 
 -- `id` needs `child` no more.
-function satisfy(id, child, now)
-  local needs = key('needs', id)
-  local count = try('SREM', needs, child)
+function trees.satisfy(id, child, now)
+  local needs = shard.key('needs', id)
+  local count = commands.try('SREM', needs, child)
   if count == 1 then
-    if redis.call('EXISTS', needs) == 0 then release(id, now) end
-  elseif count and try('SREM', needs, ANY .. child) == 1 then
+    if redis.call('EXISTS', needs) == 0 then trees.release(id, now) end
+  elseif count and commands.try('SREM', needs, trees.ANY .. child) == 1 then
     redis.call('DEL', needs)
-    release(id, now)
-  elseif not count or waits_for_nothing(id) then
-    break_tree(id, child, 'needs', id, now)
+    trees.release(id, now)
+  elseif not count or trees.waits_for_nothing(id) then
+    trees.break_tree(id, child, 'needs', id, now)
   end
 end

@@ -1,4 +1,4 @@
---needs base book
+--needs args book
 --exports turn_queues
 -- The queues of a turn.
 turn_queues = {}
@@ -7,9 +7,9 @@ turn_queues = {}
 function turn_queues.read(count)
   local queues, names, by_name, is_limited = {}, {}, {}, false
   for i = 1, count do
-    local queue = { name = take(), quota = take(), index = i }
-    queue.keep_completed, queue.age_completed = take(), take()
-    queue.keep_failed, queue.age_failed, queue.key_ttl = take(), take(), take()
+    local queue = { name = args.take(), quota = args.take(), index = i }
+    queue.keep_completed, queue.age_completed = args.take(), args.take()
+    queue.keep_failed, queue.age_failed, queue.key_ttl = args.take(), args.take(), args.take()
     queues[i], names[i], by_name[queue.name] = queue, queue.name, queue
   end
   local flags = book.read(names)
@@ -22,7 +22,7 @@ function turn_queues.read(count)
   return queues, by_name, is_limited
 end
 
--- Calls `retain` with each queue of which jobs ended. Where few ended, one turn of eight asks; the time decides which, for
+-- Calls `retention.cut` with each queue of which jobs ended. Where few ended, one turn of eight asks; the time decides which, for
 -- calls that settle may all have even numbers. The second argument: whether it is the eighth.
 function turn_queues.retain(queues, now, retain)
   for i, queue in ipairs(queues) do

@@ -1,4 +1,4 @@
---needs base candidates lanes limit_keys
+--needs shard commands candidates lanes limit_keys
 --exports turns
 -- Turns: a claim takes from lanes in rotation, at least TURN jobs of each key, as far as the limit of the queue for each
 -- key allows; what it wants beyond that it takes from those that have more. So a key with a long lane delays another by a
@@ -16,7 +16,7 @@ local function read_lanes(plan, queue, want, now)
   local lines, takes, left, counts = {}, {}, want, queue.counts
   local size, part = math.min(LANES, math.ceil(want / TURN)), TURN
   for first = 0, LANES - 1, size do
-    local names = try('LRANGE', key('turns', queue.name), first, first + size) or {} -- one more, to see whether there are more
+    local names = commands.try('LRANGE', shard.key('turns', queue.name), first, first + size) or {} -- one more, to see whether there are more
     local has_others = names[size + 1] ~= nil
     names[size + 1] = nil
     if counts then limit_keys.read(counts, queue.name, names, now) end
@@ -37,12 +37,12 @@ local function read_lanes(plan, queue, want, now)
   return lines, takes, false
 end
 
--- Takes at most `want` jobs of the lanes of a queue. take_from: as `claim.lua` has it.
+-- Takes at most `want` jobs of the lanes of a queue. take_from: as `claims.lua` has it.
 function turns.take(plan, queue, want, bytes, now, take_from, choose_other)
   local counts, seen = queue.counts, 0
   local most = math.min(queue.quota - (queue.taken or 0), want)
   if most <= 0 then
-    plan.has_more[queue.index] = plan.has_more[queue.index] or (try('LLEN', key('turns', queue.name)) or 0) > 0
+    plan.has_more[queue.index] = plan.has_more[queue.index] or (commands.try('LLEN', shard.key('turns', queue.name)) or 0) > 0
     return bytes
   end
   local lines, takes, has_others = read_lanes(plan, queue, most, now)
@@ -87,10 +87,10 @@ function turns.write_moves(plan)
       end
     end
     lanes.note_cut(queue, cut)
-    if moves.seen > 0 then redis.call('LTRIM', key('turns', queue), moves.seen, -1) end
-    call_many('RPUSH', key('turns', queue), backs)
-    call_many('SADD', key('resting', queue), resting)
-    call_many('ZADD', root .. ':due', opens)
+    if moves.seen > 0 then redis.call('LTRIM', shard.key('turns', queue), moves.seen, -1) end
+    commands.call_many('RPUSH', shard.key('turns', queue), backs)
+    commands.call_many('SADD', shard.key('resting', queue), resting)
+    commands.call_many('ZADD', shard.root .. ':due', opens)
     if not backs[1] then lanes.close(queue) end
   end
 end

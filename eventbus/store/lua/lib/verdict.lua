@@ -1,4 +1,4 @@
---needs base changes cells fields marks stopping
+--needs shard commands cells changes fields marks stopping
 --exports verdict
 -- What a settle comes to: in a tree, and for a job that was cancelled.
 verdict = {}
@@ -11,10 +11,10 @@ local ON_HOLD = { waiting = true, delayed = true, parked = true, shelved = true,
 local function decide_called_off(row, record)
   if not record.root then return 'cancelled' end
   if row.state == 'completed' then
-    local text = try('GET', key('result', row.id)) or ''
-    if #text > 2 then redis.call('SET', key('result', row.id), string.sub(text, 1, -2) .. ',"kept":' .. cjson.encode(row.text) .. '}') end
+    local text = commands.try('GET', shard.key('result', row.id)) or ''
+    if #text > 2 then redis.call('SET', shard.key('result', row.id), string.sub(text, 1, -2) .. ',"kept":' .. cjson.encode(row.text) .. '}') end
   elseif row.state == 'waiting' then
-    change(row.id, 'stalls', 1) -- given back unfinished: nobody knows what it did
+    fields.change(row.id, 'stalls', 1) -- given back unfinished: nobody knows what it did
   end
   return 'cancelled'
 end
@@ -22,21 +22,21 @@ end
 local function decide(row, record, now)
   local state = row.state
   if record.cancel and record.cancel ~= record.root then return decide_called_off(row, record) end
-  if record.tree and (marks[row.id] or '') ~= '' then record.stop = marks[row.id] end -- since it was read
+  if record.tree and (marks.causes[row.id] or '') ~= '' then record.stop = marks.causes[row.id] end -- since it was read
   if record.tree and not record.acked then
     local is_end = state == 'failed' or state == 'cancelled'
     if not record.stop and is_end and record.on == 'wake' and not record.cancel then
-      stop_tree(row.id, 'failed', row.id, row.text, now)
+      stopping.stop_tree(row.id, 'failed', row.id, row.text, now)
       record.stop = 'failed'
     end
     if record.stop then
       if record.knows and ON_HOLD[state] then return state end
-      settle_stopped_root(row.id, now)
+      stopping.settle_root(row.id, now)
       return nil
     end
   elseif record.tree and record.stop == 'cancelled' then -- acknowledged; and who cancelled it was told so
     return ON_HOLD[state] and state or 'cancelled'
-  elseif record.root and not record.tree and mark_of(record.root) ~= '' then
+  elseif record.root and not record.tree and marks.read(record.root) ~= '' then
     if state == 'completed' then return state end
     if state == 'delayed' and row.text ~= '' then return 'failed' end -- this attempt was its last
     if state == 'waiting' then

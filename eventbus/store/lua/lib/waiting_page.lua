@@ -1,4 +1,4 @@
---needs base entry lanes
+--needs shard commands entry lanes
 --exports waiting_page
 -- Pages of the jobs that wait, in the order of claims; behind them suspects, which are claimed by themselves, and lanes, one
 -- after the other. Writes nothing.
@@ -13,10 +13,10 @@ local PARTS = { { 'ready+', 'negative' }, { 'ready' }, { 'ready+' }, { 'suspects
 
 local function find_entry(name, entry, place)
   local first = math.max(0, place - NEAR)
-  for i, each in ipairs(try('LRANGE', name, first, place + NEAR) or {}) do
+  for i, each in ipairs(commands.try('LRANGE', name, first, place + NEAR) or {}) do
     if each == entry then return first + i - 1 end
   end
-  return try('LPOS', name, entry, 'MAXLEN', LONGEST) or nil
+  return commands.try('LPOS', name, entry, 'MAXLEN', LONGEST) or nil
 end
 
 -- Where a page goes on behind `entry`, which was seen at `place`, before `next_entry`. What is gone was claimed, and all
@@ -25,21 +25,21 @@ local function find_place(name, entry, next_entry, place)
   local found = find_entry(name, next_entry or entry, place)
   if not found then return place < LONGEST and 0 or place - NEAR end
   if not next_entry then return found <= place and found + 1 or 0 end
-  local is_moved = found > place + 1 and try('LINDEX', name, found - 1) ~= entry
+  local is_moved = found > place + 1 and commands.try('LINDEX', name, found - 1) ~= entry
   return is_moved and 0 or found
 end
 
 -- The rank behind a member of a sorted set; where that is gone, of the first one behind its score.
 local function find_rank(name, id, score)
-  local rank = try('ZRANK', name, id)
+  local rank = commands.try('ZRANK', name, id)
   if rank then return rank + 1 end
-  local following = (try('ZRANGEBYSCORE', name, score, '+inf', 'LIMIT', 0, 1) or {})[1]
+  local following = (commands.try('ZRANGEBYSCORE', name, score, '+inf', 'LIMIT', 0, 1) or {})[1]
   return following and redis.call('ZRANK', name, following) or redis.call('ZCARD', name)
 end
 
 -- The entries of a part behind the last one that was seen, each with its place.
 local function read_ranked(name, is_negative, entry, place, count)
-  local negative = try('ZCOUNT', name, '-inf', '(0')
+  local negative = commands.try('ZCOUNT', name, '-inf', '(0')
   if not negative then return {} end
   local first = entry and find_rank(name, entry, place) or is_negative and 0 or negative
   local last = is_negative and math.min(negative, first + count) or first + count
@@ -48,8 +48,8 @@ end
 
 local function read_listed(name, entry, next_entry, place, count)
   local first, found = entry and find_place(name, entry, next_entry, tonumber(place)) or 0, {}
-  for i, each in ipairs(try('LRANGE', name, first, first + count - 1) or {}) do
-    found[2 * i - 1], found[2 * i] = each, whole(first + i - 1)
+  for i, each in ipairs(commands.try('LRANGE', name, first, first + count - 1) or {}) do
+    found[2 * i - 1], found[2 * i] = each, commands.whole(first + i - 1)
   end
   return found
 end
@@ -73,7 +73,7 @@ function waiting_page.read(queue, score, count)
   local seen, place, entry = string.match(last or score, '^(%d) (%S+) (.*)$')
   for number = tonumber(seen or 1), #PARTS do
     local part = PARTS[number]
-    local name, is_ranked, left = key(part[1], queue), part[1] == 'ready+', count - #page / 2
+    local name, is_ranked, left = shard.key(part[1], queue), part[1] == 'ready+', count - #page / 2
     if left <= 0 then break end
     local found
     if is_ranked then

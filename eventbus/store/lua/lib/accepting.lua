@@ -1,4 +1,4 @@
---needs base capacity fields passed pointer
+--needs shard args commands capacity fields passed pointers
 --exports accepting
 -- Deciding about emissions of all kinds, before the first write: new jobs, jobs to join, refusals.
 accepting = {}
@@ -11,16 +11,16 @@ local function add_verdict(answer, index, word, job, state, text)
 end
 
 local function read_plain(queues)
-  local row = { id = take(), queues = queues[take()], body = take(), reply = take() == 1 }
+  local row = { id = args.take(), queues = queues[args.take()], body = args.take(), reply = args.take() == 1 }
   row.key, row.print, row.priority, row.meeting, row.span = '', '', 0, 0, ''
   return row
 end
 
 local function read_row(queues, now)
-  local row = { id = take(), queues = queues[take()], body = take(), key = take(), print = take() }
-  row.delay, row.due = take(), take()
-  row.priority, row.lifo, row.reply, row.meeting, row.span = take(), take() == 1, take() == 1, take(), take()
-  row.limit, row.keep = take(), take()
+  local row = { id = args.take(), queues = queues[args.take()], body = args.take(), key = args.take(), print = args.take() }
+  row.delay, row.due = args.take(), args.take()
+  row.priority, row.lifo, row.reply, row.meeting, row.span = args.take(), args.take() == 1, args.take() == 1, args.take(), args.take()
+  row.limit, row.keep = args.take(), args.take()
   if row.limit == '' then row.limit = nil end
   if row.delay ~= '' then row.due = now + row.delay end
   if row.due == '' or row.due <= now then row.due = nil end
@@ -30,20 +30,20 @@ end
 -- One target of a row: nil for a repeat, a job to join, or a new one.
 local function decide(row, target)
   local id = row.id .. target.suffix
-  if redis.call('EXISTS', job_root .. id) == 1 then return nil end
+  if redis.call('EXISTS', shard.job_root .. id) == 1 then return nil end
   if row.key == '' then return { id = id, target = target, row = row } end
-  local pointer = key('key', target.queue .. ':' .. row.key)
+  local pointer = shard.key('key', target.queue .. ':' .. row.key)
   local job, print, state, text, seen = pointers.follow(pointer, row.meeting)
   if job == id then return nil end
   if row.meeting == pointers.SUPERSEDE then
-    local following = job and try('HGET', pointer, 'next') or nil
+    local following = job and commands.try('HGET', pointer, 'next') or nil
     local late = passed.meet(row, target, job, seen)
     if late then return late end
     seen = passed.add(seen or '', row.id, row.queues.are_roots)
     return { id = id, target = target, row = row, pointer = pointer, superseded = job, following = following, seen = seen }
   end
   if not job then return { id = id, target = target, row = row, pointer = pointer, seen = seen } end
-  local is_pending = row.queues.are_roots and not state and not planned[pointer] and (fetch(job) or {}).pending
+  local is_pending = row.queues.are_roots and not state and not pointers.planned[pointer] and (fields.fetch(job) or {}).pending
   if is_pending then return { join = job, target = target, word = 'pending', state = 'pending' } end
   return { join = job, target = target, word = (print == row.print or print == '') and 'joined' or 'other', state = state, text = text }
 end
@@ -54,8 +54,8 @@ local function decide_row(row, fresh, decide, now)
   for _, target in ipairs(row.queues.targets) do
     local choice, queue = decide(row, target, now), target.queue
     if choice and (choice.superseded or choice.after) then -- else the older job would end for nothing, or the key be lost
-      local place = (row.due or choice.after) and key('delayed', queue) or row.priority ~= 0 and key('ready+', queue) or key('ready', queue)
-      if not try((row.due or choice.after or row.priority ~= 0) and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
+      local place = (row.due or choice.after) and shard.key('delayed', queue) or row.priority ~= 0 and shard.key('ready+', queue) or shard.key('ready', queue)
+      if not commands.try((row.due or choice.after or row.priority ~= 0) and 'ZCARD' or 'LLEN', place) then return {}, nil, place end
     elseif choice and not choice.join and not row.due and row.queues.max ~= '' then
       if capacity.count_waiting(queue) + (fresh[queue] or 0) >= row.queues.max then full = queue end
     end
@@ -74,7 +74,7 @@ end
 
 local function accept(taken, index, row, choice)
   taken.jobs[#taken.jobs + 1], choice.index = choice, index
-  if choice.pointer then planned[choice.pointer] = { job = choice.id, print = row.print, seen = choice.seen } end
+  if choice.pointer then pointers.planned[choice.pointer] = { job = choice.id, print = row.print, seen = choice.seen } end
   if choice.superseded then taken.supersedes = true end
   local queue = choice.target.queue
   if not (row.due or choice.after) then taken.fresh[queue] = (taken.fresh[queue] or 0) + 1 end
@@ -83,7 +83,7 @@ end
 -- A row is accepted whole or, when one of its queues is full, lacks the worker that the row needs, or cannot be read, not at
 -- all.
 function accepting.take_row(taken, index, row, emitter, now, answer)
-  local choices, full, foreign = {}, nil, row.queues.is_foreign and key('groups', row.queues.name)
+  local choices, full, foreign = {}, nil, row.queues.is_foreign and shard.key('groups', row.queues.name)
   if not foreign then choices, full, foreign = decide_row(row, taken.fresh, taken.decide or decide, now) end
   if foreign then return add_verdict(answer, index, 'foreign', row.id, '', foreign) end
   local unserved = row.queues.needs_worker and capacity.find_unserved(row.queues, choices, now)

@@ -1,18 +1,19 @@
---needs base delays fields format holds putting_off ready record succession
---exports promote
+--needs shard commands delays fields holds placing plain putting_off records succession
+--exports promotion
 -- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
+promotion = {}
 local to_promote = 100 -- jobs that one call promotes
 
 -- Sorts what is due into records to promote, damaged ones, those of a later release, and those that wait on for another job.
 local function read_due(queue, ids, now)
   local due, bad, later, waiting = {}, {}, {}, {}
   for _, id in ipairs(ids) do
-    local record, why = read(id)
+    local record, why = records.read(id)
     local is_later = record and record.is_later or plain.is_later(id)
     if is_later then why = nil end
     if record and not is_later and record.queue ~= queue then
       why = 'delayed in queue ' .. queue .. ' and of queue ' .. record.queue
-    elseif record and not is_later and record.state ~= 'delayed' and not is_placed(id, record) then
+    elseif record and not is_later and record.state ~= 'delayed' and not records.is_placed(id, record) then
       why = 'delayed in the state ' .. record.state
     end
     if why then
@@ -21,7 +22,7 @@ local function read_due(queue, ids, now)
       later[#later + 1] = id
     elseif record.state == 'delayed' and record.after and succession.has_to_wait(id, record, now) then
       waiting[#waiting + 1] = id
-    elseif record.state == 'delayed' or record.state == 'waiting' and not find_hold(id) then
+    elseif record.state == 'delayed' or record.state == 'waiting' and not holds.find(id) then
       record.id = id
       due[#due + 1] = record
     end
@@ -30,21 +31,21 @@ local function read_due(queue, ids, now)
 end
 
 -- Promotes a bounded number, and puts the queue back into `due` where some are left.
-function promote(queue, now, ready)
-  local name = key('delayed', queue)
-  local ids = to_promote > 0 and try('ZRANGEBYSCORE', name, '-inf', whole(now), 'LIMIT', 0, to_promote) or {}
+function promotion.release_due(queue, now, ready)
+  local name = shard.key('delayed', queue)
+  local ids = to_promote > 0 and commands.try('ZRANGEBYSCORE', name, '-inf', commands.whole(now), 'LIMIT', 0, to_promote) or {}
   local due, bad, later, waiting = read_due(queue, ids, now)
   to_promote = to_promote - #ids
-  call_many('ZREM', name, ids)
+  commands.call_many('ZREM', name, ids)
   for _, record in ipairs(due) do
     if record.state == 'waiting' then -- nobody can find its entry in a long list; if there is one, it means nothing from now on
       record.entry = (tonumber(record.entry) or 0) + 1
-      change(record.id, 'entry', record.entry)
+      fields.change(record.id, 'entry', record.entry)
     end
   end
-  for _, each in ipairs(bad) do quarantine(each.id, queue, each.why, now) end
-  for _, id in ipairs(later) do park_later(id, queue, now) end
+  for _, each in ipairs(bad) do records.quarantine(each.id, queue, each.why, now) end
+  for _, id in ipairs(later) do putting_off.park_later(id, queue, now) end
   for _, id in ipairs(waiting) do succession.put_off(id, queue, now) end
-  requeue({ [queue] = due }, ready)
+  placing.requeue({ [queue] = due }, ready)
   delays.note(queue)
 end

@@ -1,4 +1,4 @@
---needs base format
+--needs shard commands flag
 --exports journals
 -- The journal of a job: what has happened in it, in order. And what goes with it:
 --   journal:<id>  list, one text an entry; only ever appended to
@@ -15,25 +15,25 @@ journals = {}
 
 -- How many signals a job was ever sent.
 function journals.count_signals(id)
-  return tonumber(try('HGET', key('inbox', id), '#') or 0) or 0
+  return tonumber(commands.try('HGET', shard.key('inbox', id), '#') or 0) or 0
 end
 
 -- How many of the first entries are gone.
 function journals.count_gone(id)
-  return tonumber(try('HGET', key('live', id), '#cut') or 0) or 0
+  return tonumber(commands.try('HGET', shard.key('live', id), '#cut') or 0) or 0
 end
 
 -- Whether the entries that a record tells of are gone, or somebody else's.
 function journals.is_lost(id, record)
-  return bit.band(record.flags, FLAG.JOURNAL) ~= 0 and (try('LLEN', key('journal', id)) or 0) == 0
+  return bit.band(record.flags, FLAG.JOURNAL) ~= 0 and (commands.try('LLEN', shard.key('journal', id)) or 0) == 0
 end
 
 -- What the holder of a job is told of its journal and its inbox: the job, length of the journal, how many signals ever came,
 -- the first entries, and a flat list of signal, text. The second value: the size in bytes. Where only the newest entries are
 -- kept, none are told: the live texts say all that their reader needs.
 function journals.read(id)
-  local name, entries, size = key('journal', id), {}, 0
-  local gone, length = try('HGET', key('live', id), '#cut'), try('LLEN', name) or 0
+  local name, entries, size = shard.key('journal', id), {}, 0
+  local gone, length = commands.try('HGET', shard.key('live', id), '#cut'), commands.try('LLEN', name) or 0
   local page = FIRST
   while not gone and #entries < math.min(length, MOST) and size < BYTES do
     for _, text in ipairs(redis.call('LRANGE', name, #entries, #entries + page - 1)) do
@@ -41,7 +41,7 @@ function journals.read(id)
     end
     page = 2 * page -- so that few large entries do not come together with many
   end
-  local signals, came, inbox = {}, 0, try('HGETALL', key('inbox', id)) or {}
+  local signals, came, inbox = {}, 0, commands.try('HGETALL', shard.key('inbox', id)) or {}
   for i = 1, #inbox, 2 do
     if inbox[i] == '#' then
       came = tonumber(inbox[i + 1]) or 0

@@ -1,14 +1,15 @@
---needs base book changes codec entry lanes lines ranks waking
---exports gone line_up requeue without_gone place_ready
+--needs shard commands tables book changes codec entry lanes lines ranks waking
+--exports placing
 -- Putting jobs where they wait for their turn (`lines.lua` says where), and waking whoever serves the queue.
-gone = {} -- jobs that a stop took out while this call was about to place them
+placing = {}
+placing.gone = {} -- jobs that a stop took out while this call was about to place them
 
 -- ready: queue -> what is to be placed there: lists of entries, and `ranked` for priorities that are not 0.
 -- record: what is read of the job, with its id. It goes to the end of its priority; to the head if it is lifo, or was
 -- given back (`is_back`): then what was given back first stands first. A suspect goes to the end of the suspects, what has
 -- a limit key into its lane.
-function line_up(ready, queue, record, is_back)
-  if gone[record.id] then return end
+function placing.line_up(ready, queue, record, is_back)
+  if placing.gone[record.id] then return end
   local kind, priority = is_back and 'backs' or record.lifo and 'heads' or 'ends', tonumber(record.priority) or 0
   if lines.is_suspect(record) then
     kind = 'suspects'
@@ -21,30 +22,30 @@ function line_up(ready, queue, record, is_back)
   ready[queue] = line
   lines.unlisted[record.id] = kind -- of a job that was lined up before, taken out and released again, this alone counts
   local is_ranked = kind == 'ranked'
-  push(line, kind, is_ranked and { id = record.id, priority = priority, is_lifo = record.lifo, is_back = is_back } or Entry.of(record.id, record))
+  tables.push(line, kind, is_ranked and { id = record.id, priority = priority, is_lifo = record.lifo, is_back = is_back } or Entry.of(record.id, record))
 end
 
 -- records: queue -> list of what was read of each job, with its id; one that waits already keeps its record.
-function requeue(records, ready)
+function placing.requeue(records, ready)
   for queue, list in pairs(records) do
     for _, record in ipairs(list) do
-      if not gone[record.id] then
+      if not placing.gone[record.id] then
         if record.state ~= 'waiting' then
-          set_waiting(record.id)
+          codec.set_waiting(record.id)
           if changes.is_on() then changes.note(record.state == 'delayed' and 'promoted' or 'released', queue, record.id, 'waiting') end
         end
-        line_up(ready, queue, record)
+        placing.line_up(ready, queue, record)
       end
     end
   end
 end
 
 -- A flat list of score, job without what is gone.
-function without_gone(list)
-  if not next(gone) then return list end
+function placing.without_gone(list)
+  if not next(placing.gone) then return list end
   local left = {}
   for i = 1, #list, 2 do
-    if not gone[list[i + 1]] then left[#left + 1], left[#left + 2] = list[i], list[i + 1] end
+    if not placing.gone[list[i + 1]] then left[#left + 1], left[#left + 2] = list[i], list[i + 1] end
   end
   return left
 end
@@ -59,7 +60,7 @@ local function extend(name, entries, is_head, is_reversed)
   end
   for first = 1, count, 1000 do
     local last = math.min(first + 999, count)
-    if is_head then length = try('LPUSH', name, unpack(list, first, last)) else length = try('RPUSH', name, unpack(list, first, last)) end
+    if is_head then length = commands.try('LPUSH', name, unpack(list, first, last)) else length = commands.try('RPUSH', name, unpack(list, first, last)) end
     if not length then return nil end
   end
   return length == count
@@ -84,7 +85,7 @@ local PLACES = { heads = 'ready', backs = 'ready', ends = 'ready', suspects = 's
 local function place_line(queue, lane, line, now, refuse)
   local was_empty = false
   for _, kind in ipairs({ 'heads', 'backs', 'ends', 'suspects', 'ranked' }) do
-    local jobs, name, is_filled = list_due(line[kind] or {}, kind), lane == '' and key(PLACES[kind], queue) or lanes.key_of(queue, lane), false
+    local jobs, name, is_filled = list_due(line[kind] or {}, kind), lane == '' and shard.key(PLACES[kind], queue) or lanes.key_of(queue, lane), false
     if jobs[1] and kind == 'ranked' then
       is_filled = ranks.place(name, jobs)
     elseif jobs[1] then
@@ -101,16 +102,16 @@ local function place_line(queue, lane, line, now, refuse)
   return was_empty
 end
 
--- ready: as `line_up` fills it. Wakes queues that had nothing waiting:
+-- ready: as `placing.line_up` fills it. Wakes queues that had nothing waiting:
 -- where something waits already, the worker that leaves it there re-arms the wake. A call that
--- claims next wakes later, by `wake_filled` and for what it leaves: then the queues are returned.
+-- claims next wakes later, by `waking.wake_filled` and for what it leaves: then the queues are returned.
 -- refuse: called with job, now, queue, key where somebody else's value stands in the place of the queue.
-function place_ready(ready, now, refuse, is_claiming)
+function placing.flush(ready, now, refuse, is_claiming)
   local filled = {}
   for queue, line in pairs(ready) do
     local base, lane = lanes.read_name(queue)
     if place_line(base, lane, line, now, refuse) then filled[#filled + 1] = base end
   end
   if is_claiming then return filled end
-  for _, queue in ipairs(filled) do wake(queue, now) end
+  for _, queue in ipairs(filled) do waking.wake_queue(queue, now) end
 end

@@ -1,4 +1,4 @@
---needs base changes format hold outcomes
+--needs shard args commands changes hold outcomes plain
 --exports settling
 -- Settling: first every hold is checked, then the outcomes are written.
 -- Most jobs simply complete: nothing to count, nobody but their emitter to tell.
@@ -10,7 +10,7 @@ local WIDTH = 6 -- fields of a settle
 -- What one command tells of the worker: its registration, the lane's last call, and the holds of the settles behind.
 function settling.read_holds(held, lane, count)
   local fields = { '#', '#' .. lane }
-  for i = 1, count do fields[i + 2] = args[at + 1 + (i - 1) * WIDTH] end
+  for i = 1, count do fields[i + 2] = args.values[args.at + 1 + (i - 1) * WIDTH] end
   return redis.call('HMGET', held, unpack(fields))
 end
 
@@ -19,21 +19,21 @@ end
 local function read_records(holds, count)
   local names, places, records, has_slots = {}, {}, {}, false
   for i = 1, count do
-    local hold, row = holds[i + 2], at + (i - 1) * WIDTH
-    local is_whole = hold and string.sub(hold, 10) == args[row + 2] -- mostly there is nothing behind the token
-    if is_whole or hold and Hold.has_token(hold, args[row + 2]) then
-      names[#names + 1], places[#places + 1] = job_root .. args[row + 1], i
+    local hold, row = holds[i + 2], args.at + (i - 1) * WIDTH
+    local is_whole = hold and string.sub(hold, 10) == args.values[row + 2] -- mostly there is nothing behind the token
+    if is_whole or hold and Hold.has_token(hold, args.values[row + 2]) then
+      names[#names + 1], places[#places + 1] = shard.job_root .. args.values[row + 1], i
       has_slots = has_slots or not is_whole
     end
   end
-  for i, text in ipairs(get_all(names)) do records[places[i]] = text end
+  for i, text in ipairs(commands.get_all(names)) do records[places[i]] = text end
   return records, has_slots
 end
 
 -- Whether the short call of a job that was handed over has settled it, and its answer was lost (`settle_one.lua`).
 local function has_ended_short(id, token)
   if not Hold.is_handed(token) then return false end
-  local record = try('GET', job_root .. id)
+  local record = commands.try('GET', shard.job_root .. id)
   return not record or plain.was_completed_by(record, Hold.worker_of(token))
 end
 
@@ -58,16 +58,16 @@ function settling.read(holds, count)
   local records, has_slots = read_records(holds, count)
   settles.slotted = has_slots and {} or nil
   for i = 1, count do
-    local id, state, attempts, text = args[at + 1], args[at + 3], args[at + 4], args[at + 5]
+    local id, state, attempts, text = args.values[args.at + 1], args.values[args.at + 3], args.values[args.at + 4], args.values[args.at + 5]
     local record, hold = records[i], holds[i + 2]
     if not record then
-      if not has_ended_short(id, args[at + 2]) then lost[#lost + 1] = id end
+      if not has_ended_short(id, args.values[args.at + 2]) then lost[#lost + 1] = id end
     elseif state ~= 'completed' or attempts ~= '' or not settling.add_simple(settles.simple, id, record, hold, text) then
-      settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args[at + 6], hold = hold, recorded = record }
+      settles.rows[#settles.rows + 1] = { id = id, state = state, attempts = attempts, text = text, delay = args.values[args.at + 6], hold = hold, recorded = record }
     elseif has_slots then
       settles.slotted[#settles.slotted + 1] = hold
     end
-    at = at + WIDTH
+    args.at = args.at + WIDTH
   end
   return settles, lost
 end
@@ -93,17 +93,17 @@ function settling.write_simple(simple, held, worker, policies, now)
     local policy = policies[queue]
     if policy then policy.completed = (policy.completed or 0) + 1 end
     ended[#ended + 1] = id
-    records[n + 1], records[n + 2] = job_root .. id, plain.close(record, queue, simple[i + 6], simple[i + 7], ending_of(hold), text)
+    records[n + 1], records[n + 2] = shard.job_root .. id, plain.close(record, queue, simple[i + 6], simple[i + 7], ending_of(hold), text)
     n = n + 2
-    if #text > SMALL then
-      records[n + 1], records[n + 2] = key('result', id), text
+    if #text > plain.SMALL then
+      records[n + 1], records[n + 2] = shard.key('result', id), text
       n = n + 2
     end
     if policy and policy.keep_completed == 0 then outcomes.leave(queue, id, now) else outcomes.list('completed', queue, id, now) end
     if simple[i + 8] then outcomes.unlist_root(queue, id) end
     if emitter ~= '' then outcomes.reply(emitter, id, 'completed', text) end
   end
-  set_all(records)
-  call_many('HDEL', held, ended)
+  commands.set_all(records)
+  commands.call_many('HDEL', held, ended)
   if changes.is_on() then changes.note_completed(simple, PARTS, worker) end
 end

@@ -1,4 +1,4 @@
---needs base book candidate candidates hold
+--needs shard commands book candidate candidates hold
 --exports claims
 -- Claiming: choosing and reading come first, then the moves.
 -- A move writes the hold and then cuts the entry; nothing is popped, so nothing can be lost between two commands.
@@ -18,7 +18,7 @@ local function take_from(plan, line, count, bytes, choose_other)
   while line.seen - line.dropped < count and (bytes > 0 or not plan.ids[1])
     and (line.records[line.seen + 1] ~= nil or candidates.read_on(line, plan.budget)) do
     line.seen = line.seen + 1
-    bytes = bytes - (choose(plan, line, line.seen) or choose_other('one', plan, line, line.seen))
+    bytes = bytes - (candidate.choose(plan, line, line.seen) or choose_other('one', plan, line, line.seen))
   end
   local has_more = line.ids[line.seen + 1] or candidates.is_open(line) and (candidates.read_on(line, plan.budget) or candidates.is_open(line))
   plan.has_more[line.index] = plan.has_more[line.index] or has_more
@@ -72,7 +72,7 @@ function claims.read(queues, want, bytes, room, choose_other)
   for _, queue in ipairs(queues) do
     if plan.has_more[queue.index] then plan.more[#plan.more + 1] = queue.index end
   end
-  add_bodies(plan, queues)
+  candidate.add_bodies(plan, queues)
   return plan
 end
 
@@ -85,13 +85,13 @@ function claims.remove(plan)
     for i, part in ipairs(line.parts) do
       local count = math.min(left, line.counts[i])
       if count > 0 and part[2] then
-        call_many('ZREM', key(part[1], line.place), { unpack(line.ids, first + 1, first + count) })
+        commands.call_many('ZREM', shard.key(part[1], line.place), { unpack(line.ids, first + 1, first + count) })
       elseif count > 0 then
-        redis.call('LTRIM', key(part[1], line.place), count, -1)
+        redis.call('LTRIM', shard.key(part[1], line.place), count, -1)
       end
       first, left = first + line.counts[i], left - count
       local flag = FLAGS[part[1]]
-      if flag and redis.call('EXISTS', key(part[1], line.queue)) == 0 then book.clear(line.queue, flag) end
+      if flag and redis.call('EXISTS', shard.key(part[1], line.queue)) == 0 then book.clear(line.queue, flag) end
     end
   end
 end
@@ -105,15 +105,15 @@ function claims.write(plan, held, token, now, name_holder)
     fields[2 * i - 1], fields[2 * i] = id, Hold.make(token, now, i)
   end
   for i, place in pairs(plan.places) do fields[2 * i] = fields[2 * i] .. place end
-  call_many('HSET', held, fields)
+  commands.call_many('HSET', held, fields)
 end
 
 -- Takes the wakes of the pool, for a worker that wants jobs, and puts back those of queues in which it left some.
 function claims.exchange_wakes(pool, want, more, queues, now)
-  local wakes, woken = key('wake', pool), {}
-  local popped = want > 0 and try('ZPOPMIN', wakes, 32) or {}
+  local wakes, woken = shard.key('wake', pool), {}
+  local popped = want > 0 and commands.try('ZPOPMIN', wakes, 32) or {}
   for i = 1, #popped, 2 do woken[#woken + 1] = popped[i] end
-  for _, index in ipairs(more) do try('ZADD', wakes, now, queues[index].name) end
+  for _, index in ipairs(more) do commands.try('ZADD', wakes, now, queues[index].name) end
   if #more > 0 then redis.call('PEXPIRE', wakes, 120000) end
   return woken
 end
