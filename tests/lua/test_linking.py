@@ -89,9 +89,8 @@ def test_the_tables_of_parts_have_what_is_used_of_them_and_nothing_else() -> Non
     wrong: dict[str, set[str]] = {}
     for table, body in tables.items():
         offered = set(re.findall(rf"^(?:function )?{table}\.(\w+)(?: =|\()", body, re.MULTILINE))
-        written = re.search(rf"^{table} = \{{(.*?)^\}}|^{table} = \{{(.*)\}}", body, re.MULTILINE | re.DOTALL)
-        assert written
-        offered |= set(re.findall(r"(?:^|[{,]) *([A-Z]+) = ", written[1] or written[2] or "", re.MULTILINE))
+        (written,) = re.findall(rf"^{table} = (\{{.*\}}|\{{\n(?: .*\n)+\}})", body, re.MULTILINE)
+        offered |= set(re.findall(r"(?:^|[{,]) *([A-Z_]+) = ", written, re.MULTILINE))
         uses = re.findall(rf"(function )?(?<![.:\w]){table}\.(\w+)( =(?!=))?", code)
         used = {field for is_function, field, is_set in uses if not is_function and not is_set}
         if used != offered:

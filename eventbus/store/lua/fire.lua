@@ -55,7 +55,7 @@ for i, row in ipairs(rows) do
   words[i] = judge(row)
   is_any = is_any or words[i] ~= 'stale' and words[i] ~= 'early'
 end
-if is_any then agenda.write_firings(rows, words, key_ttl, now) end
+if is_any then firing.write(rows, words, key_ttl, now) end
 
 local first, found = agenda.note_first(now), {}
 local due = first >= 0 and commands.try('ZRANGEBYSCORE', shard.root .. ':schedules', '-inf', commands.whole(now), 'WITHSCORES', 'LIMIT', 0, most) or {}

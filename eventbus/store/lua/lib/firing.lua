@@ -78,7 +78,7 @@ local function settle_row(row, word, now)
   agenda.put(row.id, row.due)
 end
 
-function agenda.write_firings(rows, words, key_ttl, now)
+function firing.write(rows, words, key_ttl, now)
   add_jobs(rows, words, now)
   for i, row in ipairs(rows) do
     local word = words[i]
