@@ -237,7 +237,7 @@ class HandlerConsumer:
             traceparent=message.traceparent,
             tracestate=message.tracestate,
             links=creation_links(message.traceparent, message.tracestate),
-            hides=partial(self._rules.sensitive_texts, job) if self._rules.hides(job) else None,
+            hides=partial(self._rules.hidden, job) if self._rules.hides(job) else None,
         ) as span:
             message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
             return await self._call(job, message, payload)
@@ -272,13 +272,11 @@ class HandlerConsumer:
 
     async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
         own = JobAttempt(self._tools, job)
-        hidden = self._rules.sensitive_texts(job)
-        return await self._remote.call(payload, self._facts(job, message), message.baggage, own, hidden)
+        return await self._remote.call(payload, self._facts(job, message), message.baggage, own)
 
     async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
         own = JobAttempt(self._tools, job)
-        hidden = self._rules.sensitive_texts(job)
-        return await self._remote.run(payload, self._facts(job, message), message.baggage, own, hidden)
+        return await self._remote.run(payload, self._facts(job, message), message.baggage, own)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
         context = EventContext(self._tools, job, **self._facts(job, message))

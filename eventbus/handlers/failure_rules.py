@@ -21,8 +21,9 @@ from eventbus.model.durations import LONGEST
 from eventbus.model.event import Event
 from eventbus.model.later import Later
 from eventbus.model.message import HIDDEN_FIELD, EventMessage, decode_message
-from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.hidden_values import HiddenTexts, HiddenValues
 from eventbus.model.redaction.marks import find_marks
+from eventbus.model.redaction.redacting import is_secret_name
 from eventbus.model.retry import Retry
 from eventbus.telemetry.failure import (
     describe,
@@ -84,19 +85,18 @@ class FailureRules:
         return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
 
     def hides(self, job: Job) -> bool:
-        """Return whether anything in the job's payload may be sensitive."""
+        """Return whether anything in the job's payload may be marked as sensitive."""
         return self._marks is not None or f'"{HIDDEN_FIELD}":' in job.body
 
-    def sensitive_texts(self, job: Job) -> list[str]:
-        """Return the sensitive values of the job's payload, in the forms in which errors quote them."""
-        return HiddenValues(job.body, self._event).texts if self.hides(job) else []
+    def hidden(self, job: Job) -> HiddenTexts:
+        """Return what texts about the job must not quote of its payload."""
+        return HiddenValues(job.body, self._event, names=is_secret_name).texts
 
-    def _hidden(self, job: Job, error: BaseException) -> list[str]:
-        """Return what an error must not quote: what is sensitive in the job's payload, and in those of its batch."""
-        if not self.hides(job):
-            return []
-        jobs: Sequence[Job] = getattr(error, BATCH, (job,))
-        return sorted({text for each in jobs for text in self.sensitive_texts(each)}, key=len, reverse=True)
+    def _hidden(self, job: Job, error: BaseException) -> HiddenTexts:
+        """Return what an error must not quote of the job's payload, and of those of its batch."""
+        others: Sequence[Job] = getattr(error, BATCH, ())
+        hidden = self.hidden(job)
+        return hidden.joined(map(self.hidden, others)) if others else hidden
 
     def _is_final(self, error: BaseException) -> bool:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)

@@ -28,6 +28,7 @@ from eventbus.lowlevel import (
     Logger,
     Stopping,
     get_logger,
+    note_around,
     progress_text,
     read_saved,
     running_loop,
@@ -377,6 +378,7 @@ class StepContext(Generic[I]):
             return default
         if name not in self._values:
             # A memoryview lets the codec read the Raw without a copy of its bytes.
+            note_around(name, record.result)
             self._values[name] = self._codecs.result(name).decode(memoryview(record.result))
         return self._values[name]
 

@@ -160,7 +160,7 @@ class StepConsumer:
             known = ", ".join(self._runtime.registry.versions(self._workflow))
             return park(f"not known here: step {place.name}, version {version}; known: {known}")
         message = await self._runtime.complete_message(place.flow_id, message)
-        hide_around(encode_message(message) if bytes(message.hidden) else "")
+        hide_around(partial(encode_message, message))
         flow = Flow(self._runtime, workflow, place.flow_id, message)
         near, reach = _before(workflow, place.step)
         records, unloaded = await flow.read_records(near)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from eventbus import Later, UsageError
-from eventbus.lowlevel import describe, get_logger, log_failure
+from eventbus.lowlevel import describe, get_logger, log_failure, note_around
 from workflows.definition.codecs import MAX_VALUE
 from workflows.execution.step_runner import judge
 from workflows.functions.endings import Completed
@@ -376,6 +376,7 @@ class MachineRun:
         self, snapshot: Snapshot, state: str, transition: Transition[Any], attempt: int, *, may_change: bool
     ) -> MachineContext[Any]:
         trouble = snapshot.trouble
+        note_around("state", state)
         return MachineContext(
             self._around,
             self._definition.codecs.state.decode(state),

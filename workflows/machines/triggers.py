@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from eventbus import PayloadError, UsageError
-from eventbus.lowlevel import Signal, describe, get_logger, shown
+from eventbus.lowlevel import Signal, describe, get_logger, note_around, shown
 from workflows.machines.choosing import MOVE, RETRY, Chooser, Fire, Rest, trigger_name
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.recording import Recording
@@ -71,6 +71,7 @@ class Triggers:
                 signal, UsageError(f"place {snapshot.place!r} has no transition {shown(name)} to trigger")
             )
             return None
+        note_around(signal.name, signal.payload)
         try:
             argument = (transition.decode(signal.payload),)
         except PayloadError as error:

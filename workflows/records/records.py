@@ -17,7 +17,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import HIDDEN_FIELD, Failure, encode_marks, read_failure, revive
+from eventbus.lowlevel import (
+    HIDDEN_FIELD,
+    Failure,
+    blank,
+    encode_marks,
+    hidden_of,
+    read_failure,
+    record_places,
+    revive,
+)
 from workflows.errors import FlowCancelled, FlowError, FlowTimeout, Rollback, RollbackError, StepError
 
 __all__ = [
@@ -226,7 +235,9 @@ def describe_flow(
         rollback=rollback,
         rollback_errors=tuple((path, msgspec.Raw(text)) for path, text in rollback_errors),
     )
-    failure.message = str(_flow_error(failure, ()))
+    told = _flow_error(failure, ())
+    quoted = [told, *told.rollback_errors]
+    failure.message = record_places(str(told), sorted(set[str]().union(*map(hidden_of, quoted))))
     return _encode(failure).decode()
 
 
@@ -276,12 +287,12 @@ def read_step(job_id: str, text: str) -> StepRecord:
 
 
 def error_text(record: str) -> str:
-    """Return the text of an error's record for people; empty for an empty record."""
+    """Return the text of an error's record for people, without what it hides; empty for an empty record."""
     try:
         failure = _decode_plain(record)
     except (msgspec.MsgspecError, UnicodeError):
-        return record[:200].encode(errors="replace").decode()
-    return f"{failure.type}: {failure.message}" if failure.message else failure.type
+        return blank(record[:200].encode(errors="replace").decode())
+    return blank(f"{failure.type}: {failure.message}" if failure.message else failure.type)
 
 
 def read_flow(text: str, errors: Sequence[type[Exception]] = ()) -> FlowError:

@@ -16,7 +16,7 @@ from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.store.overview.error_text import plain
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures", "without"]
+__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures"]
 
 _MOST = 50
 """The most failures that are reported of one job."""
@@ -32,6 +32,9 @@ class Run(NamedTuple):
 
 
 NO_RUN = Run()
+
+NO_VALUES = HiddenValues("")
+"""Hides what a text itself says is hidden."""
 
 
 class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +76,10 @@ class _Record(Failure):
 _decode = msgspec.json.Decoder(_Record).decode
 
 
-def read_failures(state: str, text: str, log: Sequence[str], last: Run = NO_RUN) -> list[FailureReport]:
-    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first.
+def read_failures(
+    state: str, text: str, log: Sequence[str], last: Run = NO_RUN, hidden: HiddenValues = NO_VALUES
+) -> list[FailureReport]:
+    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first, without what is hidden.
 
     `last` is the run that ended the job.
     """
@@ -82,25 +87,21 @@ def read_failures(state: str, text: str, log: Sequence[str], last: Run = NO_RUN)
     # A stall past the limit is in both the log and the outcome. A job that expired had no attempt.
     if state == "failed" and text and (not log or log[-1] != text) and not _is_expired(text):
         found.append(_read(text, last))
-    return found[-_MOST:]
+    return [_without(failure, hidden) for failure in found[-_MOST:]]
 
 
-def without(failures: Sequence[FailureReport], hidden: HiddenValues) -> list[FailureReport]:
-    """Return failures without the job's sensitive values in their texts."""
-    return [
-        msgspec.structs.replace(
-            failure,
-            message=hidden.in_text(failure.message),
-            traceback=hidden.in_text(failure.traceback),
-            causes=[(kind, hidden.in_text(text)) for kind, text in failure.causes],
-        )
-        for failure in failures
-    ]
+def _without(failure: FailureReport, hidden: HiddenValues) -> FailureReport:
+    return msgspec.structs.replace(
+        failure,
+        message=hidden.in_text(failure.message),
+        traceback=hidden.in_text(failure.traceback),
+        causes=[(kind, hidden.in_text(text)) for kind, text in failure.causes],
+    )
 
 
-def error_line(text: str) -> str:
-    """Return the record of an error as a text of type and message; empty for an empty record."""
-    return str(_read(text, NO_RUN)) if text else ""
+def error_line(text: str, hidden: HiddenValues = NO_VALUES) -> str:
+    """Return the record of an error as a text of type and message, without what is hidden; empty for an empty record."""
+    return hidden.in_text(str(_read(text, NO_RUN))) if text else ""
 
 
 def _is_expired(text: str) -> bool:

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures, without
+from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
 from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.places import DOTS
 from eventbus.store.overview.error_text import plain
 from eventbus.store.queries import JobLook
 
@@ -81,8 +82,12 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
-    """Return the report of what was looked up of a job, without what is `hidden`."""
+    """Return the report of what was looked up of a job, without what is `hidden`.
+
+    What the job said of itself before its payload was edited may quote the old one, which nobody knows any more: that goes.
+    """
     fields = look.fields
+    is_stale = "edited" in fields and hidden.may_hide
     state, queue = fields.get("state", "unknown"), fields.get("queue", "")
     last = Run(
         number_of(fields, "due"),
@@ -90,7 +95,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         number_of(fields, "ended"),
         worker_of(fields.get("token", "")) if state == "active" else fields.get("worker", ""),
     )
-    failures = without(read_failures(state, look.text, look.log, last), hidden)
+    failures = read_failures(state, look.text, look.log, last, hidden)
     attempts = read_attempts(fields, failures, last)
     emitted_ms = number_of(fields, "created")
     started_ms = attempts[-1].started_ms if attempts else 0
@@ -99,13 +104,13 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         state=state,
         queue=queue,
         payload=_payload(look.body, queue, hidden),
-        result=hidden.in_texts(hidden.in_result(_value(look.text))) if state == "completed" else None,
-        error=hidden.in_text(error_line(look.text)) if state in ("failed", "cancelled") else "",
+        result=hidden.in_result(_value(look.text)) if state == "completed" else None,
+        error=error_line(look.text, hidden) if state in ("failed", "cancelled") else "",
         errors=[str(failure) for failure in failures],
         failures=failures,
         attempts=number_of(fields, "attempts"),
         stalls=number_of(fields, "stalls"),
-        progress=hidden.in_texts(_value(look.progress)),
+        progress=DOTS if is_stale and look.progress else hidden.in_texts(_value(look.progress)),
         emitted_ms=emitted_ms,
         first_started_ms=_first_start(fields, attempts),
         started_ms=started_ms,
@@ -123,7 +128,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         attempts_log=attempts,
         timeline=tell_timeline(fields, attempts),
         revision=revision_of(fields),
-        lines=[_line(hidden.in_text(text)) for text in look.lines],
+        lines=[_line(text, hidden, is_stale=is_stale) for text in look.lines],
     )
 
 
@@ -136,14 +141,15 @@ def _first_start(fields: dict[str, str], attempts: list[AttemptReport]) -> int:
     return first or (attempts[0].started_ms if attempts else 0)
 
 
-def _line(text: str) -> LogLine:
+def _line(text: str, hidden: HiddenValues, *, is_stale: bool) -> LogLine:
     """Read a line that a job kept; one that somebody else wrote is told as it is."""
     at, _, rest = text.partition(" ")
     token, _, rest = rest.partition(" ")
     number, _, line = rest.partition(" ")
     if not (at.isdecimal() and number.isdecimal()):
-        return LogLine(at_ms=0, worker="", text=plain(text))
-    return LogLine(at_ms=int(at), worker=worker_of(token), text=plain(line))
+        at, token, line = "0", "", text
+    shown = DOTS if is_stale else hidden.in_text(plain(line))
+    return LogLine(at_ms=int(at), worker=worker_of(token), text=shown)
 
 
 def worker_of(token: str) -> str:

@@ -27,7 +27,7 @@ from eventbus.dashboard.entry.places import Places
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.redaction import Redact
+from eventbus.dashboard.redaction import Redact, Redaction
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
 from eventbus.store.diagnostics import Finding
@@ -104,6 +104,11 @@ class Desk:
     def abilities(self, caller: Caller, target: Target, *actions: Action) -> list[str]:
         """Return those of the actions that the caller may use."""
         return [action for action in actions if self.may(caller, action, target)]
+
+    def redaction(self, caller: Caller, target: Target) -> Redaction:
+        """Return what the caller sees of the values of a target."""
+        may_read = self.may(caller, "payload.read", target)
+        return Redaction(self.redact, target.event, target.id, may_read=may_read)
 
     def demand(self, caller: Caller, action: Action, target: Target, what: str) -> None:
         """Raise a Problem, 404, unless the caller may read the target, so that nobody learns that it exists."""

@@ -46,7 +46,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class Request(msgspec.Struct):
     """One job for a process. `facts` become its `JobFacts`; `span_id` and `baggage` are those of its trace.
 
-    `max_saved` is the most bytes of a value that it saves. `hidden` are texts that the record of an error must not quote.
+    `max_saved` is the most bytes of a value that it saves.
     """
 
     task: HandlerSpec
@@ -55,7 +55,6 @@ class Request(msgspec.Struct):
     span_id: str = ""
     baggage: str = ""
     max_saved: int = 0
-    hidden: list[str] = []
 
 
 class Report(msgspec.Struct, omit_defaults=True):

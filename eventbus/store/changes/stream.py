@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from eventbus.model.redaction.places import blank
 from eventbus.store.connection.channel import Channel
 from eventbus.store.store import Store
 from eventbus.telemetry.change import CHANGE_KINDS, Change
@@ -153,7 +154,7 @@ class ChangeStream:
                             worker=worker,
                             attempt=attempts[i] if attempts else 0,
                             due_ms=int(dues[i]) if dues else 0,
-                            note=texts[i] if texts else "",
+                            note=blank(texts[i]) if texts else "",
                             position=str(first + i),
                         )
                     )

@@ -10,6 +10,8 @@ import re
 
 import msgspec
 
+from eventbus.model.redaction.places import blank
+
 __all__ = ["HEAD_BYTES", "error_of", "fold", "is_of", "plain"]
 
 HEAD_BYTES = 512
@@ -24,11 +26,14 @@ _VARIES = re.compile(
 
 
 def error_of(head: str) -> str:
-    """Return type and message of a recorded error of which only the start may be there; `''` for none."""
+    """Return type and message of a recorded error of which only the start may be there; `''` for none.
+
+    What it quotes of hidden values is not in it.
+    """
     kind, message = _TYPE.search(head), _MESSAGE.search(head)
     if kind is None:
         return plain(head.strip())
-    told = _text(message[1]) if message else ""
+    told = blank(_text(message[1])) if message else ""
     return f"{_text(kind[1])}: {told}" if told else _text(kind[1])
 
 

@@ -30,6 +30,7 @@ from eventbus.lowlevel import (
     fail,
     get_logger,
     give_back,
+    hide_around,
     later,
     log_failure,
     park,
@@ -98,6 +99,7 @@ class TaskConsumer:
 
     async def run(self, job: Job) -> Settle | None:
         """Call the task once."""
+        hide_around(job.body)
         message, call = read_message(job), _read(job)
         task = find_task(call.task)
         if task is None:

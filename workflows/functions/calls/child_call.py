@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import Codec, Duration, Outcome, seconds
+from eventbus.lowlevel import Codec, Duration, Outcome, note_around, seconds
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.functions.calls.history import Record
@@ -156,6 +156,7 @@ class FlowCall(ChildCall[R]):
         """Return the output of the flow, or its error as a caller gets it."""
         entry, known = record.entry, self._workflow
         if entry.kind != "failed":
+            note_around(self.label, entry.result)
             return flow_codecs(known, self.run.max_bytes).output.decode(memoryview(entry.result)), None
         error = revive_flow("failed", entry.failure, known.name, entry.child, known.errors)
         self.run.note_error(error, self.label, entry.failure)
@@ -190,6 +191,7 @@ class JobCall(ChildCall[R]):
         entry = record.entry
         if entry.kind == "failed":
             return None, self.run.revive(entry.failure, self.label)
+        note_around(self.label, entry.result)
         codec: Codec = self.task.codec(self.run.max_bytes)
         return codec.decode(memoryview(entry.result)), None
 

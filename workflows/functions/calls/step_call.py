@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from eventbus import DefinitionError, Later, Retry
-from eventbus.lowlevel import Codec, describe, get_logger, log_failure
+from eventbus.lowlevel import Codec, describe, get_logger, log_failure, note_around
 from workflows.execution.attempt import Attempt, Ended
 from workflows.execution.step_runner import judge
 from workflows.execution.step_tools import StepTools
@@ -114,6 +114,7 @@ class StepCall(TimedCall[R]):
         entry = record.entry
         if entry.kind == "failed":
             return None, self.run.revive(entry.failure, self.label)
+        note_around(self.label, entry.result)
         return self.codec.decode(memoryview(entry.result)), None
 
     async def work(self) -> Entry:

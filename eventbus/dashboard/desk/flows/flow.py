@@ -10,13 +10,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.hiding import learn_payload
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.redaction import Redaction
 from eventbus.errors import UnknownJob
 from eventbus.model.states import FINAL_STATES
 
@@ -81,10 +79,7 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
     _, tree, target = found
     report = tree["report"]
     keeps, again = _plan_retry(report)
-    redactions: list[Redaction] = []
-    cleaned = await _without_secrets(desk, caller, tree, redactions)
-    for redaction in redactions:
-        cleaned = redaction.texts(cleaned)
+    cleaned = _without_secrets(desk, caller, tree)
     _share_rollbacks(cleaned)
     waits: list[WaitLine] = []
     if report["state"] not in FINAL_STATES:
@@ -163,28 +158,41 @@ def _plan_retry(report: dict[str, Any]) -> tuple[list[str], list[str]]:
     return keeps, [step for step in report["steps"] if step not in keeps]
 
 
-async def _without_secrets(
-    desk: Desk, caller: Caller, tree: dict[str, Any], redactions: list[Redaction]
-) -> dict[str, Any]:
-    """Return a tree whose results are redacted, each flow's as its own rights say, without the nested ones that are hidden.
-
-    `redactions` gets those of all flows, for the texts, because an error goes up from flow to flow.
-    """
+def _may_read_all(desk: Desk, caller: Caller, tree: dict[str, Any]) -> bool:
+    """Return whether the caller may read the payloads of a flow and of all that are nested in it."""
     report = tree["report"]
     target = flow_target(report["flow_id"], report["workflow"])
-    may_read = desk.may(caller, "payload.read", target)
-    redaction = Redaction(desk.redact if may_read else "all", target.event)
-    redactions.append(redaction)
-    # The input of the flow is in the record of its root. It is not shown, but errors may repeat its values.
-    await learn_payload(desk, redaction, report["flow_id"])
+    inner = [each for trees in tree["nested"].values() for each in cast("list[dict[str, Any]]", trees)]
+    return desk.may(caller, "payload.read", target) and all(
+        _may_read_all(desk, caller, each) for each in inner
+    )
+
+
+def _without_secrets(desk: Desk, caller: Caller, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree without what is hidden, each flow's as its own rights say, and without the nested ones that are hidden.
+
+    What an error quotes of the flow that it came from was hidden when it was recorded. But a caller that may not read the
+    payloads of a nested flow sees no text of an error of the flows around it either.
+    """
+    report = tree["report"]
+    redaction = desk.redaction(caller, flow_target(report["flow_id"], report["workflow"]))
+    if not _may_read_all(desk, caller, tree):
+        redaction.hides_errors = True
     steps: dict[str, Any] = {}
     for name, step in report["steps"].items():
-        values = {each: redaction.value(step[each]) for each in ("result", "progress")}
-        steps[name] = {**step, **(values if may_read else dict.fromkeys(values))}
+        values = {field: redaction.value(step[field], f"{name}/{field}") for field in ("result", "progress")}
+        steps[name] = redaction.errors({**step, **dict.fromkeys(values)}) | values
+    machine = report["machine"]
+    if machine is not None:
+        values = {field: redaction.value(machine[field], field) for field in ("state", "documents")}
+        machine = redaction.errors({**machine, **dict.fromkeys(values)}) | values
+        machine["documents"] = machine["documents"] or {}
+    rest = redaction.errors({**report, "steps": {}, "machine": None})
     nested: dict[str, list[Any]] = {}
     for name, trees in tree["nested"].items():
         for each in cast("list[dict[str, Any]]", trees):
-            inner, cleaned = each["report"], await _without_secrets(desk, caller, each, redactions)
+            inner = each["report"]
             if desk.may(caller, "flow.read", flow_target(inner["flow_id"], inner["workflow"])):
-                nested.setdefault(name, []).append(cleaned)
-    return {"report": {**report, "steps": steps}, "errors": tree["errors"], "nested": nested}
+                nested.setdefault(name, []).append(_without_secrets(desk, caller, each))
+    errors = redaction.errors({"errors": tree["errors"]})["errors"]
+    return {"report": {**rest, "steps": steps, "machine": machine}, "errors": errors, "nested": nested}

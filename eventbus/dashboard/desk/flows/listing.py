@@ -6,14 +6,12 @@ so many that it says so and leads on.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import msgspec
 
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.flows.flow import flow_target, flows_of, may_see
-from eventbus.dashboard.desk.hiding import error_without_secrets
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 
@@ -101,14 +99,11 @@ async def read_flows(desk: Desk, caller: Caller, _path: dict[str, str], query: F
         if not cursor:
             break
 
-    async def clean(line: FlowLine) -> FlowLine:
-        if not line.error:
-            return line
-        event = f"workflow.{line.workflow}"
-        error = await error_without_secrets(desk, caller, line.flow_id, line.error, event)
-        return msgspec.structs.replace(line, error=error)
+    def clean(line: FlowLine) -> FlowLine:
+        redaction = desk.redaction(caller, flow_target(line.flow_id, line.workflow))
+        return msgspec.structs.replace(line, error=redaction.error(line.error))
 
-    return FlowList(flows=await asyncio.gather(*map(clean, lines)), cursor=cursor or None, seen=seen)
+    return FlowList(flows=list(map(clean, lines)), cursor=cursor or None, seen=seen)
 
 
 async def read_versions(desk: Desk, caller: Caller, _path: dict[str, str], _query: object) -> VersionList:
