@@ -7,8 +7,9 @@
     yes            all              names and types                          the type alone
     no             -                nothing                                  the type alone
 
-What is hidden in an error was found by the worker that recorded it (`model.redaction`), so nothing is searched here. What must always hold:
-whatever leaves by a page or by the API has passed here; only `payload.reveal` goes around it.
+What is hidden in an error was found by the worker that recorded it (`model.redaction`), so nothing is
+searched here. What must always hold: whatever leaves by a page or by the API has passed here; only
+`payload.reveal` goes around it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from eventbus.model.redaction.redacting import Names, hide, hide_all, is_secret_
 __all__ = ["Redact", "Redaction"]
 
 Redact: TypeAlias = "Literal['patterns', 'all', 'none'] | Callable[[str, str], bool]"
-"""`patterns` hides values by their names, `all` hides every value and keeps names and types, `none` hides nothing.
+"""`patterns` hides values by their names, `all` hides every value and keeps names and types, `none` hides
+nothing.
 
-A function gets the name of the event and that of the field, and returns whether its value is hidden, beside those that the
-patterns hide.
+A function gets the name of the event and that of the field, and returns whether its value is hidden, beside
+those that the patterns hide.
 """
 
 _ERRORS = ("error", "errors", "note")
@@ -60,7 +62,8 @@ class Redaction:
         )
 
     def errors(self, report: Any, *, are_searched: bool = False) -> Any:
-        """Return a report, made of dicts, lists and texts, with no more than the types of errors where these may quote what is hidden.
+        """Return a report, made of dicts, lists and texts, with no more than the types of errors where these
+        may quote what is hidden.
 
         `are_searched` says that the inspector has hidden in it what the names of fields say.
         """

@@ -1,11 +1,13 @@
-"""The failure rules of one subscription: what follows from an error of a job's attempt, and what is logged of it.
+"""The failure rules of one subscription: what follows from an error of a job's attempt, and what is logged of
+it.
 
     an error -> retried after a delay | put off, without an attempt | failed
 
-Not here: how an error becomes a record (`telemetry.failure`), and who calls the handler (`handlers.consumer`).
+Not here: how an error becomes a record (`telemetry.failure`), and who calls the handler
+(`handlers.consumer`).
 
-What must always hold: each error has one decision, which does not raise, whatever the job's message or the user's own
-rule holds.
+What must always hold: each error has one decision, which does not raise, whatever the job's message or the
+user's own rule holds.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class FailureRules:
         self._retry = rule
 
     def decide(self, job: Job, error: BaseException) -> Settle:
-        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
+        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it
+        asks for that.
+        """
         if isinstance(error, Later):
             return later("", max(1, round(error.delay * 1000)))  # a delay marks it as begun, for its ttl
         attempts = job.attempts + 1
@@ -120,7 +124,8 @@ class FailureRules:
     def log(self, job: Job, settle: Settle) -> None:
         """Log a failure: as a warning if the job is retried, otherwise as an error. A declared error is info.
 
-        Only the default group answers the emitter, so a declared error of another group is logged like any error.
+        Only the default group answers the emitter, so a declared error of another group is logged like any
+        error.
         """
         if settle.state == "cancelled":
             return  # a user asked for it, and the executor has logged it
@@ -136,7 +141,9 @@ class FailureRules:
         )
 
     def _rule_for(self, job: Job) -> Retry:
-        """Return the retry rule of a job: that of the emission, else of the handler, the event or the provider."""
+        """Return the retry rule of a job: that of the emission, else of the handler, the event or the
+        provider.
+        """
         try:
             wire = decode_message(job.body).retry
             return Retry.from_wire(wire) if wire is not None else self._retry

@@ -96,7 +96,8 @@ def type_name(kind: type[BaseException]) -> str:
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The record of an error that another process of the worker reported. `is_final` says that no retry can help.
+    """The record of an error that another process of the worker reported. `is_final` says that no retry can
+    help.
 
     `kinds` are the names of its class and of those that this inherits from.
     """
@@ -125,12 +126,16 @@ def is_final(error: BaseException) -> bool:
 
 
 def kinds_of(error: BaseException) -> list[str]:
-    """Return the names of an error's class and of those that this inherits from, for a process that lacks the class."""
+    """Return the names of an error's class and of those that this inherits from, for a process that lacks the
+    class.
+    """
     return [type_name(kind) for kind in type(error).__mro__ if issubclass(kind, Exception)]
 
 
 def is_excluded(error: BaseException, rule: Retry) -> bool:
-    """Return whether a rule does not try again after an error of this kind, also if another process reported it."""
+    """Return whether a rule does not try again after an error of this kind, also if another process reported
+    it.
+    """
     if not (rule.only or rule.never):
         return False
     known = recorded(error)
@@ -183,9 +188,9 @@ def describe(
 ) -> str:
     """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
 
-    `hidden` is what its texts must not quote; by default that of the job that runs around the caller. To it comes what is
-    hidden in the errors of other jobs that this one was raised from. The arguments of a declared error stay. The record of an
-    error that another process reported is the one that was made there.
+    `hidden` is what its texts must not quote; by default that of the job that runs around the caller. To it
+    comes what is hidden in the errors of other jobs that this one was raised from. The arguments of a
+    declared error stay. The record of an error that another process reported is the one that was made there.
     """
     hidden = (hidden or hidden_around()).with_secret(hidden_of(error))
     known = recorded(error)
@@ -218,7 +223,9 @@ def without(text: str, hidden: HiddenTexts) -> str:
 
 
 def read_failure(text: str) -> Failure:
-    """Return the failure in a record, with its whole texts. If it cannot be read, the failure says so. Never raises."""
+    """Return the failure in a record, with its whole texts. If it cannot be read, the failure says so. Never
+    raises.
+    """
     return _each_text(_read(text), plain)
 
 
@@ -389,7 +396,9 @@ def _causes_of(error: BaseException, hidden: HiddenTexts) -> list[tuple[str, str
 
 
 def _told(text: str, hidden: HiddenTexts, most: int = MAX_TEXT) -> str:
-    """Return a text as it is recorded: cut first, so that the search is bounded, which finds parts of values at the cut, too."""
+    """Return a text as it is recorded: cut first, so that the search is bounded, which finds parts of values
+    at the cut, too.
+    """
     return hidden.recorded(_cut(plain(text), most))
 
 

@@ -93,7 +93,9 @@ def begin_apart() -> None:
 def message_attributes(
     operation: str, kind: str, *, destination: str, client: str, url: str = "", **more: str
 ) -> dict[str, Any]:
-    """Return the attributes of all spans of one operation. `kind` is `send` or `process`, `url` that of the settings."""
+    """Return the attributes of all spans of one operation. `kind` is `send` or `process`, `url` that of the
+    settings.
+    """
     return {
         "messaging.system": "eventbus",
         "messaging.operation.name": operation,
@@ -123,7 +125,9 @@ def send_context(
 
 
 def creation_links(traceparent: str, tracestate: str) -> list[trace.Link]:
-    """Return a link to the span that made a message, as the conventions want it beside the parent; none if there is none."""
+    """Return a link to the span that made a message, as the conventions want it beside the parent; none if
+    there is none.
+    """
     if not traceparent:
         return []
     made_in = _propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, Context())
@@ -144,8 +148,8 @@ def receive_span(
 ) -> Generator[trace.Span]:
     """Make the consumer span around one attempt, a child of the producer's span. It records errors inside.
 
-    The caller must have called `begin_apart`, so that its context has nothing of another job. `hides` returns the values
-    that a recorded error must not quote; by default those of the job that runs around the caller.
+    The caller must have called `begin_apart`, so that its context has nothing of another job. `hides` returns
+    the values that a recorded error must not quote; by default those of the job that runs around the caller.
     """
     later: Later | None = None
     if hides is None and is_hiding_around():
@@ -177,7 +181,9 @@ def receive_span(
 
 
 def _record_without(span: trace.Span, error: Exception, hidden: HiddenTexts) -> None:
-    """Record an error as the SDK does, without what is sensitive. As logs, a trace has what is only secret by its name."""
+    """Record an error as the SDK does, without what is sensitive. As logs, a trace has what is only secret by
+    its name.
+    """
     hidden = msgspec.structs.replace(hidden, secret=(), has_all_secret=True)
     text = hidden.recorded(str(error))
     stack = hidden.recorded("".join(traceback.format_exception(error)))

@@ -1,4 +1,6 @@
-"""What is not to be seen, and what must not run: the checks 22 and 23 of the dashboard's acceptance, without a browser."""
+"""What is not to be seen, and what must not run: the checks 22 and 23 of the dashboard's acceptance, without
+a browser.
+"""
 
 from __future__ import annotations
 

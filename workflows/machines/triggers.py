@@ -2,8 +2,8 @@
 
     !<transition>  fires a transition that waits        !!retry  runs again what failed        !!move  goes to another place
 
-What must always hold: the server took the trigger because the place accepted it, and closed the place; so each one that is read
-here fires, or is refused on the record, and then the place is open again.
+What must always hold: the server took the trigger because the place accepted it, and closed the place; so
+each one that is read here fires, or is refused on the record, and then the place is open again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Triggers:
         self._facts = facts
 
     async def read(self, signal: Signal) -> Fire | None:
-        """Return the transition that a trigger fires; None if it was done with, or refused. Raises what `record` raises."""
+        """Return the transition that a trigger fires; None if it was done with, or refused. Raises what
+        `record` raises.
+        """
         self._recording.standing.note_closed()
         if signal.name == RETRY:
             await self._retry(signal)

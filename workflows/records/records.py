@@ -90,14 +90,13 @@ class FlowMessage(
     """The body of a flow's root job, and that of a job that runs one of its steps apart.
 
     `timeout` is the effective timeout of the flow in seconds. `kept` names, for a retry by hand, the steps
-    that still count, each with the run that recorded its result; of a step that is kept in part it names the items, and
-    their list by `list_name`. A flow is `bare` if its caller added no
-    steps: its root runs them or adds them, and `version` may be empty until then. `mode` is `local` or `spread`
-    if an earlier run decided that. `baggage` is the text of a W3C header.
-    `durable` tells that the flow is one of a durable function, so that its journal says what happened, and `machine` that it
-    is one of a state machine. `item` is the item
-    that the job of an each step has. `is_short` tells that the input is left out: the root's message has it.
-    `hidden` says where the input and the output are sensitive (`hidden_in`).
+    that still count, each with the run that recorded its result; of a step that is kept in part it names the
+    items, and their list by `list_name`. A flow is `bare` if its caller added no steps: its root runs them or
+    adds them, and `version` may be empty until then. `mode` is `local` or `spread` if an earlier run decided
+    that. `baggage` is the text of a W3C header. `durable` tells that the flow is one of a durable function,
+    so that its journal says what happened, and `machine` that it is one of a state machine. `item` is the
+    item that the job of an each step has. `is_short` tells that the input is left out: the root's message has
+    it. `hidden` says where the input and the output are sensitive (`hidden_in`).
     """
 
     input: msgspec.Raw
@@ -139,7 +138,9 @@ class StepRecord(
     kw_only=True,
     rename={"result": "r", "skipped": "s", "traceparent": "t", "error": "e"},
 ):
-    """The result text of a step's job. A skipped step has no result, nor has one whose failure is ignored: `error`."""
+    """The result text of a step's job. A skipped step has no result, nor has one whose failure is ignored:
+    `error`.
+    """
 
     result: msgspec.Raw = _NOTHING
     skipped: bool = False

@@ -23,7 +23,9 @@ _MOST = 50
 
 
 class Run(NamedTuple):
-    """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not recorded."""
+    """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not
+    recorded.
+    """
 
     due_ms: int = 0
     started_ms: int = 0
@@ -40,12 +42,14 @@ NO_VALUES = HiddenValues("")
 class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a job that ended in an error, or one stall.
 
-    `attempt` counts from 1; 0 means that it was not recorded. A stall, and a run that was `put-off` because something was
-    away, has the number of the attempt that ran then. `type`, `message`, `traceback` and `causes` describe the error, as in a
-    HandlerError. `worker` is the id of the worker that ran the attempt, or held the lease of a stall.
+    `attempt` counts from 1; 0 means that it was not recorded. A stall, and a run that was `put-off` because
+    something was away, has the number of the attempt that ran then. `type`, `message`, `traceback` and
+    `causes` describe the error, as in a HandlerError. `worker` is the id of the worker that ran the attempt,
+    or held the lease of a stall.
 
-    `started_ms` is when a worker began the attempt, `ended_ms` when its end was recorded, and `due_ms` what it was delayed
-    until: Unix times in ms of the server's clock. Records of older releases have no worker and no times: empty and 0.
+    `started_ms` is when a worker began the attempt, `ended_ms` when its end was recorded, and `due_ms` what
+    it was delayed until: Unix times in ms of the server's clock. Records of older releases have no worker and
+    no times: empty and 0.
     """
 
     kind: Literal["failed", "stalled", "put-off"]
@@ -64,7 +68,9 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record(Failure):
-    """The record of an error in a log. `lib/record.lua` adds when the run was due, began and ended, and by which worker."""
+    """The record of an error in a log. `lib/record.lua` adds when the run was due, began and ended, and by
+    which worker.
+    """
 
     worker: str = ""
     kind: str = ""
@@ -79,7 +85,8 @@ _decode = msgspec.json.Decoder(_Record).decode
 def read_failures(
     state: str, text: str, log: Sequence[str], last: Run = NO_RUN, hidden: HiddenValues = NO_VALUES
 ) -> list[FailureReport]:
-    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first, without what is hidden.
+    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first,
+    without what is hidden.
 
     `last` is the run that ended the job.
     """
@@ -100,7 +107,9 @@ def _without(failure: FailureReport, hidden: HiddenValues) -> FailureReport:
 
 
 def error_line(text: str, hidden: HiddenValues = NO_VALUES) -> str:
-    """Return the record of an error as a text of type and message, without what is hidden; empty for an empty record."""
+    """Return the record of an error as a text of type and message, without what is hidden; empty for an empty
+    record.
+    """
     return hidden.in_text(str(_read(text, NO_RUN))) if text else ""
 
 

@@ -1,10 +1,11 @@
 """Finding jobs by a field of their payload: `order_id:7`, `customer.name:Ada`.
 
-No index has it, because that would cost each emission. So the newest jobs of one queue and state are looked at in the server, which
-hands out those whose body holds the text; what they hold is then compared here.
+No index has it, because that would cost each emission. So the newest jobs of one queue and state are looked
+at in the server, which hands out those whose body holds the text; what they hold is then compared here.
 
-What must always hold: a search looks at 10,000 jobs at most, and for two seconds; it says how many it has seen, and has a cursor to
-go on from if there are more. A field that is marked as sensitive is hidden before it is compared, so nobody finds a job by it.
+What must always hold: a search looks at 10,000 jobs at most, and for two seconds; it says how many it has
+seen, and has a cursor to go on from if there are more. A field that is marked as sensitive is hidden before
+it is compared, so nobody finds a job by it.
 """
 
 from __future__ import annotations
@@ -36,14 +37,18 @@ __all__ = ["FieldMatches", "FieldSearches", "has_field", "read_field"]
 MOST_SEEN = 10_000
 _ENOUGH = 100
 _PAGE = 1000
-"""As many as one call looks at, so that a page never ends early because of what it has found: that would tell of hidden values."""
+"""As many as one call looks at, so that a page never ends early because of what it has found: that would tell
+of hidden values.
+"""
 _SECONDS = 2.0
 _LONGEST = 512
 _AT_ONCE = 16
 
 
 class FieldMatches(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs that were found. `seen` is how many were looked at; `cursor` goes on behind them, None if these were all."""
+    """The jobs that were found. `seen` is how many were looked at; `cursor` goes on behind them, None if
+    these were all.
+    """
 
     jobs: list[FoundJob]
     seen: int
@@ -67,11 +72,13 @@ class FieldSearches:
         cursor: str | None = None,
         call_timeout: Duration | None = None,
     ) -> FieldMatches:
-        """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or `customer.name:Ada`.
+        """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or
+        `customer.name:Ada`.
 
-        A number in the path is the place in a list. The value is compared as text: `7` finds 7 and "7". It looks at 10,000 jobs in
-        the order of `jobs`, ended ones newest first. With `names`, a function that says of the name of a field whether its
-        value is hidden, these values are hidden before they are compared, as sensitive ones are. Raises DefinitionError, ProviderStopped and StoreError.
+        A number in the path is the place in a list. The value is compared as text: `7` finds 7 and "7". It
+        looks at 10,000 jobs in the order of `jobs`, ended ones newest first. With `names`, a function that
+        says of the name of a field whether its value is hidden, these values are hidden before they are
+        compared, as sensitive ones are. Raises DefinitionError, ProviderStopped and StoreError.
         """
         queue, path_and_value = queue_of(event_or_queue), read_field(field)
         place: Cursor | None = read_cursor(cursor)

@@ -1,7 +1,7 @@
 """The report of one job, read from its record in the server.
 
-What must always hold: a record that is damaged or foreign, or that an older release wrote, is reported without an error.
-What it does not have is 0 or empty.
+What must always hold: a record that is damaged or foreign, or that an older release wrote, is reported
+without an error. What it does not have is 0 or empty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ __all__ = ["AttemptReport", "JobReport", "LogLine", "TimelineEntry", "report_of"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a job kept (`ctx.keep_line`), with when that was, a Unix time in ms, and the id of the worker."""
+    """A line that a job kept (`ctx.keep_line`), with when that was, a Unix time in ms, and the id of the
+    worker.
+    """
 
     at_ms: int
     worker: str
@@ -36,16 +38,17 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `payload` is the payload of an event; for other jobs it is the whole body. Text that is not JSON stays
     text. `failures` are the newest 50 of the failed attempts and stalls, oldest first, including the last
-    one; `errors` has one line for each of them. `worker` is the id of the worker that runs the job until `lease_ms`, or
-    that ran it last. `tree` is the id of the root if the job is a member of a tree. `is_root` is True if the job is a root
-    itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or `timeout`.
+    one; `errors` has one line for each of them. `worker` is the id of the worker that runs the job until
+    `lease_ms`, or that ran it last. `tree` is the id of the root if the job is a member of a tree. `is_root`
+    is True if the job is a root itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or
+    `timeout`.
 
-    `emitted_ms` is when the server took the job. `first_started_ms` is when a worker claimed it first, in this run of a
-    tree, and `started_ms` when one claimed it last; `ended_ms` is when its end was recorded. `created_ms` and `claimed_ms`
-    are `emitted_ms` and `started_ms` under the names that lists of jobs have.
+    `emitted_ms` is when the server took the job. `first_started_ms` is when a worker claimed it first, in
+    this run of a tree, and `started_ms` when one claimed it last; `ended_ms` is when its end was recorded.
+    `created_ms` and `claimed_ms` are `emitted_ms` and `started_ms` under the names that lists of jobs have.
 
-    `attempts_log` has each attempt and stall that is known, oldest first, and `timeline` what happened to the job and what is
-    due, in order. `lines` are the newest 100 that the job kept itself, oldest first.
+    `attempts_log` has each attempt and stall that is known, oldest first, and `timeline` what happened to the
+    job and what is due, in order. `lines` are the newest 100 that the job kept itself, oldest first.
     """
 
     id: str
@@ -84,7 +87,8 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
     """Return the report of what was looked up of a job, without what is `hidden`.
 
-    What the job said of itself before its payload was edited may quote the old one, which nobody knows any more: that goes.
+    What the job said of itself before its payload was edited may quote the old one, which nobody knows any
+    more: that goes.
     """
     fields = look.fields
     is_stale = "edited" in fields and hidden.may_hide

@@ -1,9 +1,11 @@
 """Edits: another payload for a job that waits, is delayed or parked; never another type, event or queue.
 
-    what the caller has seen (its revision) -> the hidden parts put back -> checked by the event -> changed in one call
+    what the caller has seen (its revision) -> the hidden parts put back -> checked by the event -> changed in
+    one call
 
-What must always hold: whoever edits may read payloads; a part that was hidden from the editor and that the editor left as it stood
-keeps its value; one that stands at another place is refused, because nobody knows its value there.
+What must always hold: whoever edits may read payloads; a part that was hidden from the editor and that the
+editor left as it stood keeps its value; one that stands at another place is refused, because nobody knows its
+value there.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ __all__ = ["EditOrder", "edit_job", "put_back", "shown_payload"]
 
 
 class EditOrder(msgspec.Struct, frozen=True):
-    """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*` is any."""
+    """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*`
+    is any.
+    """
 
     payload: Any
     revision: str = ""
@@ -34,7 +38,9 @@ class EditOrder(msgspec.Struct, frozen=True):
 
 
 async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> Change:
-    """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it runs or has ended."""
+    """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it
+    runs or has ended.
+    """
     report, target = await find_job(desk, caller, path["job"])
     inspector = desk.provider.inspector
 
@@ -78,7 +84,9 @@ async def shown_payload(desk: Desk, caller: Caller, job_id: str, target: Target)
 
 
 def _without_words(error: EventBusError) -> Problem:
-    """Return the problem of a payload to which hidden values were put back: the words of a check may quote them."""
+    """Return the problem of a payload to which hidden values were put back: the words of a check may quote
+    them.
+    """
     place = getattr(error, "path", None) or "$"
     return Problem(
         422,
@@ -87,7 +95,9 @@ def _without_words(error: EventBusError) -> Problem:
 
 
 def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
-    """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem, 422."""
+    """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem,
+    422.
+    """
     if is_hidden(given):
         if given == shown != whole:
             return whole

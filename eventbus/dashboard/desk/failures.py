@@ -24,7 +24,9 @@ _MOST = 200
 
 
 class FailureLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One group. `id` names it; `sample` is the newest of its jobs. `can_retry`: the caller may, and they are no flows."""
+    """One group. `id` names it; `sample` is the newest of its jobs. `can_retry`: the caller may, and they are
+    no flows.
+    """
 
     id: str
     error: str

@@ -1,7 +1,8 @@
 """Jobs: lists, one job with the reason for its state, and the actions on it.
 
-What must always hold: a job is looked up before anything is asked of it, because its queue decides the rights; texts of errors
-are shown only after the job's payload was looked through, because handlers put values into them.
+What must always hold: a job is looked up before anything is asked of it, because its queue decides the
+rights; texts of errors are shown only after the job's payload was looked through, because handlers put values
+into them.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job without what is not to be seen, why it is in its state, and the actions that the caller may use."""
+    """One job without what is not to be seen, why it is in its state, and the actions that the caller may
+    use.
+    """
 
     job: JobReport
     why: StateReason
@@ -233,7 +236,9 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
 
 
 async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
-    """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may not see."""
+    """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may
+    not see.
+    """
     report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
     target = Target("job", report.id, event_of_queue(report.queue))
     for action in reads_of(target):

@@ -5,8 +5,8 @@
     correlation:abc     the jobs of a chain
     order_id:7          the jobs of one queue and state by a field of their payload
 
-What must always hold: nothing is found by a value that the caller may not see; a search says how many jobs it has seen, and what it
-did not look at. What one may not see is not there.
+What must always hold: nothing is found by a value that the caller may not see; a search says how many jobs it
+has seen, and what it did not look at. What one may not see is not there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class SearchQuery(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. `seen` is how many jobs were looked at, `cursor` goes on behind them; `note` is what was not looked at."""
+    """What was found. `seen` is how many jobs were looked at, `cursor` goes on behind them; `note` is what
+    was not looked at.
+    """
 
     queues: list[str] = []
     jobs: list[FoundJob] = []

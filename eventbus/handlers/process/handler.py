@@ -2,8 +2,8 @@
 
 Not here: the processes (`runtime.process_pool`), and the program that runs in them (`child`).
 
-What must always hold: a result or an error that a process reports counts as if the handler had returned or raised
-it here; only the process decodes the payload and encodes the result, unless there is middleware.
+What must always hold: a result or an error that a process reports counts as if the handler had returned or
+raised it here; only the process decodes the payload and encodes the result, unless there is middleware.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class RemoteHandler:
         """Run the handler on a payload in JSON and return its result in JSON.
 
         `facts` become its `ProcessContext`, `baggage` its OpenTelemetry baggage; `own` does what it asks for.
-        Raises the declared error or a HandlerError in place of the handler's own error, and ProcessDied if the process ended.
+        Raises the declared error or a HandlerError in place of the handler's own error, and ProcessDied if
+        the process ended.
         """
         request = make_request(self._task, payload, facts, baggage, own.max_saved)
         return await run_in_process(
@@ -78,10 +79,11 @@ class RemoteHandler:
         baggage: str,
         own: AttemptTools,
     ) -> Any:
-        """Run the handler on a payload that a middleware passed on, and return its result, both as Python values.
+        """Run the handler on a payload that a middleware passed on, and return its result, both as Python
+        values.
 
-        Raises PayloadError if the payload does not fit the event, and the errors of `run`. The result is None if the
-        handler's group does not answer.
+        Raises PayloadError if the payload does not fit the event, and the errors of `run`. The result is None
+        if the handler's group does not answer.
         """
         result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage, own)
         return self._route.result.decode(result) if self._task.replies else None
@@ -109,8 +111,8 @@ async def run_in_process(
 ) -> bytes:
     """Send a request to a process, and return the result in JSON. `own` does what the process asks for.
 
-    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record, Later, and
-    ProcessDied.
+    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record,
+    Later, and ProcessDied.
     """
     async with ProgressRelay(own.tell) as relay, Attendant(own) as attendant:
         report: Report = await processes.run(request, _decode, relay.put, attendant)

@@ -1,8 +1,9 @@
 """What errors around the caller must not quote: the hidden values of the job that runs here.
 
-Whoever runs a job whose errors are recorded at many places, such as a flow, says so once, at the beginning of its run. It adds the results
-that the job gets from others, because an error may quote these as well as its input. The values are looked for only when there is an
-error. What must hold: they are those of one task and of the tasks that it begins.
+Whoever runs a job whose errors are recorded at many places, such as a flow, says so once, at the beginning of
+its run. It adds the results that the job gets from others, because an error may quote these as well as its
+input. The values are looked for only when there is an error. What must hold: they are those of one task and
+of the tasks that it begins.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _around: ContextVar[_Around | None] = ContextVar("eventbus_hidden_around", defau
 
 
 def hide_around(body: str | Callable[[], str]) -> None:
-    """Let errors that are recorded from here on hide what is hidden in the body of a job, or in what the function makes of it."""
+    """Let errors that are recorded from here on hide what is hidden in the body of a job, or in what the
+    function makes of it.
+    """
     _around.set(_Around((lambda: body) if isinstance(body, str) else body))
 
 

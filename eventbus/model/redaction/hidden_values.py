@@ -1,13 +1,13 @@
 """The hidden values of one job: hidden for whoever looks at it, and looked for in texts that may quote them.
 
-Where they are says the job's own message (`marks`), the definition of its event if this provider knows that, and the names of fields
-that look like secrets. There are two kinds:
+Where they are says the job's own message (`marks`), the definition of its event if this provider knows that,
+and the names of fields that look like secrets. There are two kinds:
 
     sensitive   marked by the type (`Sensitive`): gone from each text that is recorded, also from what the emitter hears
     secret      has a secret name: the emitter hears it, and a recorded text has a place around it (`places`)
 
-What must hold: the work is bounded. After so many values, characters or fields the search ends, and then the whole text is hidden: it may
-quote one that was not reached.
+What must hold: the work is bounded. After so many values, characters or fields the search ends, and then the
+whole text is hidden: it may quote one that was not reached.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class HiddenTexts(msgspec.Struct, frozen=True):
     """What texts about a job must not quote: forms of values, longest first.
 
-    `has_all_sensitive` and `has_all_secret` are False if there were too many to name them all. Then a text is hidden as a whole.
+    `has_all_sensitive` and `has_all_secret` are False if there were too many to name them all. Then a text is
+    hidden as a whole.
     """
 
     sensitive: tuple[str, ...] = ()
@@ -99,8 +100,8 @@ class HiddenValues:
         names: Names | None = None,
         reveals: bool = False,
     ) -> None:
-        """`event` is that of the job, if it is known. With `names`, values are hidden by the names of their fields, too; `reveals`:
-        nothing is hidden at all.
+        """`event` is that of the job, if it is known. With `names`, values are hidden by the names of their
+        fields, too; `reveals`: nothing is hidden at all.
         """
         self._body = "" if reveals else body
         self._event = event
@@ -159,7 +160,9 @@ class HiddenValues:
         return plain(text) if self._reveals else blank(self.texts.recorded(text) if text else text)
 
     def in_texts(self, value: Any) -> Any:
-        """Return a JSON value, such as progress, with each of its texts as `in_text` returns it, and by names."""
+        """Return a JSON value, such as progress, with each of its texts as `in_text` returns it, and by
+        names.
+        """
         if self._reveals:
             return value
         return self._copy(hide(value, None, names=self._names, where=self._job_id))

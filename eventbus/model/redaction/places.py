@@ -4,14 +4,15 @@
     whoever may see everything   <- `plain`: the text as it was
     everybody else               <- `blank`: the text with `•••` in each place
 
-The places are found once, by the worker that records the text, because it alone has the payload of that moment: a payload may be edited
-later. The marks are two characters that Unicode keeps free for a program's own use, so no text of people has them. They travel with
-the text: through cuts, through the message of a flow that quotes the error of its step, and through any record that holds it.
+The places are found once, by the worker that records the text, because it alone has the payload of that
+moment: a payload may be edited later. The marks are two characters that Unicode keeps free for a program's
+own use, so no text of people has them. They travel with the text: through cuts, through the message of a flow
+that quotes the error of its step, and through any record that holds it.
 
 What must hold:
 - a text of somebody else loses these characters before it is searched, so nobody opens or closes a place;
 - a text that was cut behind the beginning of a place shows nothing from there on;
-- the work is bounded by the text, which was cut before, and by the values, of which there are few (`hidden_values`).
+- the work is bounded by the text, which was cut before, and by the values, which are few (`hidden_values`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def find_hidden_in(text: str) -> set[str]:
 
 
 def record_places(text: str, hidden: Sequence[str], gone: Sequence[str] = ()) -> str:
-    """Return the text with a place around each of the `hidden` values, and `•••` instead of each that is `gone`.
+    """Return the text with a place around each of the `hidden` values, and `•••` instead of each that is
+    `gone`.
 
     Its own places stay. Parts of a value that stand where the text was cut are a value, too.
     """
@@ -121,7 +123,9 @@ def _in(text: str, values: Sequence[str]) -> list[str]:
 
 
 def _find_at_cuts(text: str, values: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of values that stand where the text was cut. A few letters that only look like one may go, too."""
+    """Yield the parts of values that stand where the text was cut. A few letters that only look like one may
+    go, too.
+    """
     last = 0
     for cut in _CUT.finditer(text):
         before, after = text[last : cut.start()], text[cut.end() :]
@@ -133,7 +137,9 @@ def _find_at_cuts(text: str, values: Sequence[str]) -> Iterator[tuple[int, int]]
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return how many characters at the end of `left` are the beginning of `right`, but not all of either of them."""
+    """Return how many characters at the end of `left` are the beginning of `right`, but not all of either of
+    them.
+    """
     start = max(0, len(left) - len(right) + 1)
     while right and (start := left.find(right[0], start)) >= 0:
         if right.startswith(left[start:]):

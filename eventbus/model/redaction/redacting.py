@@ -1,7 +1,8 @@
 """Hiding values that are shown: what the marks of their type, or the names of their fields, say is hidden.
 
-What must hold: marks of any form, also damaged ones, raise nothing and show nothing that whole ones would hide. What is shown instead of a
-value says where the value stands, and nothing of the value: two equal values look different, and so nobody can find a value by trying.
+What must hold: marks of any form, also damaged ones, raise nothing and show nothing that whole ones would
+hide. What is shown instead of a value says where the value stands, and nothing of the value: two equal values
+look different, and so nobody can find a value by trying.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def is_secret_name(name: str) -> bool:
 def hide(value: Any, marks: Marks | None, *, names: Names | None = None, where: str = "") -> Any:
     """Return the JSON value with `•••` and digits in the place of what is hidden.
 
-    `where` says whose value it is, so that one from another job is not taken for it. What is marked goes as a whole; of what
-    has a secret name, the names and the structure stay.
+    `where` says whose value it is, so that one from another job is not taken for it. What is marked goes as a
+    whole; of what has a secret name, the names and the structure stay.
     """
     if marks is None and names is None:
         return value
@@ -53,7 +54,7 @@ def hide(value: Any, marks: Marks | None, *, names: Names | None = None, where: 
 
 
 def hide_all(value: Any, *, where: str = "") -> Any:
-    """Return the JSON value with `•••`, digits and the name of its type in the place of each value but null."""
+    """Return the JSON value with `•••`, digits and the name of its type for each value but null."""
     return _Hiding([], None, with_types=True).copy(value, set(), where, is_secret=True)
 
 
@@ -133,7 +134,9 @@ def is_hidden(value: Any) -> bool:
 
 
 def find_hidden(value: Any, at: str = "$") -> str | None:
-    """Return the JSON path of the first part of a JSON value that is only shown instead of one; None where there is none."""
+    """Return the JSON path of the first part of a JSON value that is only shown instead of one; None where
+    there is none.
+    """
     if is_hidden(value):
         return at
     parts: list[tuple[str, Any]] = []

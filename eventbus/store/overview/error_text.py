@@ -1,7 +1,7 @@
 """The errors of jobs as groups: the same error with other numbers is one.
 
-It reads the start of a recorded error, because a page of long tracebacks would be megabytes. What must hold: a text that
-is cut off, damaged or foreign is a group of its own, and never an error of this module.
+It reads the start of a recorded error, because a page of long tracebacks would be megabytes. What must hold:
+a text that is cut off, damaged or foreign is a group of its own, and never an error of this module.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def error_of(head: str) -> str:
 
 
 def fold(error: str) -> str:
-    """Return an error with `#` for each number and each id made of hexadecimal digits, its first line, 200 characters at most."""
+    """Return an error with `#` for each number and each id made of hexadecimal digits, its first line, 200
+    characters at most.
+    """
     line = error.strip().partition("\n")[0]
     folded = _VARIES.sub("#", line)
     return folded if len(folded) <= _LONGEST else f"{folded[: _LONGEST - 3]}..."

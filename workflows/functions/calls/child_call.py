@@ -3,8 +3,9 @@
     made -> child (recorded) -> added -> ended -> step | failed (recorded) -> done
                                       lost a race -> cancelled -> ended -> step | failed | cut (recorded)
 
-What must always hold: a child is added only after it is recorded, with an id that follows from its position, so that it is
-added once; its end counts only after it is recorded; a function does not end before the children that lost a race have.
+What must always hold: a child is added only after it is recorded, with an id that follows from its position,
+so that it is added once; its end counts only after it is recorded; a function does not end before the
+children that lost a race have.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ R = TypeVar("R")
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to run elsewhere: a flow of `workflow` with the input `given`, or a call of `task` with such arguments.
+    """What is to run elsewhere: a flow of `workflow` with the input `given`, or a call of `task` with such
+    arguments.
 
     `timeout` is that of the flow, in seconds, None for none. `given` is JSON.
     """
@@ -203,7 +205,9 @@ class _Kept(msgspec.Struct):
 
 
 def end_entry(begun: Entry, end: Outcome, *, flow_id: str, now_ms: int, is_wanted: bool) -> Entry:
-    """Return the entry of the end of a child; its state is `unknown` if it never was there. `begun` is that of its beginning. Nobody waits unless `is_wanted`."""
+    """Return the entry of the end of a child; its state is `unknown` if it never was there. `begun` is that
+    of its beginning. Nobody waits unless `is_wanted`.
+    """
     entry = Entry(
         kind="step",
         place=begun.place,

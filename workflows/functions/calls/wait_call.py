@@ -1,7 +1,7 @@
 """Calls that wait without a worker: for a time, or for a signal.
 
-What must always hold: the time at which a wait ends is recorded when it begins; that it has come, or that a signal has, is
-recorded before the code goes on.
+What must always hold: the time at which a wait ends is recorded when it begins; that it has come, or that a
+signal has, is recorded before the code goes on.
 """
 
 from __future__ import annotations

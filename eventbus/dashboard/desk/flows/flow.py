@@ -1,6 +1,7 @@
 """One flow: its steps, rollbacks and nested flows, what it waits for, and what a retry of it would do.
 
-What must always hold: what leaves here has passed the rights and the redaction of each flow in it, the nested ones too.
+What must always hold: what leaves here has passed the rights and the redaction of each flow in it, the nested
+ones too.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
 
 
 class Found(NamedTuple):
-    """A flow as it was read, the same as dicts, and the target of actions on it. Nothing of it is redacted."""
+    """A flow as it was read, the same as dicts, and the target of actions on it. Nothing is redacted."""
 
     read: Any
     tree: dict[str, Any]
@@ -43,7 +44,9 @@ class Found(NamedTuple):
 
 
 class WaitLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What an open flow waits for: the `signal`, or a time if that is empty. `place` is its step, or the position of the call."""
+    """What an open flow waits for: the `signal`, or a time if that is empty. `place` is its step, or the
+    position of the call.
+    """
 
     place: str
     signal: str = ""
@@ -54,7 +57,8 @@ class WaitLine(msgspec.Struct, frozen=True, kw_only=True):
 class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     """One flow. `tree` is its `FlowTree`: the report, the errors of its steps, and the nested trees.
 
-    `keeps` and `again` are the steps that a resumed retry keeps and runs, empty unless the flow has ended without success.
+    `keeps` and `again` are the steps that a resumed retry keeps and runs, empty unless the flow has ended
+    without success.
     """
 
     flow_id: str
@@ -115,7 +119,9 @@ def may_see(desk: Desk, caller: Caller, flow_id: str, workflow: str) -> bool:
 
 
 def states_of(report: dict[str, Any]) -> dict[str, str]:
-    """Return the state of each step as all pages show it: with what became of its rollback, also of one of its items or nested steps."""
+    """Return the state of each step as all pages show it: with what became of its rollback, also of one of
+    its items or nested steps.
+    """
     states = {name: str(step["state"]) for name, step in report["steps"].items()}
     for undone in report["rollbacks"]:
         name = undone["step"].partition("/")[0].partition("[")[0]
@@ -137,7 +143,9 @@ def flow_target(flow_id: str, workflow: str) -> Target:
 
 
 def _share_rollbacks(tree: dict[str, Any]) -> None:
-    """Add to each nested flow that completed what the flow around it has undone of it, as its own page has it."""
+    """Add to each nested flow that completed what the flow around it has undone of it, as its own page has
+    it.
+    """
     for name, trees in tree["nested"].items():
         start = f"{name}/"
         found = [line for line in tree["report"]["rollbacks"] if line["step"].startswith(start)]
@@ -169,10 +177,11 @@ def _may_read_all(desk: Desk, caller: Caller, tree: dict[str, Any]) -> bool:
 
 
 def _without_secrets(desk: Desk, caller: Caller, tree: dict[str, Any]) -> dict[str, Any]:
-    """Return a tree without what is hidden, each flow's as its own rights say, and without the nested ones that are hidden.
+    """Return a tree without what is hidden, each flow's as its own rights say, and without the nested ones
+    that are hidden.
 
-    What an error quotes of the flow that it came from was hidden when it was recorded. But a caller that may not read the
-    payloads of a nested flow sees no text of an error of the flows around it either.
+    What an error quotes of the flow that it came from was hidden when it was recorded. But a caller that may
+    not read the payloads of a nested flow sees no text of an error of the flows around it either.
     """
     report = tree["report"]
     redaction = desk.redaction(caller, flow_target(report["flow_id"], report["workflow"]))

@@ -1,7 +1,7 @@
 """Lists of flows, a page at a time, and the versions of workflows that are in use.
 
-What must always hold: a filter, and what the caller may not see, hide no other flow: a page looks on until it is full, or has seen
-so many that it says so and leads on.
+What must always hold: a filter, and what the caller may not see, hide no other flow: a page looks on until it
+is full, or has seen so many that it says so and leads on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SEEN = 1000
 
 
 class FlowsQuery(msgspec.Struct, frozen=True):
-    """Which flows are listed: open ones first, then ended ones, the newest first in both; of one workflow and in one state if
-    these are given. `cursor` is that of the page before.
+    """Which flows are listed: open ones first, then ended ones, the newest first in both; of one workflow and
+    in one state if these are given. `cursor` is that of the page before.
     """
 
     workflow: str = ""
@@ -49,8 +49,8 @@ class FlowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of flows. `cursor` asks for the next one, None at the end. `seen` is how many flows were looked at: with a filter a
-    page may have few, or none, and a cursor.
+    """A page of flows. `cursor` asks for the next one, None at the end. `seen` is how many flows were looked
+    at: with a filter a page may have few, or none, and a cursor.
     """
 
     flows: list[FlowLine]
@@ -75,7 +75,9 @@ class VersionLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionList(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions that have open flows or a live worker. They are read at most each 10 s for all viewers together."""
+    """The versions that have open flows or a live worker. They are read at most each 10 s for all viewers
+    together.
+    """
 
     versions: list[VersionLine]
 
