@@ -52,8 +52,9 @@ from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
-from eventbus.model.redaction.hidden_around import hide_around
+from eventbus.model.redaction.hidden_around import hide_around, note_around
 from eventbus.model.redaction.marks import encode_marks
+from eventbus.model.redaction.places import blank, record_places
 from eventbus.model.retry import check_answers
 from eventbus.model.states import FINAL_STATES
 from eventbus.model.type_matching import hints_of, is_untyped, types_agree
@@ -69,6 +70,7 @@ from eventbus.telemetry.failure import (
     Failure,
     describe,
     describe_cancelled,
+    hidden_of,
     is_answer,
     is_excluded,
     is_final,
@@ -155,6 +157,7 @@ __all__ = [
     "attach_baggage",
     "baggage_around",
     "begin_apart",
+    "blank",
     "cancel",
     "chain",
     "check_answers",
@@ -177,6 +180,7 @@ __all__ = [
     "find",
     "get_logger",
     "give_back",
+    "hidden_of",
     "hide_around",
     "hide_frames",
     "hints_of",
@@ -193,12 +197,14 @@ __all__ = [
     "mark_own",
     "message_attributes",
     "milliseconds",
+    "note_around",
     "outcome_of",
     "park",
     "progress_text",
     "read_failure",
     "read_saved",
     "receive_span",
+    "record_places",
     "retry",
     "revive",
     "run_blocking",

@@ -1,17 +1,18 @@
 """The inspector: reads the jobs in the server, and cancels them.
 
 The command line and dashboards use nothing else. Its reports are true for the moment at which the server
-answered; nothing is cached. It changes jobs only by `cancel` and by what `edits` has, and it reads damaged and foreign
-records without an error.
+answered; nothing is cached. It changes jobs only by `cancel` and by what `edits` has, and it reads damaged
+and foreign records without an error.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import msgspec
+from anyio import to_thread
 
 from eventbus.admin.controls import Controls, QueueControls
 from eventbus.admin.definitions import Definitions
@@ -45,6 +46,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.names import EVENT_QUEUES, check_job_id, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.redacting import Names
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
 from eventbus.store.queries import JobLook, JobRow
@@ -67,8 +69,12 @@ __all__ = [
 ]
 
 _LIMIT = 1000
+_IN_LOOP = 64 * 1024
+"""A job with more bytes than this is searched for hidden values in a thread, so that the event loop goes on.
+"""
 _PAGES = 20
-"""How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end."""
+"""How many pages are looked at for one that has a job, because whoever looks takes an empty one for the end.
+"""
 
 
 class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,19 +143,30 @@ class Inspector(
         super().__init__(life, settings, routes)
 
     async def job(
-        self, job_id: str, *, reveal: bool = False, call_timeout: Duration | None = None
+        self,
+        job_id: str,
+        *,
+        reveal: bool = False,
+        names: Callable[[str], bool] | None = None,
+        call_timeout: Duration | None = None,
     ) -> JobReport:
         """Return the report of a job; `<id>@<group>` is the id of a group's job.
 
-        What is marked as Sensitive is hidden unless `reveal`. Raises UnknownJob, also for text that is not a job id.
+        What is marked as Sensitive is hidden, and what its errors quote of values with secret names, unless
+        `reveal`. With `names`, a function that says of the name of a field whether its value is hidden, these
+        values are hidden everywhere, too. Raises UnknownJob, also for text that is not a job id.
         """
-        return await self._job(job_id, self._settings.deadline(call_timeout), reveal=reveal)
+        return await self._job(job_id, self._settings.deadline(call_timeout), reveal=reveal, names=names)
 
-    async def _job(self, job_id: str, deadline: float, *, reveal: bool = False) -> JobReport:
+    async def _job(
+        self, job_id: str, deadline: float, *, reveal: bool = False, names: Names | None = None
+    ) -> JobReport:
         look = await self._look(job_id, deadline)
         name = split_group(look.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
-        hidden = HiddenValues("", None) if reveal else HiddenValues(look.body, self._routes.known(name))
-        return report_of(job_id, look, hidden)
+        hidden = HiddenValues(look.body, self._routes.known(name), job_id=job_id, names=names, reveals=reveal)
+        if len(look.body) + len(look.text) <= _IN_LOOP:
+            return report_of(job_id, look, hidden)
+        return await to_thread.run_sync(report_of, job_id, look, hidden)  # so that the loop goes on
 
     async def _look(self, job_id: str, deadline: float) -> JobLook:
         store = self._life.running("look at a job").store
@@ -216,10 +233,11 @@ class Inspector(
 
         `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
         Waiting jobs come in the order in which workers claim them, active jobs by their worker and then the
-        longest running first, delayed jobs by their due time, other jobs newest first. A page may have fewer than `limit` jobs (at most 1000) although more follow;
-        only a `cursor` of None means the end. With `since` (seconds, a timedelta or text), of jobs that ended only those
-        that did so lately, without looking at older ones. In the state `waiting-children` only roots of trees are listed.
-        Members that have ended are not listed; `tree` has them.
+        longest running first, delayed jobs by their due time, other jobs newest first. A page may have fewer
+        than `limit` jobs (at most 1000) although more follow; only a `cursor` of None means the end. With
+        `since` (seconds, a timedelta or text), of jobs that ended only those that did so lately, without
+        looking at older ones. In the state `waiting-children` only roots of trees are listed. Members that
+        have ended are not listed; `tree` has them.
         """
         queue, place = queue_of(event_or_queue), read_cursor(cursor)
         if not 0 < limit <= _LIMIT:
@@ -271,7 +289,8 @@ class Inspector(
     ) -> list[QueueControls]:
         """Return the queues for which anything is ordered, or what is ordered for one queue.
 
-        That is a pause, a limit, and a time for which finished jobs are kept that the event or workflow declares.
+        That is a pause, a limit, and a time for which finished jobs are kept that the event or workflow
+        declares.
 
         For one queue, `event_or_queue` is its event, the event's name, `name@group`, or the queue.
         """

@@ -5,11 +5,11 @@
 
 This is the hot path of a worker, so context objects, loggers and spans are only made if they are used.
 
-Not here: how a job is claimed, cancelled and settled (`engine.claimer`, `engine.executor`), and what follows from an
-error (`failure_rules`).
+Not here: how a job is claimed, cancelled and settled (`engine.claimer`, `engine.executor`), and what follows
+from an error (`failure_rules`).
 
-What must always hold: whatever a handler does, its job gets one decision; log events inside a handler, also in its
-threads and processes, carry the facts of its job and of no other.
+What must always hold: whatever a handler does, its job gets one decision; log events inside a handler, also
+in its threads and processes, carry the facts of its job and of no other.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ class HandlerConsumer:
         middleware: Sequence[Middleware] = (),
         worker: str = "",
     ) -> None:
-        """`worker` is the id that contexts and spans show. `set_clock` is that of the executor. Raises DefinitionError if another process could not find the handler."""
+        """`worker` is the id that contexts and spans show. `set_clock` is that of the executor. Raises
+        DefinitionError if another process could not find the handler.
+        """
         route, handler = subscription.route, subscription.handler
         self.queue: str = subscription.queue
         self.base: str = route.queue
@@ -133,7 +135,9 @@ class HandlerConsumer:
     def _choose_call(
         self, subscription: Subscription, processes: ProcessPool
     ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
-        """Return the function that calls the handler. It is chosen once, so unused features cost a job nothing."""
+        """Return the function that calls the handler. It is chosen once, so unused features cost a job
+        nothing.
+        """
         route, handler, task = subscription.route, subscription.handler, subscription.task
         call = self._call_async if handler.is_async else self._call_thread
         if task is not None:
@@ -153,7 +157,9 @@ class HandlerConsumer:
     def _within_middleware(
         self, call: Callable[[Job, EventMessage, Any], Awaitable[Any]], passed_on: Codec | None
     ) -> Callable[[Job, EventMessage, Any], Awaitable[Any]]:
-        """Return `call` with the middleware around it; `passed_on` checks a payload that a middleware changed."""
+        """Return `call` with the middleware around it; `passed_on` checks a payload that a middleware
+        changed.
+        """
         if not self._middleware:
             return call
         self._inner = call
@@ -162,10 +168,11 @@ class HandlerConsumer:
 
     @property
     def concurrency(self) -> int:
-        """How many jobs may run here. With a named pool: those that hold a place of it, and as many as it has free.
+        """How many jobs may run here. With a named pool: those that hold a place of it, and as many as it has
+        free.
 
-        So a worker claims no more jobs of the handler than can begin at once. While others wait in line for a place,
-        which so is never free, one job may stand there as well.
+        So a worker claims no more jobs of the handler than can begin at once. While others wait in line for a
+        place, which so is never free, one job may stand there as well.
         """
         if self._pool is None:
             return self._concurrency
@@ -186,7 +193,9 @@ class HandlerConsumer:
             GROUP.set(self.group)
 
     def timeout_of(self, job: Job) -> float | None:
-        """Return the handler's timeout; with a named pool it counts from the place on. That of an emission follows (`run`)."""
+        """Return the handler's timeout; with a named pool it counts from the place on. That of an emission
+        follows (`run`).
+        """
         del job
         return self._timeout if self._counts_from_claim else None
 
@@ -237,7 +246,7 @@ class HandlerConsumer:
             traceparent=message.traceparent,
             tracestate=message.tracestate,
             links=creation_links(message.traceparent, message.tracestate),
-            hides=partial(self._rules.sensitive_texts, job) if self._rules.hides(job) else None,
+            hides=partial(self._rules.hidden, job) if self._rules.hides(job) else None,
         ) as span:
             message.traceparent = traceparent_of(span)  # so that emissions of the handler belong to this span
             return await self._call(job, message, payload)
@@ -272,13 +281,11 @@ class HandlerConsumer:
 
     async def _call_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
         own = JobAttempt(self._tools, job)
-        hidden = self._rules.sensitive_texts(job)
-        return await self._remote.call(payload, self._facts(job, message), message.baggage, own, hidden)
+        return await self._remote.call(payload, self._facts(job, message), message.baggage, own)
 
     async def _pass_to_process(self, job: Job, message: EventMessage, payload: Any) -> Any:
         own = JobAttempt(self._tools, job)
-        hidden = self._rules.sensitive_texts(job)
-        return await self._remote.run(payload, self._facts(job, message), message.baggage, own, hidden)
+        return await self._remote.run(payload, self._facts(job, message), message.baggage, own)
 
     async def _call_through_middleware(self, job: Job, message: EventMessage, payload: Any) -> Any:
         context = EventContext(self._tools, job, **self._facts(job, message))
@@ -306,7 +313,9 @@ class HandlerConsumer:
         }
 
     def decide(self, job: Job, error: BaseException) -> Settle:
-        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
+        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it
+        asks for that.
+        """
         return self._rules.decide(job, error)
 
     def facts(self, job: Job) -> Mapping[str, Any]:
@@ -344,7 +353,9 @@ def _as_it_is(data: Any) -> Any:
 def retention_of(
     settings: Settings, keep_completed: Keep | None = None, keep_failed: Keep | None = None
 ) -> Retention:
-    """Return a retention in the units of the engine: counts, and ages in ms. What is None is that of the settings."""
+    """Return a retention in the units of the engine: counts, and ages in ms. What is None is that of the
+    settings.
+    """
     completed = _kept(settings.keep_completed if keep_completed is None else keep_completed)
     failed = _kept(settings.keep_failed if keep_failed is None else keep_failed)
     declared = keeps_to_wire(keep_completed, keep_failed)

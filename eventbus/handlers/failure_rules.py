@@ -1,11 +1,13 @@
-"""The failure rules of one subscription: what follows from an error of a job's attempt, and what is logged of it.
+"""The failure rules of one subscription: what follows from an error of a job's attempt, and what is logged of
+it.
 
     an error -> retried after a delay | put off, without an attempt | failed
 
-Not here: how an error becomes a record (`telemetry.failure`), and who calls the handler (`handlers.consumer`).
+Not here: how an error becomes a record (`telemetry.failure`), and who calls the handler
+(`handlers.consumer`).
 
-What must always hold: each error has one decision, which does not raise, whatever the job's message or the user's own
-rule holds.
+What must always hold: each error has one decision, which does not raise, whatever the job's message or the
+user's own rule holds.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from eventbus.model.durations import LONGEST
 from eventbus.model.event import Event
 from eventbus.model.later import Later
 from eventbus.model.message import HIDDEN_FIELD, EventMessage, decode_message
-from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.hidden_values import HiddenTexts, HiddenValues
 from eventbus.model.redaction.marks import find_marks
+from eventbus.model.redaction.redacting import is_secret_name
 from eventbus.model.retry import Retry
 from eventbus.telemetry.failure import (
     describe,
@@ -58,7 +61,9 @@ class FailureRules:
         self._retry = rule
 
     def decide(self, job: Job, error: BaseException) -> Settle:
-        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it asks for that."""
+        """Retry the job while attempts are left and a retry can help; otherwise fail it. Put it off if it
+        asks for that.
+        """
         if isinstance(error, Later):
             return later("", max(1, round(error.delay * 1000)))  # a delay marks it as begun, for its ttl
         attempts = job.attempts + 1
@@ -84,19 +89,18 @@ class FailureRules:
         return retry(text, min(round(delay * 1000), round(LONGEST * 1000)))
 
     def hides(self, job: Job) -> bool:
-        """Return whether anything in the job's payload may be sensitive."""
+        """Return whether anything in the job's payload may be marked as sensitive."""
         return self._marks is not None or f'"{HIDDEN_FIELD}":' in job.body
 
-    def sensitive_texts(self, job: Job) -> list[str]:
-        """Return the sensitive values of the job's payload, in the forms in which errors quote them."""
-        return HiddenValues(job.body, self._event).texts if self.hides(job) else []
+    def hidden(self, job: Job) -> HiddenTexts:
+        """Return what texts about the job must not quote of its payload."""
+        return HiddenValues(job.body, self._event, names=is_secret_name).texts
 
-    def _hidden(self, job: Job, error: BaseException) -> list[str]:
-        """Return what an error must not quote: what is sensitive in the job's payload, and in those of its batch."""
-        if not self.hides(job):
-            return []
-        jobs: Sequence[Job] = getattr(error, BATCH, (job,))
-        return sorted({text for each in jobs for text in self.sensitive_texts(each)}, key=len, reverse=True)
+    def _hidden(self, job: Job, error: BaseException) -> HiddenTexts:
+        """Return what an error must not quote of the job's payload, and of those of its batch."""
+        others: Sequence[Job] = getattr(error, BATCH, ())
+        hidden = self.hidden(job)
+        return hidden.joined(map(self.hidden, others)) if others else hidden
 
     def _is_final(self, error: BaseException) -> bool:
         return is_final(error) or is_answer(error, self._event.errors, self._event.retry_on)
@@ -120,7 +124,8 @@ class FailureRules:
     def log(self, job: Job, settle: Settle) -> None:
         """Log a failure: as a warning if the job is retried, otherwise as an error. A declared error is info.
 
-        Only the default group answers the emitter, so a declared error of another group is logged like any error.
+        Only the default group answers the emitter, so a declared error of another group is logged like any
+        error.
         """
         if settle.state == "cancelled":
             return  # a user asked for it, and the executor has logged it
@@ -136,7 +141,9 @@ class FailureRules:
         )
 
     def _rule_for(self, job: Job) -> Retry:
-        """Return the retry rule of a job: that of the emission, else of the handler, the event or the provider."""
+        """Return the retry rule of a job: that of the emission, else of the handler, the event or the
+        provider.
+        """
         try:
             wire = decode_message(job.body).retry
             return Retry.from_wire(wire) if wire is not None else self._retry

@@ -9,8 +9,9 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
 
@@ -25,18 +26,32 @@ from eventbus.errors import (
     Unrecoverable,
 )
 from eventbus.model.redaction.hidden_around import hidden_around
-from eventbus.model.redaction.redacting import hide_in_text
+from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts
+from eventbus.model.redaction.places import find_hidden_in, plain
 from eventbus.model.retry import Retry
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
-__all__ = ["Failure", "describe", "log_failure", "read_failure", "revive", "without"]
+__all__ = [
+    "Failure",
+    "carry_hidden",
+    "describe",
+    "hidden_of",
+    "log_failure",
+    "read_failure",
+    "revive",
+    "without",
+]
 
 _OWN = "__eventbus_own__"
+_HIDDEN = "__eventbus_hidden__"
 _RECORDED = "__eventbus_recorded__"
 
 MAX_TEXT = 16 * 1024
 """The most characters of an error text that are kept; longer texts are cut in the middle."""
+
+_MOST_CAUSES = 100
+"""So many errors are looked at that an error was raised from."""
 
 _CAUSE = 1000
 """The most characters of a cause that are kept."""
@@ -46,7 +61,10 @@ _LOGGED_LINE, _LOGGED_TRACEBACK = 500, 8 * 1024
 
 
 class Failure(msgspec.Struct, omit_defaults=True):
-    """The record of one error. `attempts` is the number of attempts that ended in an error."""
+    """The record of one error. `attempts` is the number of attempts that ended in an error.
+
+    Its texts have places around what they quote of hidden values (`redaction.places`).
+    """
 
     type: str
     message: str = ""
@@ -78,7 +96,8 @@ def type_name(kind: type[BaseException]) -> str:
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The record of an error that another process of the worker reported. `is_final` says that no retry can help.
+    """The record of an error that another process of the worker reported. `is_final` says that no retry can
+    help.
 
     `kinds` are the names of its class and of those that this inherits from.
     """
@@ -107,12 +126,16 @@ def is_final(error: BaseException) -> bool:
 
 
 def kinds_of(error: BaseException) -> list[str]:
-    """Return the names of an error's class and of those that this inherits from, for a process that lacks the class."""
+    """Return the names of an error's class and of those that this inherits from, for a process that lacks the
+    class.
+    """
     return [type_name(kind) for kind in type(error).__mro__ if issubclass(kind, Exception)]
 
 
 def is_excluded(error: BaseException, rule: Retry) -> bool:
-    """Return whether a rule does not try again after an error of this kind, also if another process reported it."""
+    """Return whether a rule does not try again after an error of this kind, also if another process reported
+    it.
+    """
     if not (rule.only or rule.never):
         return False
     known = recorded(error)
@@ -161,14 +184,15 @@ def describe(
     attempts: int,
     declared: Sequence[type[Exception]] = (),
     event: str = "",
-    hidden: Sequence[str] = (),
+    hidden: HiddenTexts = NOTHING_HIDDEN,
 ) -> str:
     """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
 
-    `hidden` are values that its texts must not show, beside those of the job that runs around the caller. The arguments of a
+    `hidden` is what its texts must not quote; by default that of the job that runs around the caller. To it
+    comes what is hidden in the errors of other jobs that this one was raised from. The arguments of a
     declared error stay. The record of an error that another process reported is the one that was made there.
     """
-    hidden = hidden or hidden_around()
+    hidden = (hidden or hidden_around()).with_secret(hidden_of(error))
     known = recorded(error)
     if known is not None:
         return without(known.text, hidden)
@@ -191,23 +215,61 @@ def describe(
         return _encode(failure).decode()
 
 
-def without(text: str, values: Sequence[str]) -> str:
-    """Return the record of an error with these values hidden in its texts. The arguments of a declared error stay."""
-    if not values:
+def without(text: str, hidden: HiddenTexts) -> str:
+    """Return the record of an error with this hidden in its texts. The arguments of a declared error stay."""
+    if not hidden:
         return text
-    failure = read_failure(text)
-    failure.message = hide_in_text(failure.message, values)
-    failure.traceback = hide_in_text(failure.traceback, values)
-    failure.causes = [(kind, hide_in_text(cause, values)) for kind, cause in failure.causes]
-    return _encode(failure).decode()
+    return _encode(_each_text(_read(text), hidden.recorded)).decode()
 
 
 def read_failure(text: str) -> Failure:
-    """Return the failure in a record. If the record cannot be read, the failure says so. Never raises."""
+    """Return the failure in a record, with its whole texts. If it cannot be read, the failure says so. Never
+    raises.
+    """
+    return _each_text(_read(text), plain)
+
+
+def hidden_of(error: BaseException) -> set[str]:
+    """Return what the records of other jobs hide in the errors that this one was raised from."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    ahead: list[BaseException | None] = [error]
+    while ahead and len(seen) < _MOST_CAUSES:
+        raised = ahead.pop()
+        if raised is None or id(raised) in seen:
+            continue
+        seen.add(id(raised))
+        found.update(getattr(raised, _HIDDEN, ()))
+        ahead += [raised.__cause__, raised.__context__]
+        if isinstance(raised, BaseExceptionGroup):
+            ahead += cast("BaseExceptionGroup[BaseException]", raised).exceptions
+    return found
+
+
+def carry_hidden(error: BaseException, hidden: set[str]) -> None:
+    """Let an error say what the record that it was made from hides, so that a record of it does so, too."""
+    if hidden:
+        with suppress(AttributeError, TypeError):  # a class of the user's that takes no attributes
+            setattr(error, _HIDDEN, frozenset(hidden))
+
+
+def _read(text: str) -> Failure:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeError):
         return Failure("unknown", f"the recorded error cannot be read: {text[:200]!r}")
+
+
+def _each_text(failure: Failure, change: Callable[[str], str]) -> Failure:
+    failure.message = change(failure.message)
+    failure.traceback = change(failure.traceback)
+    failure.causes = [(kind, change(cause)) for kind, cause in failure.causes]
+    return failure
+
+
+def _hidden_in(failure: Failure) -> set[str]:
+    texts = [failure.message, failure.traceback, *(cause for _, cause in failure.causes)]
+    return set[str]().union(*map(find_hidden_in, texts))
 
 
 def log_failure(
@@ -250,7 +312,9 @@ def revive(
 
     `event` is the name that the caller knows. A name in the record goes before it.
     """
-    failure = read_failure(text)
+    failure = _read(text)
+    hidden = _hidden_in(failure)
+    _each_text(failure, plain)
     event = failure.event or event
     if state == "cancelled":
         return JobCancelled(
@@ -274,6 +338,7 @@ def revive(
         attempts=failure.attempts,
         causes=tuple(failure.causes),
     )
+    carry_hidden(remote, hidden)  # a declared error has it as its cause
     if failure.declared:
         return _as_declared(failure, declared, remote) or remote
     return remote
@@ -319,7 +384,7 @@ def _args_of(error: BaseException) -> list[Any] | None:
     return msgspec.json.decode(text) if len(text) <= MAX_TEXT else None
 
 
-def _causes_of(error: BaseException, hidden: Sequence[str]) -> list[tuple[str, str]]:
+def _causes_of(error: BaseException, hidden: HiddenTexts) -> list[tuple[str, str]]:
     causes: list[tuple[str, str]] = []
     seen = {id(error)}
     following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -330,9 +395,11 @@ def _causes_of(error: BaseException, hidden: Sequence[str]) -> list[tuple[str, s
     return causes
 
 
-def _told(text: str, hidden: Sequence[str], most: int = MAX_TEXT) -> str:
-    """Return a text as it is recorded. Values are hidden before it is cut, so that no part of one stands at the cut."""
-    return _cut(hide_in_text(text, hidden) if hidden else text, most)
+def _told(text: str, hidden: HiddenTexts, most: int = MAX_TEXT) -> str:
+    """Return a text as it is recorded: cut first, so that the search is bounded, which finds parts of values
+    at the cut, too.
+    """
+    return hidden.recorded(_cut(plain(text), most))
 
 
 def _cut(text: str, most: int = MAX_TEXT) -> str:

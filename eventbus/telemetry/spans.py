@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote_plus
 
+import msgspec
 from opentelemetry import trace
 from opentelemetry.baggage import get_all
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -28,7 +29,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from eventbus.errors import HandlerError
 from eventbus.model.later import Later
 from eventbus.model.redaction.hidden_around import hidden_around, is_hiding_around
-from eventbus.model.redaction.redacting import hide_in_text
+from eventbus.model.redaction.hidden_values import HiddenTexts
 from eventbus.telemetry.failure import type_name
 from eventbus.telemetry.log_context import SPAN_ID, TRACE_ID, forget_facts
 from eventbus.telemetry.logging import get_logger
@@ -92,7 +93,9 @@ def begin_apart() -> None:
 def message_attributes(
     operation: str, kind: str, *, destination: str, client: str, url: str = "", **more: str
 ) -> dict[str, Any]:
-    """Return the attributes of all spans of one operation. `kind` is `send` or `process`, `url` that of the settings."""
+    """Return the attributes of all spans of one operation. `kind` is `send` or `process`, `url` that of the
+    settings.
+    """
     return {
         "messaging.system": "eventbus",
         "messaging.operation.name": operation,
@@ -122,7 +125,9 @@ def send_context(
 
 
 def creation_links(traceparent: str, tracestate: str) -> list[trace.Link]:
-    """Return a link to the span that made a message, as the conventions want it beside the parent; none if there is none."""
+    """Return a link to the span that made a message, as the conventions want it beside the parent; none if
+    there is none.
+    """
     if not traceparent:
         return []
     made_in = _propagator.extract({"traceparent": traceparent, "tracestate": tracestate}, Context())
@@ -139,12 +144,12 @@ def receive_span(
     traceparent: str,
     tracestate: str,
     links: Sequence[trace.Link] = (),
-    hides: Callable[[], Sequence[str]] | None = None,
+    hides: Callable[[], HiddenTexts] | None = None,
 ) -> Generator[trace.Span]:
     """Make the consumer span around one attempt, a child of the producer's span. It records errors inside.
 
-    The caller must have called `begin_apart`, so that its context has nothing of another job. `hides` returns the values
-    that a recorded error must not show; by default those of the job that runs around the caller.
+    The caller must have called `begin_apart`, so that its context has nothing of another job. `hides` returns
+    the values that a recorded error must not quote; by default those of the job that runs around the caller.
     """
     later: Later | None = None
     if hides is None and is_hiding_around():
@@ -175,10 +180,13 @@ def receive_span(
         raise later
 
 
-def _record_without(span: trace.Span, error: Exception, values: Sequence[str]) -> None:
-    """Record an error as the SDK does, without these values."""
-    text = hide_in_text(str(error), values)
-    stack = hide_in_text("".join(traceback.format_exception(error)), values)
+def _record_without(span: trace.Span, error: Exception, hidden: HiddenTexts) -> None:
+    """Record an error as the SDK does, without what is sensitive. As logs, a trace has what is only secret by
+    its name.
+    """
+    hidden = msgspec.structs.replace(hidden, secret=(), has_all_secret=True)
+    text = hidden.recorded(str(error))
+    stack = hidden.recorded("".join(traceback.format_exception(error)))
     facts = {"type": type_name(type(error)), "message": text, "stacktrace": stack, "escaped": "False"}
     span.add_event("exception", {f"exception.{name}": value for name, value in facts.items()})
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{type(error).__name__}: {text}"))

@@ -1,4 +1,6 @@
-"""What is not to be seen, and what must not run: the checks 22 and 23 of the dashboard's acceptance, without a browser."""
+"""What is not to be seen, and what must not run: the checks 22 and 23 of the dashboard's acceptance, without
+a browser.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,6 @@ import eventbus.dashboard
 from eventbus import Event, EventContext, EventProvider, Retry, Sensitive
 from eventbus.dashboard.links import Links, part_of, text_of
 from eventbus.dashboard.pages.visible import json_text, moment, span, visible
-from eventbus.dashboard.redaction import Redaction
-from eventbus.model.redaction.hidden_values import HiddenValues
-from eventbus.model.redaction.redacting import shown_instead
 from workflows import StepContext, StepError, Workflow, WorkflowProvider
 
 Open = Callable[..., Any]
@@ -109,13 +108,16 @@ async def test_check_23_a_field_that_is_marked_is_hidden_until_it_is_revealed(
         assert shown.json()["value"]["payload"] == {"order": "o-1", "holder": "Ada Lovelace"}
 
 
-async def test_check_23_equal_secrets_can_be_matched(provider: EventProvider, open_dashboard: Open) -> None:
+async def test_check_23_what_is_shown_instead_of_a_secret_says_nothing_of_it(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    """Whoever may emit could try all values that a short secret may have, and compare."""
     client, dots = open_dashboard(provider), list[str]()
-    for card in (CARD, CARD, "4222222222222"):
+    for card in ([CARD, CARD], [CARD, "4222222222222"]):
         job = provider.emit("paid", {"card": card})
         await job.enqueued()
-        dots.append((await client.get(f"/api/v1/jobs/{job.job_id}")).json()["job"]["payload"]["card"])
-    assert dots[0] == dots[1] != dots[2]
+        dots += (await client.get(f"/api/v1/jobs/{job.job_id}")).json()["job"]["payload"]["card"]
+    assert len(set(dots)) == 4
 
 
 async def test_who_may_not_read_payloads_sees_neither_them_nor_what_errors_say_of_them(
@@ -320,32 +322,6 @@ async def test_no_part_of_a_secret_stands_where_the_error_of_a_group_was_cut(
         text = (await client.get(path)).text
         assert "xxxx" in text
         assert not re.search("xx [A-Z]", text)
-
-
-async def test_check_23_a_marked_value_has_the_same_digits_in_the_payload_and_in_errors(
-    provider: EventProvider, open_dashboard: Open
-) -> None:
-    """Also in the form in which an error quotes it, and none that another process made."""
-    event = Event("marked", payload=_Payment)
-
-    @provider.on(event, retry=Retry(attempts=1))
-    async def pay(payment: _Payment) -> None:
-        raise ValueError(f"{payment.holder!r} was refused")
-
-    job = provider.emit(event, _Payment("o-1", "Ada 'A' Lovelace\n"), reply=False)
-    await job.enqueued()
-    async with provider.worker():
-        while (await provider.inspector.job(job.job_id)).state != "failed":
-            pass
-    report = await provider.inspector.job(job.job_id)
-    hidden = HiddenValues('{"p":{"holder":"Ada \'A\' Lovelace\\n"},"hide":null}', event)
-    shown = report.payload["holder"]
-    assert hidden.in_text(repr("Ada 'A' Lovelace\n")) == f'"{shown}"'
-    assert "Ada" not in report.error
-    assert set(re.findall("•••(\\w*)", report.error)) <= {"", shown.removeprefix("•••")}
-    redaction = Redaction("none", "marked")
-    redaction.learn({"holder": shown}, {"holder": "Ada Lovelace"})
-    assert redaction.text("Ada Lovelace") == shown_instead("Ada Lovelace")
 
 
 async def test_check_23_progress_and_a_result_do_not_repeat_a_secret(

@@ -28,6 +28,7 @@ from eventbus.lowlevel import (
     Logger,
     Stopping,
     get_logger,
+    note_around,
     progress_text,
     read_saved,
     running_loop,
@@ -88,8 +89,9 @@ class StepContext(Generic[I]):
     `input` is the input of the flow. `workflow` and `step` are names; in a rollback `step` is the step that
     is undone, and in the hooks `completed` and `failed` it is empty. `attempt` counts from 1. `meta` and
     `correlation_id` are the same in every function of a flow. `job_id` is the job that this function runs in;
-    `traceparent` and `tracestate` are the W3C trace context of its attempt, empty if there is none. `worker` is the id of the
-    worker that runs the function, and `provider` the name of its provider; both are empty in a flow that runs inline.
+    `traceparent` and `tracestate` are the W3C trace context of its attempt, empty if there is none. `worker`
+    is the id of the worker that runs the function, and `provider` the name of its provider; both are empty in
+    a flow that runs inline.
     """
 
     __slots__ = (
@@ -137,8 +139,8 @@ class StepContext(Generic[I]):
         """Use the loaded `records`; `reach` names the steps whose results may be asked for, nearest first.
 
         `unloaded` are the steps of `reach` whose records were left out because of their size or number. A
-        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `own` is what the attempt
-        of a step can do itself: save, tell its progress; rollbacks and hooks have none.
+        step of `reach` that is neither in `records` nor in `unloaded` did not complete. `own` is what the
+        attempt of a step can do itself: save, tell its progress; rollbacks and hooks have none.
         """
         self._codecs = codecs
         self.workflow: str = codecs.workflow.name
@@ -166,7 +168,9 @@ class StepContext(Generic[I]):
 
     @property
     def log(self) -> Logger:
-        """A structlog logger bound to flow, workflow, step, job, attempt, correlation, worker, provider, trace and span."""
+        """A structlog logger bound to flow, workflow, step, job, attempt, correlation, worker, provider,
+        trace and span.
+        """
         if self._log is None:
             self._log = get_logger("workflows.step").bind(**log_facts(self))
         return self._log
@@ -196,10 +200,10 @@ class StepContext(Generic[I]):
     def result(self, step: Any, default: Any = _UNSET) -> Any:
         """Return the result of an earlier step, which is given as itself, its function, or its name.
 
-        `default` is returned for a step that was skipped, for one whose failure is ignored (`on_failure`), and in a
-        hook or rollback also for a step that did not complete; without `default` that raises StepSkipped, or
-        StepFailed for an ignored failure. Raises ResultNotLoaded for a result that was
-        not loaded beforehand (see `load`), and DefinitionError for a step that does not run before this one.
+        `default` is returned for a step that was skipped, for one whose failure is ignored (`on_failure`),
+        and in a hook or rollback also for a step that did not complete; without `default` that raises
+        StepSkipped, or StepFailed for an ignored failure. Raises ResultNotLoaded for a result that was not
+        loaded beforehand (see `load`), and DefinitionError for a step that does not run before this one.
         """
         name = self._find(step)
         if name in self._unloaded and name not in self._records:
@@ -232,20 +236,22 @@ class StepContext(Generic[I]):
         return self._read(name, record, default)
 
     def keep_line(self, line: str) -> None:
-        """Keep a log line with the job that this function runs in, as `EventContext.keep_line` does; return at once.
+        """Keep a log line with the job that this function runs in, as `EventContext.keep_line` does; return
+        at once.
 
-        A local step runs in the job of its flow, so the line begins with the name of the step. A rollback runs in the job of the
-        flow that is undone. Inline the call does nothing.
+        A local step runs in the job of its flow, so the line begins with the name of the step. A rollback
+        runs in the job of the flow that is undone. Inline the call does nothing.
         """
         self._tools.keep_line(self._lines_in, f"{self.step}: {line}" if self.step else line)
 
     def progress(self, value: Any) -> Awaitable[None]:
-        """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a percentage.
+        """Record how far this step is, any JSON value of at most 16 KiB; a number from 0 to 100 is a
+        percentage.
 
-        The report of the flow shows it while the attempt runs. A newer value replaces an older one. Await the call in an
-        async function; in a plain function, which runs in a thread, it returns when the value is recorded. After the
-        end of the attempt it does nothing. Raises PayloadError for another value, UsageError in a rollback or a
-        hook, and StoreRefused if the server refuses the call.
+        The report of the flow shows it while the attempt runs. A newer value replaces an older one. Await the
+        call in an async function; in a plain function, which runs in a thread, it returns when the value is
+        recorded. After the end of the attempt it does nothing. Raises PayloadError for another value,
+        UsageError in a rollback or a hook, and StoreRefused if the server refuses the call.
         """
         text = progress_text(value)
         if self._own is None:
@@ -257,21 +263,23 @@ class StepContext(Generic[I]):
 
     @property
     def stopping(self) -> Stopping | None:
-        """Why this attempt should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while it should go on.
+        """Why this attempt should end early: `"stop"`, `"cancel"`, `"timeout"` or `"lease lost"`; None while
+        it should go on.
 
         `"stop"` is the stop of the worker, after which the attempt still has the grace; `"cancel"` says that
-        its flow was cancelled, or timed out; `"timeout"` is that of this attempt. All but the first come with a
-        cancellation, of which a thread hears only here. Always None in a rollback and a hook.
+        its flow was cancelled, or timed out; `"timeout"` is that of this attempt. All but the first come with
+        a cancellation, of which a thread hears only here. Always None in a rollback and a hook.
         """
         return None if self._own is None else self._own.stopping
 
     def save(self, value: Any) -> Awaitable[None]:
         """Keep a JSON value for the next attempt of this step, in place of what was saved before.
 
-        It stays over retries, `Later`, stops and crashes of the worker, and is gone when the step has ended. No other step,
-        and no other item of an each step, sees it. Await the call in an async function; in a plain function it returns when
-        the value is recorded. Raises PayloadError for a value that would not come back as it is, or over `max_result`;
-        StoreRefused if the lease is lost or the attempt has ended; ProviderStopped; and UsageError in a rollback or a hook.
+        It stays over retries, `Later`, stops and crashes of the worker, and is gone when the step has ended.
+        No other step, and no other item of an each step, sees it. Await the call in an async function; in a
+        plain function it returns when the value is recorded. Raises PayloadError for a value that would not
+        come back as it is, or over `max_result`; StoreRefused if the lease is lost or the attempt has ended;
+        ProviderStopped; and UsageError in a rollback or a hook.
         """
         own = self._find_own("save")
         return self._do(own.save(saved_text(value, owner=self._owner, max_bytes=own.max_saved)))
@@ -283,8 +291,8 @@ class StepContext(Generic[I]):
     def saved(self, kind: Any, /, *, default: Any = None) -> Any:
         """Return what an attempt of this step saved last, as a value of the type `kind`; otherwise `default`.
 
-        Await it in an async function. In a plain function, which runs in a thread, `.result()` waits. Raises PayloadError if
-        the value does not fit the type, StoreError, and UsageError in a rollback or a hook.
+        Await it in an async function. In a plain function, which runs in a thread, `.result()` waits. Raises
+        PayloadError if the value does not fit the type, StoreError, and UsageError in a rollback or a hook.
         """
         work = self._saved(self._find_own("saved"), kind, default)
         return work if running_loop() is not None else ThreadLoad(self._tools.wait, work)
@@ -377,6 +385,7 @@ class StepContext(Generic[I]):
             return default
         if name not in self._values:
             # A memoryview lets the codec read the Raw without a copy of its bytes.
+            note_around(name, record.result)
             self._values[name] = self._codecs.result(name).decode(memoryview(record.result))
         return self._values[name]
 

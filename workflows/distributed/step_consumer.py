@@ -88,8 +88,8 @@ _log = get_logger("workflows.step")
 class StepConsumer:
     """Runs the steps of one workflow, in every version that this process knows.
 
-    A step with a concurrency or a limit has a queue and a consumer of its own, so that a worker claims no more than it may
-    run. Jobs of other steps wait on a shelf while their step is paused.
+    A step with a concurrency or a limit has a queue and a consumer of its own, so that a worker claims no
+    more than it may run. Jobs of other steps wait on a shelf while their step is paused.
     """
 
     group = ""
@@ -160,7 +160,7 @@ class StepConsumer:
             known = ", ".join(self._runtime.registry.versions(self._workflow))
             return park(f"not known here: step {place.name}, version {version}; known: {known}")
         message = await self._runtime.complete_message(place.flow_id, message)
-        hide_around(encode_message(message) if bytes(message.hidden) else "")
+        hide_around(partial(encode_message, message))
         flow = Flow(self._runtime, workflow, place.flow_id, message)
         near, reach = _before(workflow, place.step)
         records, unloaded = await flow.read_records(near)
@@ -320,7 +320,9 @@ def step_facts(workflow: str, job: Job) -> dict[str, Any]:
 
 
 def _find_step(workflow: Workflow[Any, Any], place: StepJobId, message: FlowMessage) -> Step[Any, Any] | None:
-    """Return what a job runs: a step, or an item of one. None if this definition has another kind of step there."""
+    """Return what a job runs: a step, or an item of one. None if this definition has another kind of step
+    there.
+    """
     step = workflow.steps.get(place.step)
     if step is None or message.has_item != step.is_each or message.has_item != (place.index > 0):
         return None

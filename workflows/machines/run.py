@@ -1,9 +1,12 @@
-"""The run of a machine in one activation: it fires transitions until the machine rests or has come to its end.
+"""The run of a machine in one activation: it fires transitions until the machine rests or has come to its
+end.
 
-    look at the inbox -> choose -> close the place -> body on a copy -> one append -> choose -> ... -> Rest | Completed | Leaving
+    look at the inbox -> choose -> close the place -> body on a copy -> one append -> choose -> ... -> Rest |
+    Completed | Leaving
 
-The design stands in the package. What must always hold: nothing begins before what came before it is recorded; after `append`
-has raised, the run ends; each append says what is accepted behind it, and what that is was chosen before.
+The design stands in the package. What must always hold: nothing begins before what came before it is
+recorded; after `append` has raised, the run ends; each append says what is accepted behind it, and what that
+is was chosen before.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 import msgspec
 
 from eventbus import Later, UsageError
-from eventbus.lowlevel import describe, get_logger, log_failure
+from eventbus.lowlevel import describe, get_logger, log_failure, note_around
 from workflows.definition.codecs import MAX_VALUE
 from workflows.execution.step_runner import judge
 from workflows.functions.endings import Completed
@@ -76,7 +79,7 @@ class MachineRun:
         """What the machine does at its place, chosen before the move there was recorded."""
 
     async def run(self) -> Completed | Rest | Leaving:
-        """Fire until nothing fires here. Raises what the recorder and the children raise, and CancelledError."""
+        """Fire until nothing fires here. Raises what recorder and children raise, and CancelledError."""
         await self._begin()
         while True:
             following = await self._next()
@@ -120,7 +123,9 @@ class MachineRun:
         return decided or await self._chooser.choose(snapshot, standing.state, standing.awaited, is_new=False)
 
     async def _try_again(self, trouble: Trouble) -> Fire | Rest:
-        """Return the transition that failed before, once it is due; if a release has taken it away, go on without it."""
+        """Return the transition that failed before, once it is due; if a release has taken it away, go on
+        without it.
+        """
         transition = self._definition.transitions.get(trouble.transition)
         standing = self._standing
         if transition is None or trouble.origin not in transition.sources:
@@ -192,7 +197,9 @@ class MachineRun:
         await self._fail(fire, came, began)
 
     def _refuse(self, transition: Transition[Any]) -> Failure | None:
-        """Return why a transition may not fire: with its rollback the flow would owe more than it may. A warning comes before."""
+        """Return why a transition may not fire: with its rollback the flow would owe more than it may. A
+        warning comes before.
+        """
         owed, most = self._standing.snapshot.owed, self._definition.max_rollbacks
         if transition.undo is None or owed < most:
             return None
@@ -203,7 +210,9 @@ class MachineRun:
         return Failure(error=error, is_final=True)
 
     async def _move(self, fire: Fire, came: Moved, new: list[Awaited], began: int) -> Failure | None:
-        """Record a move with all that belongs to it, then start its children; if one append cannot take that, return so."""
+        """Record a move with all that belongs to it, then start its children; if one append cannot take that,
+        return so.
+        """
         transition, standing, recording = fire.transition, self._standing, self._recording
         moved = self._moved_to(transition.target)
         moved.result = came.result
@@ -243,7 +252,9 @@ class MachineRun:
         return None
 
     async def _fail(self, fire: Fire, came: Failure, began: int) -> None:
-        """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody helps."""
+        """Record a failed attempt, and what follows: another one, the error place, or nothing until somebody
+        helps.
+        """
         transition, standing, recording = fire.transition, self._standing, self._recording
         delay, error, attempts = self._judge(fire, came)
         failure = self._told(fire, error, attempts, delay)
@@ -286,7 +297,9 @@ class MachineRun:
         self._decided = following
 
     def _judge(self, fire: Fire, came: Failure) -> tuple[float | None, BaseException, int]:
-        """Return the seconds until the next attempt (None: that was the last one), the error that counts, and how many failed."""
+        """Return the seconds until the next attempt (None: that was the last one), the error that counts, and
+        how many failed.
+        """
         if isinstance(came.error, Later):
             return came.error.delay, came.error, fire.attempts
         attempts = fire.attempts + 1
@@ -335,7 +348,9 @@ class MachineRun:
         return await self._chooser.choose(snapshot, standing.state, standing.awaited, is_new=False)
 
     async def _still_awaited(self, transition: Transition[Any], *, is_new: bool) -> Sequence[Awaited]:
-        """Return the children of earlier moves that the machine awaits behind a move; `is_new`: it starts others."""
+        """Return the children of earlier moves that the machine awaits behind a move; `is_new`: it starts
+        others.
+        """
         awaited = self._standing.awaited
         if transition.after is not None:
             return ()
@@ -376,6 +391,7 @@ class MachineRun:
         self, snapshot: Snapshot, state: str, transition: Transition[Any], attempt: int, *, may_change: bool
     ) -> MachineContext[Any]:
         trouble = snapshot.trouble
+        note_around("state", state)
         return MachineContext(
             self._around,
             self._definition.codecs.state.decode(state),

@@ -2,8 +2,8 @@
 
     !<transition>  fires a transition that waits        !!retry  runs again what failed        !!move  goes to another place
 
-What must always hold: the server took the trigger because the place accepted it, and closed the place; so each one that is read
-here fires, or is refused on the record, and then the place is open again.
+What must always hold: the server took the trigger because the place accepted it, and closed the place; so
+each one that is read here fires, or is refused on the record, and then the place is open again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from eventbus import PayloadError, UsageError
-from eventbus.lowlevel import Signal, describe, get_logger, shown
+from eventbus.lowlevel import Signal, describe, get_logger, note_around, shown
 from workflows.machines.choosing import MOVE, RETRY, Chooser, Fire, Rest, trigger_name
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.recording import Recording
@@ -53,7 +53,9 @@ class Triggers:
         self._facts = facts
 
     async def read(self, signal: Signal) -> Fire | None:
-        """Return the transition that a trigger fires; None if it was done with, or refused. Raises what `record` raises."""
+        """Return the transition that a trigger fires; None if it was done with, or refused. Raises what
+        `record` raises.
+        """
         self._recording.standing.note_closed()
         if signal.name == RETRY:
             await self._retry(signal)
@@ -71,6 +73,7 @@ class Triggers:
                 signal, UsageError(f"place {snapshot.place!r} has no transition {shown(name)} to trigger")
             )
             return None
+        note_around(signal.name, signal.payload)
         try:
             argument = (transition.decode(signal.payload),)
         except PayloadError as error:

@@ -17,7 +17,16 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import HIDDEN_FIELD, Failure, encode_marks, read_failure, revive
+from eventbus.lowlevel import (
+    HIDDEN_FIELD,
+    Failure,
+    blank,
+    encode_marks,
+    hidden_of,
+    read_failure,
+    record_places,
+    revive,
+)
 from workflows.errors import FlowCancelled, FlowError, FlowTimeout, Rollback, RollbackError, StepError
 
 __all__ = [
@@ -81,14 +90,13 @@ class FlowMessage(
     """The body of a flow's root job, and that of a job that runs one of its steps apart.
 
     `timeout` is the effective timeout of the flow in seconds. `kept` names, for a retry by hand, the steps
-    that still count, each with the run that recorded its result; of a step that is kept in part it names the items, and
-    their list by `list_name`. A flow is `bare` if its caller added no
-    steps: its root runs them or adds them, and `version` may be empty until then. `mode` is `local` or `spread`
-    if an earlier run decided that. `baggage` is the text of a W3C header.
-    `durable` tells that the flow is one of a durable function, so that its journal says what happened, and `machine` that it
-    is one of a state machine. `item` is the item
-    that the job of an each step has. `is_short` tells that the input is left out: the root's message has it.
-    `hidden` says where the input and the output are sensitive (`hidden_in`).
+    that still count, each with the run that recorded its result; of a step that is kept in part it names the
+    items, and their list by `list_name`. A flow is `bare` if its caller added no steps: its root runs them or
+    adds them, and `version` may be empty until then. `mode` is `local` or `spread` if an earlier run decided
+    that. `baggage` is the text of a W3C header. `durable` tells that the flow is one of a durable function,
+    so that its journal says what happened, and `machine` that it is one of a state machine. `item` is the
+    item that the job of an each step has. `is_short` tells that the input is left out: the root's message has
+    it. `hidden` says where the input and the output are sensitive (`hidden_in`).
     """
 
     input: msgspec.Raw
@@ -130,7 +138,9 @@ class StepRecord(
     kw_only=True,
     rename={"result": "r", "skipped": "s", "traceparent": "t", "error": "e"},
 ):
-    """The result text of a step's job. A skipped step has no result, nor has one whose failure is ignored: `error`."""
+    """The result text of a step's job. A skipped step has no result, nor has one whose failure is ignored:
+    `error`.
+    """
 
     result: msgspec.Raw = _NOTHING
     skipped: bool = False
@@ -226,7 +236,9 @@ def describe_flow(
         rollback=rollback,
         rollback_errors=tuple((path, msgspec.Raw(text)) for path, text in rollback_errors),
     )
-    failure.message = str(_flow_error(failure, ()))
+    told = _flow_error(failure, ())
+    quoted = [told, *told.rollback_errors]
+    failure.message = record_places(str(told), sorted(set[str]().union(*map(hidden_of, quoted))))
     return _encode(failure).decode()
 
 
@@ -276,12 +288,12 @@ def read_step(job_id: str, text: str) -> StepRecord:
 
 
 def error_text(record: str) -> str:
-    """Return the text of an error's record for people; empty for an empty record."""
+    """Return the text of an error's record for people, without what it hides; empty for an empty record."""
     try:
         failure = _decode_plain(record)
     except (msgspec.MsgspecError, UnicodeError):
-        return record[:200].encode(errors="replace").decode()
-    return f"{failure.type}: {failure.message}" if failure.message else failure.type
+        return blank(record[:200].encode(errors="replace").decode())
+    return blank(f"{failure.type}: {failure.message}" if failure.message else failure.type)
 
 
 def read_flow(text: str, errors: Sequence[type[Exception]] = ()) -> FlowError:

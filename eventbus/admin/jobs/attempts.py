@@ -16,14 +16,16 @@ from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.store.overview.error_text import plain
 from eventbus.telemetry.failure import Failure
 
-__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures", "without"]
+__all__ = ["NO_RUN", "FailureReport", "Run", "error_line", "read_failures"]
 
 _MOST = 50
 """The most failures that are reported of one job."""
 
 
 class Run(NamedTuple):
-    """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not recorded."""
+    """When a run was due, began and ended, Unix times in ms, and the id of its worker. 0 and empty: not
+    recorded.
+    """
 
     due_ms: int = 0
     started_ms: int = 0
@@ -33,16 +35,21 @@ class Run(NamedTuple):
 
 NO_RUN = Run()
 
+NO_VALUES = HiddenValues("")
+"""Hides what a text itself says is hidden."""
+
 
 class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a job that ended in an error, or one stall.
 
-    `attempt` counts from 1; 0 means that it was not recorded. A stall, and a run that was `put-off` because something was
-    away, has the number of the attempt that ran then. `type`, `message`, `traceback` and `causes` describe the error, as in a
-    HandlerError. `worker` is the id of the worker that ran the attempt, or held the lease of a stall.
+    `attempt` counts from 1; 0 means that it was not recorded. A stall, and a run that was `put-off` because
+    something was away, has the number of the attempt that ran then. `type`, `message`, `traceback` and
+    `causes` describe the error, as in a HandlerError. `worker` is the id of the worker that ran the attempt,
+    or held the lease of a stall.
 
-    `started_ms` is when a worker began the attempt, `ended_ms` when its end was recorded, and `due_ms` what it was delayed
-    until: Unix times in ms of the server's clock. Records of older releases have no worker and no times: empty and 0.
+    `started_ms` is when a worker began the attempt, `ended_ms` when its end was recorded, and `due_ms` what
+    it was delayed until: Unix times in ms of the server's clock. Records of older releases have no worker and
+    no times: empty and 0.
     """
 
     kind: Literal["failed", "stalled", "put-off"]
@@ -61,7 +68,9 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record(Failure):
-    """The record of an error in a log. `lib/records.lua` adds when the run was due, began and ended, and by which worker."""
+    """The record of an error in a log. `lib/records.lua` adds when the run was due, began and ended, and by
+    which worker.
+    """
 
     worker: str = ""
     kind: str = ""
@@ -73,8 +82,11 @@ class _Record(Failure):
 _decode = msgspec.json.Decoder(_Record).decode
 
 
-def read_failures(state: str, text: str, log: Sequence[str], last: Run = NO_RUN) -> list[FailureReport]:
-    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first.
+def read_failures(
+    state: str, text: str, log: Sequence[str], last: Run = NO_RUN, hidden: HiddenValues = NO_VALUES
+) -> list[FailureReport]:
+    """Return the newest 50 failures in the log of a job and in the `text` of its outcome, oldest first,
+    without what is hidden.
 
     `last` is the run that ended the job.
     """
@@ -82,25 +94,23 @@ def read_failures(state: str, text: str, log: Sequence[str], last: Run = NO_RUN)
     # A stall past the limit is in both the log and the outcome. A job that expired had no attempt.
     if state == "failed" and text and (not log or log[-1] != text) and not _is_expired(text):
         found.append(_read(text, last))
-    return found[-_MOST:]
+    return [_without(failure, hidden) for failure in found[-_MOST:]]
 
 
-def without(failures: Sequence[FailureReport], hidden: HiddenValues) -> list[FailureReport]:
-    """Return failures without the job's sensitive values in their texts."""
-    return [
-        msgspec.structs.replace(
-            failure,
-            message=hidden.in_text(failure.message),
-            traceback=hidden.in_text(failure.traceback),
-            causes=[(kind, hidden.in_text(text)) for kind, text in failure.causes],
-        )
-        for failure in failures
-    ]
+def _without(failure: FailureReport, hidden: HiddenValues) -> FailureReport:
+    return msgspec.structs.replace(
+        failure,
+        message=hidden.in_text(failure.message),
+        traceback=hidden.in_text(failure.traceback),
+        causes=[(kind, hidden.in_text(text)) for kind, text in failure.causes],
+    )
 
 
-def error_line(text: str) -> str:
-    """Return the record of an error as a text of type and message; empty for an empty record."""
-    return str(_read(text, NO_RUN)) if text else ""
+def error_line(text: str, hidden: HiddenValues = NO_VALUES) -> str:
+    """Return the record of an error as a text of type and message, without what is hidden; empty for an empty
+    record.
+    """
+    return hidden.in_text(str(_read(text, NO_RUN))) if text else ""
 
 
 def _is_expired(text: str) -> bool:

@@ -1,16 +1,17 @@
 """Finding jobs by a field of their payload: `order_id:7`, `customer.name:Ada`.
 
-No index has it, because that would cost each emission. So the newest jobs of one queue and state are looked at in the server, which
-hands out those whose body holds the text; what they hold is then compared here.
+No index has it, because that would cost each emission. So the newest jobs of one queue and state are looked
+at in the server, which hands out those whose body holds the text; what they hold is then compared here.
 
-What must always hold: a search looks at 10,000 jobs at most, and for two seconds; it says how many it has seen, and has a cursor to
-go on from if there are more. A field that is marked as sensitive is hidden before it is compared, so nobody finds a job by it.
+What must always hold: a search looks at 10,000 jobs at most, and for two seconds; it says how many it has
+seen, and has a cursor to go on from if there are more. A field that is marked as sensitive is hidden before
+it is compared, so nobody finds a job by it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -27,6 +28,7 @@ from eventbus.model.durations import Duration
 from eventbus.model.event import Event
 from eventbus.model.names import EVENT_QUEUES, shown, split_group
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.redacting import Names
 from eventbus.settings.settings import Settings
 from eventbus.store.queries import Cursor, JobRow
 
@@ -34,14 +36,19 @@ __all__ = ["FieldMatches", "FieldSearches", "has_field", "read_field"]
 
 MOST_SEEN = 10_000
 _ENOUGH = 100
-_PAGE = 200
+_PAGE = 1000
+"""As many as one call looks at, so that a page never ends early because of what it has found: that would tell
+of hidden values.
+"""
 _SECONDS = 2.0
 _LONGEST = 512
 _AT_ONCE = 16
 
 
 class FieldMatches(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs that were found. `seen` is how many were looked at; `cursor` goes on behind them, None if these were all."""
+    """The jobs that were found. `seen` is how many were looked at; `cursor` goes on behind them, None if
+    these were all.
+    """
 
     jobs: list[FoundJob]
     seen: int
@@ -61,17 +68,24 @@ class FieldSearches:
         field: str,
         *,
         state: str = "waiting",
+        names: Callable[[str], bool] | None = None,
         cursor: str | None = None,
         call_timeout: Duration | None = None,
     ) -> FieldMatches:
-        """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or `customer.name:Ada`.
+        """Find the jobs of one queue and state by a field of their payload, such as `order_id:7` or
+        `customer.name:Ada`.
 
-        A number in the path is the place in a list. The value is compared as text: `7` finds 7 and "7". It looks at 10,000 jobs in
-        the order of `jobs`, ended ones newest first. Raises DefinitionError, ProviderStopped and StoreError.
+        A number in the path is the place in a list. The value is compared as text: `7` finds 7 and "7". It
+        looks at 10,000 jobs in the order of `jobs`, ended ones newest first. With `names`, a function that
+        says of the name of a field whether its value is hidden, these values are hidden before they are
+        compared, as sensitive ones are. Raises DefinitionError, ProviderStopped and StoreError.
         """
         queue, path_and_value = queue_of(event_or_queue), read_field(field)
         place: Cursor | None = read_cursor(cursor)
         check_state(state)
+        path = path_and_value[0]
+        if names is not None and (hidden := next(filter(names, path), None)) is not None:
+            raise DefinitionError(f"the values of field {hidden!r} are hidden, so no job is found by them")
         deadline = self._settings.deadline(call_timeout)
         inspection = self._life.running("find jobs").store.inspection
         end, found, seen = clock.monotonic() + _SECONDS, list[FoundJob](), 0
@@ -80,12 +94,12 @@ class FieldSearches:
                 queue, state, _sought(*path_and_value), cursor=place, limit=_PAGE, deadline=deadline
             )
             seen += looked
-            found += await self._compare(page.jobs, *path_and_value, deadline)
+            found += await self._compare(page.jobs, *path_and_value, names, deadline)
             place = page.cursor
         return FieldMatches(jobs=found, seen=seen, cursor=None if place is None else write_cursor(place))
 
     async def _compare(
-        self, rows: list[JobRow], path: tuple[str, ...], value: str, deadline: float
+        self, rows: list[JobRow], path: tuple[str, ...], value: str, names: Names | None, deadline: float
     ) -> list[FoundJob]:
         inspection, gate = self._life.running("find jobs").store.inspection, asyncio.Semaphore(_AT_ONCE)
 
@@ -95,7 +109,9 @@ class FieldSearches:
             if not found.fields:
                 return None
             name = split_group(found.fields.get("queue", ""))[0].removeprefix(EVENT_QUEUES)
-            report = report_of(job, found, HiddenValues(found.body, self._routes.known(name)))
+            report = report_of(
+                job, found, HiddenValues(found.body, self._routes.known(name), job_id=job, names=names)
+            )
             return found_job(job, found) if has_field(report.payload, path, value) else None
 
         return [job for job in await asyncio.gather(*(look(row.id) for row in rows)) if job is not None]

@@ -1,7 +1,7 @@
 """The report of one job, read from its record in the server.
 
-What must always hold: a record that is damaged or foreign, or that an older release wrote, is reported without an error.
-What it does not have is 0 or empty.
+What must always hold: a record that is damaged or foreign, or that an older release wrote, is reported
+without an error. What it does not have is 0 or empty.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures, without
+from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
 from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
 from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES
 from eventbus.model.redaction.hidden_values import HiddenValues
+from eventbus.model.redaction.places import DOTS
 from eventbus.store.overview.error_text import plain
 from eventbus.store.queries import JobLook
 
@@ -23,7 +24,9 @@ __all__ = ["AttemptReport", "JobReport", "LogLine", "TimelineEntry", "report_of"
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a job kept (`ctx.keep_line`), with when that was, a Unix time in ms, and the id of the worker."""
+    """A line that a job kept (`ctx.keep_line`), with when that was, a Unix time in ms, and the id of the
+    worker.
+    """
 
     at_ms: int
     worker: str
@@ -35,16 +38,17 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `payload` is the payload of an event; for other jobs it is the whole body. Text that is not JSON stays
     text. `failures` are the newest 50 of the failed attempts and stalls, oldest first, including the last
-    one; `errors` has one line for each of them. `worker` is the id of the worker that runs the job until `lease_ms`, or
-    that ran it last. `tree` is the id of the root if the job is a member of a tree. `is_root` is True if the job is a root
-    itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or `timeout`.
+    one; `errors` has one line for each of them. `worker` is the id of the worker that runs the job until
+    `lease_ms`, or that ran it last. `tree` is the id of the root if the job is a member of a tree. `is_root`
+    is True if the job is a root itself. `stop` says why the tree of a root stops: `failed`, `cancelled` or
+    `timeout`.
 
-    `emitted_ms` is when the server took the job. `first_started_ms` is when a worker claimed it first, in this run of a
-    tree, and `started_ms` when one claimed it last; `ended_ms` is when its end was recorded. `created_ms` and `claimed_ms`
-    are `emitted_ms` and `started_ms` under the names that lists of jobs have.
+    `emitted_ms` is when the server took the job. `first_started_ms` is when a worker claimed it first, in
+    this run of a tree, and `started_ms` when one claimed it last; `ended_ms` is when its end was recorded.
+    `created_ms` and `claimed_ms` are `emitted_ms` and `started_ms` under the names that lists of jobs have.
 
-    `attempts_log` has each attempt and stall that is known, oldest first, and `timeline` what happened to the job and what is
-    due, in order. `lines` are the newest 100 that the job kept itself, oldest first.
+    `attempts_log` has each attempt and stall that is known, oldest first, and `timeline` what happened to the
+    job and what is due, in order. `lines` are the newest 100 that the job kept itself, oldest first.
     """
 
     id: str
@@ -81,8 +85,13 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
-    """Return the report of what was looked up of a job, without what is `hidden`."""
+    """Return the report of what was looked up of a job, without what is `hidden`.
+
+    What the job said of itself before its payload was edited may quote the old one, which nobody knows any
+    more: that goes.
+    """
     fields = look.fields
+    is_stale = "edited" in fields and hidden.may_hide
     state, queue = fields.get("state", "unknown"), fields.get("queue", "")
     last = Run(
         number_of(fields, "due"),
@@ -90,7 +99,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         number_of(fields, "ended"),
         worker_of(fields.get("token", "")) if state == "active" else fields.get("worker", ""),
     )
-    failures = without(read_failures(state, look.text, look.log, last), hidden)
+    failures = read_failures(state, look.text, look.log, last, hidden)
     attempts = read_attempts(fields, failures, last)
     emitted_ms = number_of(fields, "created")
     started_ms = attempts[-1].started_ms if attempts else 0
@@ -99,13 +108,13 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         state=state,
         queue=queue,
         payload=_payload(look.body, queue, hidden),
-        result=hidden.in_texts(hidden.in_result(_value(look.text))) if state == "completed" else None,
-        error=hidden.in_text(error_line(look.text)) if state in ("failed", "cancelled") else "",
+        result=hidden.in_result(_value(look.text)) if state == "completed" else None,
+        error=error_line(look.text, hidden) if state in ("failed", "cancelled") else "",
         errors=[str(failure) for failure in failures],
         failures=failures,
         attempts=number_of(fields, "attempts"),
         stalls=number_of(fields, "stalls"),
-        progress=hidden.in_texts(_value(look.progress)),
+        progress=DOTS if is_stale and look.progress else hidden.in_texts(_value(look.progress)),
         emitted_ms=emitted_ms,
         first_started_ms=_first_start(fields, attempts),
         started_ms=started_ms,
@@ -123,7 +132,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         attempts_log=attempts,
         timeline=tell_timeline(fields, attempts),
         revision=revision_of(fields),
-        lines=[_line(hidden.in_text(text)) for text in look.lines],
+        lines=[_line(text, hidden, is_stale=is_stale) for text in look.lines],
     )
 
 
@@ -136,14 +145,15 @@ def _first_start(fields: dict[str, str], attempts: list[AttemptReport]) -> int:
     return first or (attempts[0].started_ms if attempts else 0)
 
 
-def _line(text: str) -> LogLine:
+def _line(text: str, hidden: HiddenValues, *, is_stale: bool) -> LogLine:
     """Read a line that a job kept; one that somebody else wrote is told as it is."""
     at, _, rest = text.partition(" ")
     token, _, rest = rest.partition(" ")
     number, _, line = rest.partition(" ")
     if not (at.isdecimal() and number.isdecimal()):
-        return LogLine(at_ms=0, worker="", text=plain(text))
-    return LogLine(at_ms=int(at), worker=worker_of(token), text=plain(line))
+        at, token, line = "0", "", text
+    shown = DOTS if is_stale else hidden.in_text(plain(line))
+    return LogLine(at_ms=int(at), worker=worker_of(token), text=shown)
 
 
 def worker_of(token: str) -> str:

@@ -2,8 +2,8 @@
 
     may the actor? -> do the hooks agree? -> note it in the audit -> act -> note the outcome -> tell the hooks
 
-What must always hold: nothing is changed around `act`; a read asks `demand` before it answers, and what one may not see is
-answered as what does not exist.
+What must always hold: nothing is changed around `act`; a read asks `demand` before it answers, and what one
+may not see is answered as what does not exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eventbus.dashboard.entry.places import Places
 from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.redaction import Redact
+from eventbus.dashboard.redaction import Redact, Redaction
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
 from eventbus.store.diagnostics import Finding
@@ -105,8 +105,13 @@ class Desk:
         """Return those of the actions that the caller may use."""
         return [action for action in actions if self.may(caller, action, target)]
 
+    def redaction(self, caller: Caller, target: Target) -> Redaction:
+        """Return what the caller sees of the values of a target."""
+        may_read = self.may(caller, "payload.read", target)
+        return Redaction(self.redact, target.event, target.id, may_read=may_read)
+
     def demand(self, caller: Caller, action: Action, target: Target, what: str) -> None:
-        """Raise a Problem, 404, unless the caller may read the target, so that nobody learns that it exists."""
+        """Raise a Problem, 404, unless the caller may read the target: nobody learns that it exists."""
         assert action in READS  # noqa: S101  (a mistake of ours)
         if not self.may(caller, action, target):
             raise Problem(404, f"there is no {what}")
@@ -145,7 +150,8 @@ class Desk:
         return done
 
     def work(self, do: Callable[[], Awaitable[None]]) -> None:
-        """Let something go on behind the answer, which another process goes on with if this one ends. One at a time.
+        """Let something go on behind the answer, which another process goes on with if this one ends. One at
+        a time.
 
         What is asked for while it goes on is done once more behind it: it may have looked already.
         """

@@ -1,9 +1,11 @@
 """Edits: another payload for a job that waits, is delayed or parked; never another type, event or queue.
 
-    what the caller has seen (its revision) -> the hidden parts put back -> checked by the event -> changed in one call
+    what the caller has seen (its revision) -> the hidden parts put back -> checked by the event -> changed in
+    one call
 
-What must always hold: whoever edits may read payloads; a part that was hidden from the editor and that the editor left as it stood
-keeps its value; one that stands at another place is refused, because nobody knows its value there.
+What must always hold: whoever edits may read payloads; a part that was hidden from the editor and that the
+editor left as it stood keeps its value; one that stands at another place is refused, because nobody knows its
+value there.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.rights import Target
 from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.redaction import Redaction
+from eventbus.errors import DefinitionError, EventBusError, PayloadError, UsageError
 from eventbus.model.redaction.redacting import is_hidden
 
-__all__ = ["EditOrder", "edit_job", "put_back"]
+__all__ = ["EditOrder", "edit_job", "put_back", "shown_payload"]
 
 
 class EditOrder(msgspec.Struct, frozen=True):
-    """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*` is any."""
+    """The whole new payload. `revision` is that of the job's report, which may also come as `If-Match`; `*`
+    is any.
+    """
 
     payload: Any
     revision: str = ""
@@ -33,7 +38,9 @@ class EditOrder(msgspec.Struct, frozen=True):
 
 
 async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: EditOrder) -> Change:
-    """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it runs or has ended."""
+    """Replace the payload of a job. Raises Problem: 412 if the job was changed since it was seen, 409 if it
+    runs or has ended.
+    """
     report, target = await find_job(desk, caller, path["job"])
     inspector = desk.provider.inspector
 
@@ -46,11 +53,13 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
                 422, "expected If-Match with the revision of the job, so that no edit of others is lost"
             )
         whole = await inspector.job(report.id, reveal=True, call_timeout=READ_SECONDS)
-        known = await inspector.job(report.id, call_timeout=READ_SECONDS)
-        shown = Redaction(desk.redact, target.event).value(known.payload)
+        shown = await shown_payload(desk, caller, report.id, target)
         payload = put_back(order.payload, shown, whole.payload)
         seen = whole.revision if revision == "*" else revision  # that of the values which are put back
-        done = await inspector.edit(report.id, payload, revision=seen, call_timeout=READ_SECONDS)
+        try:
+            done = await inspector.edit(report.id, payload, revision=seen, call_timeout=READ_SECONDS)
+        except (PayloadError, DefinitionError, UsageError) as error:
+            raise (error if payload == order.payload else _without_words(error)) from None
         if done.differences:
             raise Problem(
                 412,
@@ -67,8 +76,28 @@ async def edit_job(desk: Desk, caller: Caller, path: dict[str, str], order: Edit
     return await desk.act(caller, "job.edit", target, edit, reason=order.reason)
 
 
+async def shown_payload(desk: Desk, caller: Caller, job_id: str, target: Target) -> Any:
+    """Return the payload of a job as the caller sees it."""
+    redaction = desk.redaction(caller, target)
+    report = await desk.provider.inspector.job(job_id, names=redaction.names, call_timeout=READ_SECONDS)
+    return redaction.value(report.payload, "payload") if redaction.hides_all else report.payload
+
+
+def _without_words(error: EventBusError) -> Problem:
+    """Return the problem of a payload to which hidden values were put back: the words of a check may quote
+    them.
+    """
+    place = getattr(error, "path", None) or "$"
+    return Problem(
+        422,
+        f"the payload does not fit the event at {place}; what is wrong is not told, because it may quote a hidden value",
+    )
+
+
 def put_back(given: Any, shown: Any, whole: Any, at: str = "") -> Any:
-    """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem, 422."""
+    """Return what was given with the values of `whole` where it is as `shown`, and hides. Raises Problem,
+    422.
+    """
     if is_hidden(given):
         if given == shown != whole:
             return whole

@@ -1,12 +1,12 @@
 """Jobs: lists, one job with the reason for its state, and the actions on it.
 
-What must always hold: a job is looked up before anything is asked of it, because its queue decides the rights; texts of errors
-are shown only after the job's payload was looked through, because handlers put values into them.
+What must always hold: a job is looked up before anything is asked of it, because its queue decides the
+rights; texts of errors are shown only after the job's payload was looked through, because handlers put values
+into them.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any
@@ -16,13 +16,11 @@ import msgspec
 from eventbus.admin.inspector import JobReport, JobState, JobSummary
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
-from eventbus.dashboard.desk.hiding import error_without_secrets, learn_job
 from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
 from eventbus.dashboard.desk.queues import find_queue
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.redaction import Redaction
 from eventbus.errors import UnknownJob
 
 __all__ = [
@@ -49,7 +47,7 @@ __all__ = [
     "reveal_job",
 ]
 
-_AT_ONCE = 16
+_VALUES = ("payload", "result", "progress")
 _FLOWS = "workflow."
 _ACTIONS: tuple[Action, ...] = (
     "job.cancel",
@@ -79,7 +77,9 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job without what is not to be seen, why it is in its state, and the actions that the caller may use."""
+    """One job without what is not to be seen, why it is in its state, and the actions that the caller may
+    use.
+    """
 
     job: JobReport
     why: StateReason
@@ -140,16 +140,8 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     page = await desk.provider.inspector.jobs(
         queue, state=query.state, limit=query.limit, cursor=query.cursor or None, call_timeout=READ_SECONDS
     )
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def clean(row: JobSummary) -> JobSummary:
-        if not row.error:
-            return row
-        async with gate:
-            error = await error_without_secrets(desk, caller, row.id, row.error, event_of_queue(queue))
-        return msgspec.structs.replace(row, error=error)
-
-    rows = await asyncio.gather(*map(clean, page.jobs))
+    redaction = desk.redaction(caller, target)
+    rows = [msgspec.structs.replace(row, error=redaction.error(row.error)) for row in page.jobs]
     return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
 
 
@@ -157,23 +149,23 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     """Return one job."""
     report, target = await find_job(desk, caller, path["job"])
     why = await desk.provider.inspector.why(report.id, call_timeout=READ_SECONDS)
-    may_read = desk.may(caller, "payload.read", target)
-    redaction = Redaction(desk.redact if may_read else "all", target.event)
-    await learn_job(desk, redaction, report.id, target.event)
-    values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
-    values |= {
-        name: redaction.texts(values[name]) for name in ("result", "progress")
-    }  # they may repeat the payload
-    fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
-    shown = {
-        name: value if name in ("id", "queue", "tree", "revision", *values) else redaction.texts(value)
-        for name, value in fields.items()
-    }
-    shown |= values if may_read else dict.fromkeys(values)
+    redaction = desk.redaction(caller, target)
+    if redaction.names is not None:
+        report = await desk.provider.inspector.job(
+            report.id, names=redaction.names, call_timeout=READ_SECONDS
+        )
+    if redaction.hides_all:  # as `edits.shown_payload`
+        values = {name: redaction.value(getattr(report, name), name) for name in _VALUES}
+        fields: dict[str, Any] = msgspec.to_builtins(
+            msgspec.structs.replace(report, **dict.fromkeys(_VALUES))
+        )
+        report = msgspec.structs.replace(
+            msgspec.convert(redaction.errors(fields, are_searched=True), JobReport), **values
+        )
     return JobView(
-        job=msgspec.convert(shown, JobReport),
+        job=report,
         why=why,
-        has_payload=may_read,
+        has_payload=redaction.may_read,
         may=desk.abilities(caller, target, *_ACTIONS),
     )
 
@@ -244,7 +236,9 @@ async def reveal_job(desk: Desk, caller: Caller, path: dict[str, str], order: Re
 
 
 async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, Target]:
-    """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may not see."""
+    """Return a job, and what rights are asked about. Raises Problem, 404, also for one that the caller may
+    not see.
+    """
     report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
     target = Target("job", report.id, event_of_queue(report.queue))
     for action in reads_of(target):

@@ -5,8 +5,8 @@
     correlation:abc     the jobs of a chain
     order_id:7          the jobs of one queue and state by a field of their payload
 
-What must always hold: nothing is found by a value that the caller may not see; a search says how many jobs it has seen, and what it
-did not look at. What one may not see is not there.
+What must always hold: nothing is found by a value that the caller may not see; a search says how many jobs it
+has seen, and what it did not look at. What one may not see is not there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from __future__ import annotations
 import msgspec
 
 from eventbus.admin.inspector import JobState
-from eventbus.admin.jobs.field_search import has_field, read_field
 from eventbus.admin.jobs.lookups import FoundJob
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.hiding import error_without_secrets
-from eventbus.dashboard.desk.jobs import find_job, read_job, reads_of
-from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
+from eventbus.dashboard.desk.jobs import find_job, reads_of
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
@@ -44,7 +42,9 @@ class SearchQuery(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. `seen` is how many jobs were looked at, `cursor` goes on behind them; `note` is what was not looked at."""
+    """What was found. `seen` is how many jobs were looked at, `cursor` goes on behind them; `note` is what
+    was not looked at.
+    """
 
     queues: list[str] = []
     jobs: list[FoundJob] = []
@@ -114,14 +114,14 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
             found, seen = found + here.jobs, seen + here.seen
     left = len(events) - _KEY_EVENTS
     note = f"{left} events were not looked at; name the queue" if left > 0 else ""
-    return Found(jobs=await _cleaned(desk, caller, found), seen=seen, note=note)
+    return Found(jobs=_cleaned(desk, caller, found), seen=seen, note=note)
 
 
 async def _by_correlation(desk: Desk, caller: Caller, chain: str, queue: str) -> Found:
     given = find_queue(desk, caller, queue) if queue else None
     here = await desk.provider.inspector.find(given, correlation_id=chain, call_timeout=_SEARCH_SECONDS)
     note = "" if here.is_whole else f"{here.seen} jobs were looked at, and there are more; name the queue"
-    return Found(jobs=await _cleaned(desk, caller, here.jobs), seen=here.seen, note=note)
+    return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, note=note)
 
 
 async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery) -> Found:
@@ -134,30 +134,26 @@ async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery)
         desk.demand(caller, action, target, f"queue {queue!r}")
     if not desk.may(caller, "payload.read", target):
         raise Problem(403, "to look for a payload needs payload.read")
+    redaction = desk.redaction(caller, target)
+    if redaction.hides_all:
+        raise Problem(403, "every value is hidden, so no job is found by one")
     here = await desk.provider.inspector.find_by_field(
-        queue, wanted, state=query.state, cursor=query.cursor or None, call_timeout=_SEARCH_SECONDS
+        queue,
+        wanted,
+        state=query.state,
+        names=redaction.names,
+        cursor=query.cursor or None,
+        call_timeout=_SEARCH_SECONDS,
     )
-    path, value = read_field(wanted)
-    jobs = [job for job in here.jobs if await _shows(desk, caller, job.id, path, value)]
-    return Found(jobs=await _cleaned(desk, caller, jobs), seen=here.seen, cursor=here.cursor)
+    return Found(jobs=_cleaned(desk, caller, here.jobs), seen=here.seen, cursor=here.cursor)
 
 
-async def _shows(desk: Desk, caller: Caller, job_id: str, path: tuple[str, ...], value: str) -> bool:
-    """Return whether the payload still has the value where it is shown to the caller."""
-    try:
-        view = await read_job(desk, caller, {"job": job_id}, None)
-    except (UnknownJob, Problem):
-        return False
-    return view.has_payload and has_field(view.job.payload, path, value)
-
-
-async def _cleaned(desk: Desk, caller: Caller, jobs: list[FoundJob]) -> list[FoundJob]:
+def _cleaned(desk: Desk, caller: Caller, jobs: list[FoundJob]) -> list[FoundJob]:
     """Return those jobs that the caller may see, without what is hidden in their errors."""
     seen: list[FoundJob] = []
     for job in jobs:
-        event = event_of_queue(job.queue)
         target = queue_target(job.queue)
         if all(desk.may(caller, action, target) for action in reads_of(target)):
-            error = job.error and await error_without_secrets(desk, caller, job.id, job.error, event)
+            error = desk.redaction(caller, target).error(job.error)
             seen.append(msgspec.structs.replace(job, error=error))
     return seen

@@ -73,7 +73,6 @@ def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseExceptio
             attempts=facts["attempt"],
             declared=declared,
             event=given.task.event,
-            hidden=given.hidden,
         )
         final = is_final(error) or is_answer(error, declared, retry_on)
         return Report(error=text, is_final=final, kinds=kinds_of(error)), error

@@ -2,8 +2,8 @@
 
 Not here: the processes (`runtime.process_pool`), and the program that runs in them (`child`).
 
-What must always hold: a result or an error that a process reports counts as if the handler had returned or raised
-it here; only the process decodes the payload and encodes the result, unless there is middleware.
+What must always hold: a result or an error that a process reports counts as if the handler had returned or
+raised it here; only the process decodes the payload and encodes the result, unless there is middleware.
 """
 
 from __future__ import annotations
@@ -60,15 +60,14 @@ class RemoteHandler:
         facts: dict[str, Any],
         baggage: str,
         own: AttemptTools,
-        hidden: Sequence[str] = (),
     ) -> bytes:
         """Run the handler on a payload in JSON and return its result in JSON.
 
         `facts` become its `ProcessContext`, `baggage` its OpenTelemetry baggage; `own` does what it asks for.
-        `hidden` are texts that the record of its error must not quote. Raises the declared
-        error or a HandlerError in place of the handler's own error, and ProcessDied if the process ended.
+        Raises the declared error or a HandlerError in place of the handler's own error, and ProcessDied if
+        the process ended.
         """
-        request = make_request(self._task, payload, facts, baggage, own.max_saved, hidden)
+        request = make_request(self._task, payload, facts, baggage, own.max_saved)
         return await run_in_process(
             self._processes, request, own, facts["job_id"], self._route.name, self._route.event.errors
         )
@@ -79,14 +78,14 @@ class RemoteHandler:
         facts: dict[str, Any],
         baggage: str,
         own: AttemptTools,
-        hidden: Sequence[str] = (),
     ) -> Any:
-        """Run the handler on a payload that a middleware passed on, and return its result, both as Python values.
+        """Run the handler on a payload that a middleware passed on, and return its result, both as Python
+        values.
 
-        Raises PayloadError if the payload does not fit the event, and the errors of `run`. The result is None if the
-        handler's group does not answer.
+        Raises PayloadError if the payload does not fit the event, and the errors of `run`. The result is None
+        if the handler's group does not answer.
         """
-        result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage, own, hidden)
+        result = await self.run(encode_passed_on(self._route.payload, payload), facts, baggage, own)
         return self._route.result.decode(result) if self._task.replies else None
 
 
@@ -96,11 +95,10 @@ def make_request(
     facts: dict[str, Any],
     baggage: str,
     max_saved: int,
-    hidden: Sequence[str] = (),
 ) -> bytes:
     """Return the message that asks a process to run a function on a payload in JSON."""
     span_id = trace_facts("", job_id=facts["job_id"]).get("span_id", "")
-    return _encode(Request(task, msgspec.Raw(payload), facts, span_id, baggage, max_saved, list(hidden)))
+    return _encode(Request(task, msgspec.Raw(payload), facts, span_id, baggage, max_saved))
 
 
 async def run_in_process(
@@ -113,8 +111,8 @@ async def run_in_process(
 ) -> bytes:
     """Send a request to a process, and return the result in JSON. `own` does what the process asks for.
 
-    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record, Later, and
-    ProcessDied.
+    Raises an error of `declared` or a HandlerError in place of the function's own error, with its record,
+    Later, and ProcessDied.
     """
     async with ProgressRelay(own.tell) as relay, Attendant(own) as attendant:
         report: Report = await processes.run(request, _decode, relay.put, attendant)

@@ -2,8 +2,8 @@
 
 Not here: the processes (`runtime.process_pool`), and the program that runs in them (`child`).
 
-What must always hold: a request makes a process import and run only the import paths that this program's own code
-gave when it registered the handler.
+What must always hold: a request makes a process import and run only the import paths that this program's own
+code gave when it registered the handler.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ __all__ = ["Call", "HandlerSpec", "LogNote", "Reply", "Report", "Request", "chec
 class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The description of a handler for another process; the same for all its jobs.
 
-    `event_place` is the import path of the event, None for an untyped one. `context` is the name of the context's
-    parameter, or None. `replies` says whether the result is sent back. `max_result` is in bytes. `errors_place` is the import
-    path of another object with `errors` and `retry_on`, if there is no event that declares them.
+    `event_place` is the import path of the event, None for an untyped one. `context` is the name of the
+    context's parameter, or None. `replies` says whether the result is sent back. `max_result` is in bytes.
+    `errors_place` is the import path of another object with `errors` and `retry_on`, if there is no event
+    that declares them.
     """
 
     function: ImportPath
@@ -46,7 +47,7 @@ class HandlerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class Request(msgspec.Struct):
     """One job for a process. `facts` become its `JobFacts`; `span_id` and `baggage` are those of its trace.
 
-    `max_saved` is the most bytes of a value that it saves. `hidden` are texts that the record of an error must not quote.
+    `max_saved` is the most bytes of a value that it saves.
     """
 
     task: HandlerSpec
@@ -55,14 +56,14 @@ class Request(msgspec.Struct):
     span_id: str = ""
     baggage: str = ""
     max_saved: int = 0
-    hidden: list[str] = []
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can help.
+    """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can
+    help.
 
-    `kinds` are the names of the error's class and of those that this inherits from. A job that is put off has neither,
-    but `later`, in seconds.
+    `kinds` are the names of the error's class and of those that this inherits from. A job that is put off has
+    neither, but `later`, in seconds.
     """
 
     result: msgspec.Raw = msgspec.Raw()
@@ -75,8 +76,8 @@ class Report(msgspec.Struct, omit_defaults=True):
 class Call(msgspec.Struct, omit_defaults=True):
     """One call of a process while it works: `text` is to be saved; without one, what was saved is asked for.
 
-    With `watches` it asks whether it should end, and wants to hear of it from then on. With a `line`, which is to be kept, it
-    wants no reply. `place` numbers the calls of a request.
+    With `watches` it asks whether it should end, and wants to hear of it from then on. With a `line`, which
+    is to be kept, it wants no reply. `place` numbers the calls of a request.
     """
 
     place: int

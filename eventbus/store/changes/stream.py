@@ -1,10 +1,12 @@
 """The stream of changes of one shard, read by one watcher from a position on (`changes.lua`).
 
-Reading goes on from a remembered number, over a connection of its own, because a blocked read would hold up other calls.
+Reading goes on from a remembered number, over a connection of its own, because a blocked read would hold up
+other calls.
 
 What must always hold:
 - the numbers of changes rise by one. An entry that begins later than expected means that changes went before this
-  watcher read them; so does the mark of a scope that nobody watched for a while (`opened`). Both become `missed`;
+  watcher read them; so does the mark of a scope that nobody watched for a while (`opened`). Both become
+  `missed`;
 - a change is returned once: the position moves with what is returned, and what stands before it is left out;
 - after a lost connection the watch is renewed before anything is read, and the last entry that was read must still stand
   there as it was. If it does not, a failover has forgotten it, and perhaps what came before it.
@@ -22,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from eventbus.model.redaction.places import blank
 from eventbus.store.connection.channel import Channel
 from eventbus.store.store import Store
 from eventbus.telemetry.change import CHANGE_KINDS, Change
@@ -40,7 +43,9 @@ class ChangeStream:
     """The changes of some queues, or of all."""
 
     def __init__(self, store: Store, scopes: Sequence[str], *, since: int | None = None) -> None:
-        """`scopes` are queues without their groups, or ALL. Without `since` it begins with what happens from `renew` on."""
+        """`scopes` are queues without their groups, or ALL. Without `since` it begins with what happens from
+        `renew` on.
+        """
         self._caller = store._caller  # pyright: ignore[reportPrivateUsage]  (one package)
         self._key = store.keys.shard_key("changes")
         self._channel = Channel(
@@ -74,7 +79,8 @@ class ChangeStream:
     async def read(self) -> list[Change]:
         """Wait up to 4 s for changes, and return them in their order. Tries once; `renew` comes first.
 
-        Raises StoreUnavailable and StoreRefused. The position is kept then, so that the next read misses nothing.
+        Raises StoreUnavailable and StoreRefused. The position is kept then, so that the next read misses
+        nothing.
         """
         first = self._last[0] - 1 if self._is_checking and self._last else self.position
         reply = await self._channel.call(
@@ -91,7 +97,8 @@ class ChangeStream:
         return changes
 
     async def read_newest(self, most: int) -> list[Change]:
-        """Return those of the newest `most` changes that are kept and of our scopes, oldest first; go on behind them.
+        """Return those of the newest `most` changes that are kept and of our scopes, oldest first; go on
+        behind them.
 
         `renew` comes first. Raises StoreUnavailable and StoreRefused.
         """
@@ -112,7 +119,7 @@ class ChangeStream:
         await self._channel.aclose()
 
     def _check(self, entries: list[Any]) -> list[Any]:
-        """Leave out the first entry if it is the one that was read last; else note that something was lost."""
+        """Leave out the first entry if it is the one that was read last; else note that some were lost."""
         self._is_checking = False
         if entries and self._last == (int(entries[0][0].partition(b"-")[0]), bytes(entries[0][1][1])):
             return entries[1:]
@@ -153,7 +160,7 @@ class ChangeStream:
                             worker=worker,
                             attempt=attempts[i] if attempts else 0,
                             due_ms=int(dues[i]) if dues else 0,
-                            note=texts[i] if texts else "",
+                            note=blank(texts[i]) if texts else "",
                             position=str(first + i),
                         )
                     )

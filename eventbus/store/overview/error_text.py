@@ -1,7 +1,7 @@
 """The errors of jobs as groups: the same error with other numbers is one.
 
-It reads the start of a recorded error, because a page of long tracebacks would be megabytes. What must hold: a text that
-is cut off, damaged or foreign is a group of its own, and never an error of this module.
+It reads the start of a recorded error, because a page of long tracebacks would be megabytes. What must hold:
+a text that is cut off, damaged or foreign is a group of its own, and never an error of this module.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 
 import msgspec
+
+from eventbus.model.redaction.places import blank
 
 __all__ = ["HEAD_BYTES", "error_of", "fold", "is_of", "plain"]
 
@@ -24,16 +26,21 @@ _VARIES = re.compile(
 
 
 def error_of(head: str) -> str:
-    """Return type and message of a recorded error of which only the start may be there; `''` for none."""
+    """Return type and message of a recorded error of which only the start may be there; `''` for none.
+
+    What it quotes of hidden values is not in it.
+    """
     kind, message = _TYPE.search(head), _MESSAGE.search(head)
     if kind is None:
         return plain(head.strip())
-    told = _text(message[1]) if message else ""
+    told = blank(_text(message[1])) if message else ""
     return f"{_text(kind[1])}: {told}" if told else _text(kind[1])
 
 
 def fold(error: str) -> str:
-    """Return an error with `#` for each number and each id made of hexadecimal digits, its first line, 200 characters at most."""
+    """Return an error with `#` for each number and each id made of hexadecimal digits, its first line, 200
+    characters at most.
+    """
     line = error.strip().partition("\n")[0]
     folded = _VARIES.sub("#", line)
     return folded if len(folded) <= _LONGEST else f"{folded[: _LONGEST - 3]}..."

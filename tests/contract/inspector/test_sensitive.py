@@ -353,7 +353,7 @@ async def test_progress_lines_and_results_that_repeat_a_value_do_not_show_it(
         emission = provider.emit(told, Order("o-1", CARD))
         assert await emission == {"text": f"charged {CARD}", "n": 7}
     report = await other.inspector.job(emission.job_id)
-    card = report.payload["card"]
+    card = "•••"
     assert (report.result, report.progress) == (
         {"text": f"charged {card}", "n": 7},
         {"at": [f"charging {card}"], "of": 3},

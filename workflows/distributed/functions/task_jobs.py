@@ -1,10 +1,12 @@
-"""Jobs that call a task for a durable function anywhere in the fleet: what a job says, and the consumer that runs it.
+"""Jobs that call a task for a durable function anywhere in the fleet: what a job says, and the consumer that
+runs it.
 
     added by the flow's root -> claimed -> active -> completed | failed | cancelled
                                                   -> delayed -> active
 
-What must always hold: a job names its task by its key, and a worker calls only what it has imported; the step key is that
-of the call's position, whoever runs it. Each attempt follows the task's own options, and those of the durable function.
+What must always hold: a job names its task by its key, and a worker calls only what it has imported; the step
+key is that of the call's position, whoever runs it. Each attempt follows the task's own options, and those of
+the durable function.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from eventbus.lowlevel import (
     fail,
     get_logger,
     give_back,
+    hide_around,
     later,
     log_failure,
     park,
@@ -98,6 +101,7 @@ class TaskConsumer:
 
     async def run(self, job: Job) -> Settle | None:
         """Call the task once."""
+        hide_around(job.body)
         message, call = read_message(job), _read(job)
         task = find_task(call.task)
         if task is None:

@@ -3,8 +3,9 @@
     made -> child (recorded) -> added -> ended -> step | failed (recorded) -> done
                                       lost a race -> cancelled -> ended -> step | failed | cut (recorded)
 
-What must always hold: a child is added only after it is recorded, with an id that follows from its position, so that it is
-added once; its end counts only after it is recorded; a function does not end before the children that lost a race have.
+What must always hold: a child is added only after it is recorded, with an id that follows from its position,
+so that it is added once; its end counts only after it is recorded; a function does not end before the
+children that lost a race have.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import Codec, Duration, Outcome, seconds
+from eventbus.lowlevel import Codec, Duration, Outcome, note_around, seconds
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.functions.calls.history import Record
@@ -40,7 +41,8 @@ R = TypeVar("R")
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to run elsewhere: a flow of `workflow` with the input `given`, or a call of `task` with such arguments.
+    """What is to run elsewhere: a flow of `workflow` with the input `given`, or a call of `task` with such
+    arguments.
 
     `timeout` is that of the flow, in seconds, None for none. `given` is JSON.
     """
@@ -156,6 +158,7 @@ class FlowCall(ChildCall[R]):
         """Return the output of the flow, or its error as a caller gets it."""
         entry, known = record.entry, self._workflow
         if entry.kind != "failed":
+            note_around(self.label, entry.result)
             return flow_codecs(known, self.run.max_bytes).output.decode(memoryview(entry.result)), None
         error = revive_flow("failed", entry.failure, known.name, entry.child, known.errors)
         self.run.note_error(error, self.label, entry.failure)
@@ -190,6 +193,7 @@ class JobCall(ChildCall[R]):
         entry = record.entry
         if entry.kind == "failed":
             return None, self.run.revive(entry.failure, self.label)
+        note_around(self.label, entry.result)
         codec: Codec = self.task.codec(self.run.max_bytes)
         return codec.decode(memoryview(entry.result)), None
 
@@ -201,7 +205,9 @@ class _Kept(msgspec.Struct):
 
 
 def end_entry(begun: Entry, end: Outcome, *, flow_id: str, now_ms: int, is_wanted: bool) -> Entry:
-    """Return the entry of the end of a child; its state is `unknown` if it never was there. `begun` is that of its beginning. Nobody waits unless `is_wanted`."""
+    """Return the entry of the end of a child; its state is `unknown` if it never was there. `begun` is that
+    of its beginning. Nobody waits unless `is_wanted`.
+    """
     entry = Entry(
         kind="step",
         place=begun.place,

@@ -1,10 +1,11 @@
-"""Steps of a durable function: a task that runs once it is its turn, with its retries, until its end is recorded.
+"""Steps of a durable function: a task that runs once it is its turn, with its retries, until its end is
+recorded.
 
     begun -> active -> step | failed | cut
                     -> try -> (sleeps) -> active
 
-What must always hold: an attempt starts only after all that came before it is recorded; what the code gets is what the
-record says, a value or an error, also in the run in which it happened.
+What must always hold: an attempt starts only after all that came before it is recorded; what the code gets is
+what the record says, a value or an error, also in the run in which it happened.
 
 Crash windows: `dies-in-step` (it runs again with the same step key), `dies-before-record` (the same).
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import msgspec
 
 from eventbus import DefinitionError, Later, Retry
-from eventbus.lowlevel import Codec, describe, get_logger, log_failure
+from eventbus.lowlevel import Codec, describe, get_logger, log_failure, note_around
 from workflows.execution.attempt import Attempt, Ended
 from workflows.execution.step_runner import judge
 from workflows.execution.step_tools import StepTools
@@ -37,7 +38,9 @@ __all__ = ["HELD_SECONDS", "StepCall"]
 R = TypeVar("R")
 
 HELD_SECONDS = 1.0
-"""A step waits in its worker for an attempt that is due within so many seconds; for a later one the flow sleeps."""
+"""A step waits in its worker for an attempt that is due within so many seconds; for a later one the flow
+sleeps.
+"""
 
 _log = get_logger("workflows.step")
 
@@ -114,10 +117,13 @@ class StepCall(TimedCall[R]):
         entry = record.entry
         if entry.kind == "failed":
             return None, self.run.revive(entry.failure, self.label)
+        note_around(self.label, entry.result)
         return self.codec.decode(memoryview(entry.result)), None
 
     async def work(self) -> Entry:
-        """Make attempts until the end, or until the next one is a while away or another worker's; return the entry of that."""
+        """Make attempts until the end, or until the next one is a while away or another worker's; return the
+        entry of that.
+        """
         while not self._is_cut:
             self._started_ms = self.run.now_ms
             ended = await self._try()
@@ -144,7 +150,9 @@ class StepCall(TimedCall[R]):
         return self._entry("cut", is_lost=self.is_doubtful, undo=self.undo)
 
     def _follow(self, error: BaseException) -> tuple[float | None, dict[str, msgspec.Raw]]:
-        """Decide what follows from the error of an attempt: the seconds until the next one, and its record in an entry."""
+        """Decide what follows from the error of an attempt: the seconds until the next one, and its record in
+        an entry.
+        """
         if isinstance(error, Later):
             return error.delay, {}
         self._attempts += 1
@@ -163,7 +171,7 @@ class StepCall(TimedCall[R]):
         return self.task.codec(self.run.max_bytes)
 
     def judge(self, attempts: int, error: BaseException) -> tuple[float | None, BaseException]:
-        """Return the seconds until the next attempt (None: that was the last one), and the error that counts."""
+        """Return the seconds until the next attempt (None: it was the last one), and the error that counts."""
         return judge(self._rule, attempts, error, self.run.durable)
 
     def describe(self, error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """Calls that wait without a worker: for a time, or for a signal.
 
-What must always hold: the time at which a wait ends is recorded when it begins; that it has come, or that a signal has, is
-recorded before the code goes on.
+What must always hold: the time at which a wait ends is recorded when it begins; that it has come, or that a
+signal has, is recorded before the code goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import mark_own
+from eventbus.lowlevel import mark_own, note_around
 from workflows.definition.signal import Signal
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.history import Record
@@ -114,6 +114,7 @@ class WaitCall(TimedCall[R]):
     def read(self, record: Record) -> tuple[Any, BaseException | None]:
         """Return the payload, or the error of a wait whose time has come."""
         if record.entry.kind == "signal":
+            note_around(self.label, record.entry.result)
             return self.signal.decode(memoryview(record.entry.result)), None
         late = TimeoutError(f"signal {self.name!r} did not come in time")
         mark_own(late)  # a declared TimeoutError of the function does not apply to it

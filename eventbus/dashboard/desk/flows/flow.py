@@ -1,6 +1,7 @@
 """One flow: its steps, rollbacks and nested flows, what it waits for, and what a retry of it would do.
 
-What must always hold: what leaves here has passed the rights and the redaction of each flow in it, the nested ones too.
+What must always hold: what leaves here has passed the rights and the redaction of each flow in it, the nested
+ones too.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.hiding import learn_payload
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.redaction import Redaction
 from eventbus.errors import UnknownJob
 from eventbus.model.states import FINAL_STATES
 
@@ -37,7 +36,7 @@ _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
 
 
 class Found(NamedTuple):
-    """A flow as it was read, the same as dicts, and the target of actions on it. Nothing of it is redacted."""
+    """A flow as it was read, the same as dicts, and the target of actions on it. Nothing is redacted."""
 
     read: Any
     tree: dict[str, Any]
@@ -45,7 +44,9 @@ class Found(NamedTuple):
 
 
 class WaitLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What an open flow waits for: the `signal`, or a time if that is empty. `place` is its step, or the position of the call."""
+    """What an open flow waits for: the `signal`, or a time if that is empty. `place` is its step, or the
+    position of the call.
+    """
 
     place: str
     signal: str = ""
@@ -56,7 +57,8 @@ class WaitLine(msgspec.Struct, frozen=True, kw_only=True):
 class FlowView(msgspec.Struct, frozen=True, kw_only=True):
     """One flow. `tree` is its `FlowTree`: the report, the errors of its steps, and the nested trees.
 
-    `keeps` and `again` are the steps that a resumed retry keeps and runs, empty unless the flow has ended without success.
+    `keeps` and `again` are the steps that a resumed retry keeps and runs, empty unless the flow has ended
+    without success.
     """
 
     flow_id: str
@@ -81,10 +83,7 @@ async def view_flow(desk: Desk, caller: Caller, found: Found) -> FlowView:
     _, tree, target = found
     report = tree["report"]
     keeps, again = _plan_retry(report)
-    redactions: list[Redaction] = []
-    cleaned = await _without_secrets(desk, caller, tree, redactions)
-    for redaction in redactions:
-        cleaned = redaction.texts(cleaned)
+    cleaned = _without_secrets(desk, caller, tree)
     _share_rollbacks(cleaned)
     waits: list[WaitLine] = []
     if report["state"] not in FINAL_STATES:
@@ -120,7 +119,9 @@ def may_see(desk: Desk, caller: Caller, flow_id: str, workflow: str) -> bool:
 
 
 def states_of(report: dict[str, Any]) -> dict[str, str]:
-    """Return the state of each step as all pages show it: with what became of its rollback, also of one of its items or nested steps."""
+    """Return the state of each step as all pages show it: with what became of its rollback, also of one of
+    its items or nested steps.
+    """
     states = {name: str(step["state"]) for name, step in report["steps"].items()}
     for undone in report["rollbacks"]:
         name = undone["step"].partition("/")[0].partition("[")[0]
@@ -142,7 +143,9 @@ def flow_target(flow_id: str, workflow: str) -> Target:
 
 
 def _share_rollbacks(tree: dict[str, Any]) -> None:
-    """Add to each nested flow that completed what the flow around it has undone of it, as its own page has it."""
+    """Add to each nested flow that completed what the flow around it has undone of it, as its own page has
+    it.
+    """
     for name, trees in tree["nested"].items():
         start = f"{name}/"
         found = [line for line in tree["report"]["rollbacks"] if line["step"].startswith(start)]
@@ -163,28 +166,42 @@ def _plan_retry(report: dict[str, Any]) -> tuple[list[str], list[str]]:
     return keeps, [step for step in report["steps"] if step not in keeps]
 
 
-async def _without_secrets(
-    desk: Desk, caller: Caller, tree: dict[str, Any], redactions: list[Redaction]
-) -> dict[str, Any]:
-    """Return a tree whose results are redacted, each flow's as its own rights say, without the nested ones that are hidden.
-
-    `redactions` gets those of all flows, for the texts, because an error goes up from flow to flow.
-    """
+def _may_read_all(desk: Desk, caller: Caller, tree: dict[str, Any]) -> bool:
+    """Return whether the caller may read the payloads of a flow and of all that are nested in it."""
     report = tree["report"]
     target = flow_target(report["flow_id"], report["workflow"])
-    may_read = desk.may(caller, "payload.read", target)
-    redaction = Redaction(desk.redact if may_read else "all", target.event)
-    redactions.append(redaction)
-    # The input of the flow is in the record of its root. It is not shown, but errors may repeat its values.
-    await learn_payload(desk, redaction, report["flow_id"])
+    inner = [each for trees in tree["nested"].values() for each in cast("list[dict[str, Any]]", trees)]
+    return desk.may(caller, "payload.read", target) and all(
+        _may_read_all(desk, caller, each) for each in inner
+    )
+
+
+def _without_secrets(desk: Desk, caller: Caller, tree: dict[str, Any]) -> dict[str, Any]:
+    """Return a tree without what is hidden, each flow's as its own rights say, and without the nested ones
+    that are hidden.
+
+    What an error quotes of the flow that it came from was hidden when it was recorded. But a caller that may
+    not read the payloads of a nested flow sees no text of an error of the flows around it either.
+    """
+    report = tree["report"]
+    redaction = desk.redaction(caller, flow_target(report["flow_id"], report["workflow"]))
+    if not _may_read_all(desk, caller, tree):
+        redaction.hides_errors = True
     steps: dict[str, Any] = {}
     for name, step in report["steps"].items():
-        values = {each: redaction.value(step[each]) for each in ("result", "progress")}
-        steps[name] = {**step, **(values if may_read else dict.fromkeys(values))}
+        values = {field: redaction.value(step[field], f"{name}/{field}") for field in ("result", "progress")}
+        steps[name] = redaction.errors({**step, **dict.fromkeys(values)}) | values
+    machine = report["machine"]
+    if machine is not None:
+        values = {field: redaction.value(machine[field], field) for field in ("state", "documents")}
+        machine = redaction.errors({**machine, **dict.fromkeys(values)}) | values
+        machine["documents"] = machine["documents"] or {}
+    rest = redaction.errors({**report, "steps": {}, "machine": None})
     nested: dict[str, list[Any]] = {}
     for name, trees in tree["nested"].items():
         for each in cast("list[dict[str, Any]]", trees):
-            inner, cleaned = each["report"], await _without_secrets(desk, caller, each, redactions)
+            inner = each["report"]
             if desk.may(caller, "flow.read", flow_target(inner["flow_id"], inner["workflow"])):
-                nested.setdefault(name, []).append(cleaned)
-    return {"report": {**report, "steps": steps}, "errors": tree["errors"], "nested": nested}
+                nested.setdefault(name, []).append(_without_secrets(desk, caller, each))
+    errors = redaction.errors({"errors": tree["errors"]})["errors"]
+    return {"report": {**rest, "steps": steps, "machine": machine}, "errors": errors, "nested": nested}

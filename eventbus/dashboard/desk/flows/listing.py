@@ -1,19 +1,17 @@
 """Lists of flows, a page at a time, and the versions of workflows that are in use.
 
-What must always hold: a filter, and what the caller may not see, hide no other flow: a page looks on until it is full, or has seen
-so many that it says so and leads on.
+What must always hold: a filter, and what the caller may not see, hide no other flow: a page looks on until it
+is full, or has seen so many that it says so and leads on.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import msgspec
 
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.flows.flow import flow_target, flows_of, may_see
-from eventbus.dashboard.desk.hiding import error_without_secrets
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 
@@ -24,8 +22,8 @@ _SEEN = 1000
 
 
 class FlowsQuery(msgspec.Struct, frozen=True):
-    """Which flows are listed: open ones first, then ended ones, the newest first in both; of one workflow and in one state if
-    these are given. `cursor` is that of the page before.
+    """Which flows are listed: open ones first, then ended ones, the newest first in both; of one workflow and
+    in one state if these are given. `cursor` is that of the page before.
     """
 
     workflow: str = ""
@@ -51,8 +49,8 @@ class FlowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of flows. `cursor` asks for the next one, None at the end. `seen` is how many flows were looked at: with a filter a
-    page may have few, or none, and a cursor.
+    """A page of flows. `cursor` asks for the next one, None at the end. `seen` is how many flows were looked
+    at: with a filter a page may have few, or none, and a cursor.
     """
 
     flows: list[FlowLine]
@@ -77,7 +75,9 @@ class VersionLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionList(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions that have open flows or a live worker. They are read at most each 10 s for all viewers together."""
+    """The versions that have open flows or a live worker. They are read at most each 10 s for all viewers
+    together.
+    """
 
     versions: list[VersionLine]
 
@@ -101,14 +101,11 @@ async def read_flows(desk: Desk, caller: Caller, _path: dict[str, str], query: F
         if not cursor:
             break
 
-    async def clean(line: FlowLine) -> FlowLine:
-        if not line.error:
-            return line
-        event = f"workflow.{line.workflow}"
-        error = await error_without_secrets(desk, caller, line.flow_id, line.error, event)
-        return msgspec.structs.replace(line, error=error)
+    def clean(line: FlowLine) -> FlowLine:
+        redaction = desk.redaction(caller, flow_target(line.flow_id, line.workflow))
+        return msgspec.structs.replace(line, error=redaction.error(line.error))
 
-    return FlowList(flows=await asyncio.gather(*map(clean, lines)), cursor=cursor or None, seen=seen)
+    return FlowList(flows=list(map(clean, lines)), cursor=cursor or None, seen=seen)
 
 
 async def read_versions(desk: Desk, caller: Caller, _path: dict[str, str], _query: object) -> VersionList:

@@ -1,0 +1,261 @@
+"""What texts quote of hidden values, wherever they are shown: the places that the worker recorded
+(`model.redaction.places`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+
+from eventbus import Event, EventContext, EventProvider, HandlerError, Retry, Sensitive
+from eventbus.admin import inspector as inspector_module
+from eventbus.admin.jobs import job_report
+from workflows import (
+    END,
+    FlowContext,
+    MachineContext,
+    StateMachine,
+    StepContext,
+    Workflow,
+    WorkflowProvider,
+    durable,
+    task,
+    transition,
+)
+
+Open = Callable[..., Any]
+TOKEN = "tok-5e8a-91"
+PLACES = ("/jobs/{id}", "/api/v1/jobs/{id}", "/failures", "/api/v1/failures", "/tail")
+
+
+async def _state(provider: EventProvider, job_id: str, state: str) -> None:
+    while (await provider.inspector.job(job_id)).state != state:
+        pass
+
+
+async def _texts(client: Any, *paths: str) -> dict[str, str]:
+    return {path: (await client.get(path)).text for path in paths}
+
+
+async def test_the_errors_of_a_job_stay_hidden_when_its_payload_is_edited(
+    provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack
+) -> None:
+    """D3: nobody knows the old payload any more, but the worker has recorded where its error quotes it."""
+
+    @provider.on("paid", retry=Retry(attempts=2, delay="1h"))
+    async def pay(given: Any, ctx: EventContext) -> None:
+        await ctx.progress(f"charging {given['token']}")
+        ctx.keep_line(f"asked with {given['token']}")
+        raise ValueError(f"token {given['token']} is refused")
+
+    await stack.enter_async_context(provider.worker())
+    job = provider.emit("paid", {"token": TOKEN, "n": 1}, reply=False)
+    await job.enqueued()
+    await _state(provider, job.job_id, "delayed")
+    client = open_dashboard(provider)
+    view = (await client.get(f"/api/v1/jobs/{job.job_id}")).json()["job"]
+    edit = {"payload": {"token": "other-value", "n": 1}, "revision": view["revision"]}
+    assert (await client.patch(f"/api/v1/jobs/{job.job_id}", json=edit)).status_code == 200
+    for path, text in (await _texts(client, f"/jobs/{job.job_id}", f"/api/v1/jobs/{job.job_id}")).items():
+        assert TOKEN not in text, path
+        assert "token ••• is refused" in text, path
+    report = await provider.inspector.job(job.job_id, reveal=True)
+    assert report.errors == [f"ValueError: token {TOKEN} is refused"]
+    assert report.progress == f"charging {TOKEN}"
+
+
+async def test_the_check_of_an_edit_does_not_quote_what_was_put_back(
+    provider: EventProvider, open_dashboard: Open
+) -> None:
+    """D4: hidden values are put back before the payload is checked, and a check may quote all of it."""
+
+    class Payment(msgspec.Struct):
+        pin: Annotated[str, Sensitive()]
+        token: str
+        amount: int
+
+        def __post_init__(self) -> None:
+            if self.amount < 0:
+                raise ValueError(f"{self!r} makes no sense")
+
+    pay = Event("pay", payload=Payment)
+    provider.on(pay)(_nothing)
+    job = provider.emit(pay, Payment("abcdef-31", TOKEN, 5), reply=False)
+    await job.enqueued()
+    client = open_dashboard(provider)
+    view = (await client.get(f"/api/v1/jobs/{job.job_id}")).json()["job"]
+    edit = {"payload": {**view["payload"], "amount": -1}, "revision": view["revision"]}
+    answer = await client.patch(f"/api/v1/jobs/{job.job_id}", json=edit)
+    assert answer.status_code == 422, answer.text
+    assert "abcdef-31" not in answer.text
+    assert TOKEN not in answer.text
+    assert "may quote a hidden value" in answer.json()["detail"]
+    own = {"payload": {"pin": "abcdef-32", "token": "t", "amount": -1}, "revision": view["revision"]}
+    answer = await client.patch(f"/api/v1/jobs/{job.job_id}", json=own)
+    assert "makes no sense" in answer.json()["detail"]  # nothing hidden is in it: the caller has sent it
+
+
+async def _nothing(_: Any) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("how", ["raised", "cause", "context"])
+async def test_an_error_carries_what_it_hides_to_the_job_that_awaited_it(
+    provider: EventProvider, open_dashboard: Open, stack: AsyncExitStack, how: str
+) -> None:
+    """D5: the payload of the outer job has nothing that is hidden; that of the inner one has."""
+
+    @provider.on("inner", retry=Retry(attempts=1))
+    async def inner(given: Any) -> None:
+        raise ValueError(f"token {given['token']} is refused")
+
+    @provider.on("outer", retry=Retry(attempts=1))
+    async def outer(_: Any) -> None:
+        try:
+            await provider.emit("inner", {"token": TOKEN})
+        except HandlerError as error:
+            if how == "raised":
+                raise
+            if how == "cause":
+                raise RuntimeError(f"no payment: {error.remote_message}") from error
+            raise RuntimeError(f"no payment: {error.remote_message}")  # noqa: B904  (it is what is tested)
+
+    await stack.enter_async_context(provider.worker())
+    job = provider.emit("outer", {"order": 7})
+    with pytest.raises(HandlerError, match=TOKEN):  # the emitter gets the error as it was raised
+        await job
+    client = open_dashboard(provider)
+    paths = [path.format(id=job.job_id) for path in PLACES]
+    for path, text in (await _texts(client, *paths, "/queues/event.outer?state=failed")).items():
+        assert TOKEN not in text, path
+        assert "•••" in text or path == "/tail", path
+    assert TOKEN not in str(await provider.inspector.job(job.job_id))
+    assert TOKEN in str(await provider.inspector.job(job.job_id, reveal=True))
+
+
+_graph: Workflow[dict[str, Any], Any] = Workflow("pay-graph", input=dict[str, Any], retry=Retry(attempts=1))
+_spread: Workflow[dict[str, Any], Any] = Workflow(
+    "pay-spread", input=dict[str, Any], retry=Retry(attempts=1), spread=True
+)
+
+
+async def _sign_in(_: StepContext[dict[str, Any]]) -> dict[str, str]:
+    return {"token": TOKEN}
+
+
+def _add_steps(workflow: Workflow[dict[str, Any], Any]) -> None:
+    sign_in = workflow.step(name="sign-in")(_sign_in)
+
+    @workflow.step(after=[sign_in])
+    async def pay(ctx: StepContext[dict[str, Any]]) -> None:
+        raise ValueError(f"{ctx.result(sign_in)} with {ctx.input['api_key']} is refused")
+
+
+_add_steps(_graph)
+_add_steps(_spread)
+
+
+@task
+async def log_in() -> dict[str, str]:
+    """Return a secret."""
+    return {"token": TOKEN}
+
+
+@task(retry=Retry(attempts=1))
+async def charge(token: str, key: str) -> None:
+    """Fail with what it was given."""
+    raise ValueError(f"{token} with {key} is refused")
+
+
+@durable("pay-function")
+async def _function(ctx: FlowContext[dict[str, Any]]) -> None:
+    found = await ctx.step(log_in)
+    await ctx.step(charge, found["token"], ctx.input["api_key"])
+
+
+class _Machine(StateMachine[dict[str, Any]], name="pay-machine", start="new"):
+    @transition("new", to="signed-in")
+    async def sign_in(self, ctx: MachineContext[dict[str, Any]]) -> None:
+        ctx.state["token"] = TOKEN
+
+    @transition("signed-in", to=END, retry=Retry(attempts=1))
+    async def pay(self, ctx: MachineContext[dict[str, Any]]) -> None:
+        raise ValueError(f"{ctx.state['token']} with {ctx.state['api_key']} is refused")
+
+
+@pytest.mark.parametrize(
+    "definition", [_graph, _spread, _function, _Machine], ids=["graph", "spread", "function", "machine"]
+)
+async def test_the_error_of_a_flow_hides_what_it_quotes_of_its_input_and_of_results(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open, definition: Any
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(definition)
+    async with provider, provider.worker():
+        flow = await flows.execute(definition, {"order": 7, "api_key": "key-77-zz"})
+        if definition is _Machine:
+            while not (await flow.report()).error:
+                pass
+        else:
+            with pytest.raises(Exception, match=TOKEN):  # the program gets the error as it was raised
+                await flow.result()
+        shown = str((await flow.report()).error)
+        assert "•••" in shown
+        assert (TOKEN in shown, "key-77-zz" in shown) == (False, False)
+        client = open_dashboard(provider, flows=flows)
+        paths = [f"/flows/{flow.id}", f"/api/v1/flows/{flow.id}", "/flows", f"/jobs/{flow.id}"]
+        for path, text in (await _texts(client, *paths, "/failures", "/api/v1/failures")).items():
+            assert TOKEN not in text, path
+            assert "key-77-zz" not in text, path
+
+
+async def test_a_large_job_is_searched_in_a_thread_and_only_so_far(
+    provider: EventProvider, open_dashboard: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: 110,000 hidden values in one payload."""
+    where: list[bool] = []
+    tell = job_report.report_of
+
+    def report_of(*given: Any) -> Any:
+        where.append(_is_in_loop())
+        return tell(*given)
+
+    monkeypatch.setattr(inspector_module, "report_of", report_of)
+    job = provider.emit("paid", {"token": [f"{n:06d}" for n in range(100_000)]}, reply=False)
+    await job.enqueued()
+    client = open_dashboard(provider)
+    view = (await client.get(f"/api/v1/jobs/{job.job_id}")).json()["job"]
+    assert len(set(view["payload"]["token"])) > 99_900  # of 32 bits, two may be alike
+    assert where
+    assert not any(where)
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def test_a_search_looks_at_as_many_jobs_whether_it_finds_a_hidden_value_or_not(
+    provider: EventProvider,
+) -> None:
+    """D10: how far a page of a search came told whether the value was there."""
+
+    class Marked(msgspec.Struct):
+        holder: Annotated[str, Sensitive()]
+
+    event = Event("marked", payload=Marked)
+    provider.emit_many(event, [Marked("Ada Lovelace")] * 450, reply=False)
+    await provider.flush()
+    seen = [
+        (await provider.inspector.find_by_field("marked", f"holder:{name}")) for name in ("Ada Lovelace", "x")
+    ]
+    assert [(each.jobs, each.seen, each.cursor) for each in seen] == [([], 450, None)] * 2
