@@ -293,14 +293,15 @@ class Executor:
                 run.cause = run.job.ending = "lease"
                 self.strike(run, "lease")
 
-    def cancel(self, jobs: Iterable[str]) -> None:
-        """Cancel those of these jobs that run here, because a user asked for it.
+    def cancel(self, claims: Iterable[tuple[str, str]]) -> None:
+        """Cancel those of these claims, pairs of id and token, that run here, because a user asked for it.
 
+        Ignores a job that this worker has claimed anew since: it was retried after the cancel had ended it.
         The root of a stopped tree goes on: it is running the rollbacks that the stop asked for.
         """
-        for job_id in jobs:
+        for job_id, token in claims:
             run = self.running.get(job_id)
-            if run is not None and run.cause is None and not run.job.stop:
+            if run is not None and run.job.token == token and run.cause is None and not run.job.stop:
                 _log.info("job cancelled while it ran", **run.told())
                 self.strike(run, "cancel")
 

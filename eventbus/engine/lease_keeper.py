@@ -119,6 +119,7 @@ class LeaseKeeper:
             return True
         calls = self._read_calls()
         rows = [LeaseRow(run.job.id, run.job.token) for run in list(self._executor.running.values())]
+        running = dict(rows)
         # Unsettled jobs come last. If one of them also runs under a newer token, `dict(rows)` below keeps
         # the older token, so a lost lease does not cancel the newer run.
         rows += list(self._unsettled)
@@ -142,7 +143,8 @@ class LeaseKeeper:
             tokens = dict(rows)
             self._in_loop(self._executor.lose, [(job, tokens[job]) for job in lost])
         if cancelled:  # the wake listener got a message of most of them, but a message may be lost
-            self._in_loop(self._executor.cancel, cancelled)
+            claims = [(job, running[job]) for job in cancelled if job in running]
+            self._in_loop(self._executor.cancel, claims)
         return True
 
     def _note_refused(self, error: StoreError, jobs: int) -> None:

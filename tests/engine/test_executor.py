@@ -266,7 +266,7 @@ async def test_a_job_cancelled_before_its_first_step_ends_at_once() -> None:
     executor = table.executor
     for job in ("c", "l", "s"):
         table.start(_returns, job)
-    executor.cancel(["c"])
+    executor.cancel([("c", "w:1")])
     executor.lose([("l", "w:1")])
     executor.strike(executor.running["s"], "shutdown")
     await asyncio.wait_for(table.wait_ended(), 1)
@@ -288,7 +288,7 @@ async def test_a_cancelled_handler_that_is_given_up_on_is_given_back_for_the_ser
     table = Table()
     table.start(ignores)
     await asyncio.sleep(0)
-    table.executor.cancel(["j"])
+    table.executor.cancel([("j", "w:1")])
     await table.wait_ended()
     assert [(job, state) for job, state, _ in table.settled] == [("j", "waiting")]
     end.set()
@@ -303,7 +303,7 @@ async def test_the_root_of_a_stopped_tree_hears_no_cancellation() -> None:
 
     table.start(undoes, stop="cancelled")
     await asyncio.sleep(0)
-    table.executor.cancel(["j"])  # meant for the run before this one
+    table.executor.cancel([("j", "w:1")])  # meant for the run before this one
     end.set()
     await table.wait_ended()
     assert table.settled == [("j", "completed", "undone")]

@@ -56,8 +56,11 @@ class Busy:
     async def wait_quiet(self) -> bool:
         return False
 
-    def cancel(self, jobs: list[str]) -> None:
-        self.cancelled += jobs
+    def cancel(self, claims: list[tuple[str, str]]) -> None:
+        self.cancelled += [job for job, _ in claims]
+
+    def ask_cancelled(self, job: str, cancel: Callable[[list[tuple[str, str]]], None]) -> None:
+        cancel([(job, "w:1")])
 
     async def poll(self) -> tuple[str, str] | None:
         return ("control", self._messages.pop(0)) if self._messages else None

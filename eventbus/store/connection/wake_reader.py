@@ -11,6 +11,7 @@ from eventbus.store.connection.connector import Connector
 
 __all__ = ["WakeReader"]
 
+_MARK, _TOKEN = 6, 9  # where they stand in a hold
 _BLOCK = 4.0  # seconds that one read of the wakes blocks at most
 _BLOCK_PATIENCE = 2.0  # giving up a blocked read too early only costs one poll, so less than for calls
 
@@ -89,6 +90,21 @@ class WakeReader:
         if not self._channel.send(("ZREM", self._due, entry), _Answer(take, repeat)):
             repeat()
 
+    def ask_cancelled(self, job: str, cancel: Callable[[list[tuple[str, str]]], None]) -> None:
+        """Have that claim of a job cancelled which the server has marked (`hold.lua`); nobody waits for that.
+
+        `cancel` gets the job with the token of the claim. It is not called where the worker holds no such claim any
+        more: then the message was about an earlier one. Nor is it if the connection is lost, for the mark stays, and
+        the next renewal tells of it.
+        """
+
+        def read(hold: str | None) -> None:
+            token = _cancelled_token(hold)
+            if token:
+                cancel([(job, token)])
+
+        self._beside.send(("HGET", self._held, job), _Answer(read, _leave_it))
+
     async def _confirm_again(self) -> None:
         # The answers say nothing: an entry may be gone because the first confirmation arrived.
         again, self._unconfirmed = self._unconfirmed, set()
@@ -132,5 +148,13 @@ def _has_token(hold: str | None, token: str) -> bool:
     return hold is not None and (hold.endswith(token) or f"{token}\0" in hold)
 
 
+def _cancelled_token(hold: str | None) -> str:
+    """Return the token of a hold (`hold.lua`) that is marked as cancelled; empty for any other."""
+    packed = b"" if hold is None else hold.encode("utf-8", "surrogateescape")
+    if packed[_MARK : _MARK + 1] != b"c":
+        return ""
+    return packed[_TOKEN:].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
 def _leave_it() -> None:
-    """Do nothing: the next renewal names the job, and hears whether the worker has it."""
+    """Do nothing: the next renewal names the job, and hears whether the worker has it, or is to cancel it."""
