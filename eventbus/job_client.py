@@ -238,6 +238,13 @@ class JobClient(RootPages):
         journals = self._life.running("read live texts").store.journals
         return await journals.lives(job_id, names, deadline=_deadline())
 
+    async def inbox(self, job_id: str, *, deadline: float | None = None) -> list[Signal]:
+        """Return the signals of any job that no entry of its journal has taken, in the order in which they
+        came.
+        """
+        journals = self._life.running("read an inbox").store.journals
+        return (await journals.inbox(job_id, deadline=_deadline() if deadline is None else deadline))[1]
+
     async def signal(
         self,
         job_id: str,

@@ -31,6 +31,7 @@ from workflows.client.looks import FlowLooks
 from workflows.client.pauses import FlowPauses
 from workflows.client.removals import FlowRemovals
 from workflows.client.scheduling import FlowSchedules
+from workflows.client.sent_signals import SignalSender
 from workflows.client.starting import check_flag, meeting_of, message_of, not_started
 from workflows.definition.flow_definition import AnyWorkflow, definition_of
 from workflows.definition.job_tree import tree_of
@@ -69,6 +70,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         self._lists = FlowList(provider.jobs)
         self._graphs: dict[tuple[str, str], Graph] = {}
         self._definitions = Definitions(self._registry, provider.jobs)
+        self._sender = SignalSender(provider.jobs, self._registry, self.definition)
         self._middleware: list[FlowMiddleware] = []
         self.schedules: FlowSchedules = FlowSchedules(provider, self._definitions)
         """Starts flows at times."""
@@ -204,7 +206,7 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         except EmitError as error:
             raise not_started(error, flow_id, is_keyed=is_keyed) from error.__cause__
         # Not `flow_id`: an idempotency key may have led to a flow that exists already.
-        return FlowHandle(emission.job_id, self._jobs, reading, self, emission)
+        return FlowHandle(emission.job_id, self._jobs, reading, self, self._sender, emission)
 
     async def run_inline(
         self,
@@ -244,14 +246,14 @@ class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
         """
         name = workflow_of(flow_id)
         if workflow is None:
-            return FlowHandle(flow_id, self._jobs, self._definitions.reading(name), self)
+            return FlowHandle(flow_id, self._jobs, self._definitions.reading(name), self, self._sender)
         known = definition_of(workflow, "the workflow of a flow")
         if known.name != name:
             raise UnknownJob(
                 flow_id,
                 f"{shown(flow_id)} is the id of a flow of workflow {name!r}, not of {known.name!r}",
             )
-        return FlowHandle(flow_id, self._jobs, self._definitions.reading_of(known), self)
+        return FlowHandle(flow_id, self._jobs, self._definitions.reading_of(known), self, self._sender)
 
     # Inspecting flows, and managing them. `call_timeout` is how long the server may take to answer the whole
     # call, by default the provider's `reply_timeout`; a call that takes longer raises StoreUnavailable.

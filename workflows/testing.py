@@ -74,13 +74,22 @@ class InlineHandle(Generic[O]):
         """
         return self._flow.stop(Stop(cause="cancelled", reason=reason))
 
-    async def signal(self, signal: Signal[T], payload: T) -> None:
-        """Send a signal to the flow, which keeps it until a step waits for it.
+    @overload
+    async def signal(self, signal: Signal[None], payload: None = None) -> None: ...
+    @overload
+    async def signal(self, signal: Signal[T], payload: T) -> None: ...
+    @overload
+    async def signal(self, signal: str, payload: Any = ...) -> None: ...
+    async def signal(self, signal: Signal[Any] | str, payload: Any = None) -> None:
+        """Send a signal, given as itself or by its name, to the flow, which keeps it until a step waits for
+        it.
 
-        Raises PayloadError for a payload that does not fit, and SignalRefused if the flow has ended or is stopping.
+        Raises DefinitionError for a signal that no step waits for, PayloadError for a payload that does not
+        fit, and SignalRefused if the flow has ended or is stopping.
         """
+        known = self._flow.inbox.check(signal)
         if self._flow.stop_mark is not None or self._task.done():
-            raise SignalRefused(self.id, signal.name, "ended" if self._task.done() else "stopping")
+            raise SignalRefused(self.id, known.name, "ended" if self._task.done() else "stopping")
         self._flow.inbox.send(signal, payload)
 
     async def report(self) -> FlowReport:
@@ -102,14 +111,15 @@ def start_inline(
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     provider: Any = None,
     middleware: Sequence[FlowMiddleware] = (),
-    signals: Sequence[tuple[Signal[Any], Any]] = (),
+    signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
 ) -> InlineHandle[O]:
     """Start a flow in this event loop and return its handle.
 
     `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts, in the steps that sleep,
     and for the timeout of a wait: for tests of these pass one that returns at once. `ctx.emit` uses `provider`;
-    `middleware` is around each attempt, as `WorkflowProvider.use`. `signals` are in the flow's inbox from the start, each
-    with its payload. Raises DefinitionError and PayloadError before anything runs.
+    `middleware` is around each attempt, as `WorkflowProvider.use`. `signals`, or their names, are in the
+    flow's inbox from the start, each with its payload. Raises DefinitionError and PayloadError before
+    anything runs.
     """
     environment = Environment(provider=provider, sleep=sleep, middleware=middleware)
     flow = open_inline(workflow, input, meta=meta, timeout=timeout, environment=environment, signals=signals)
@@ -127,7 +137,7 @@ async def run_inline(
     sleep: Callable[[float], Awaitable[Any]] = ...,
     provider: Any = ...,
     middleware: Sequence[FlowMiddleware] = ...,
-    signals: Sequence[tuple[Signal[Any], Any]] = ...,
+    signals: Sequence[tuple[Signal[Any] | str, Any]] = ...,
     replay: Literal["", "always"] = ...,
     triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
 ) -> O: ...
@@ -142,7 +152,7 @@ async def run_inline(
     sleep: Callable[[float], Awaitable[Any]] = ...,
     provider: Any = ...,
     middleware: Sequence[FlowMiddleware] = ...,
-    signals: Sequence[tuple[Signal[Any], Any]] = ...,
+    signals: Sequence[tuple[Signal[Any] | str, Any]] = ...,
     replay: Literal["", "always"] = ...,
     triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
 ) -> Any: ...
@@ -156,16 +166,17 @@ async def run_inline(
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     provider: Any = None,
     middleware: Sequence[FlowMiddleware] = (),
-    signals: Sequence[tuple[Signal[Any], Any]] = (),
+    signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
     replay: Literal["", "always"] = "",
     triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
 ) -> Any:
     """Run a flow in this process and return its output.
 
-    `signals` are in the flow's inbox from the start, each with its payload; no others come. `sleep` waits for its sleeps
-    too. For the flow of a durable function, after it has returned, the flow's clock shows the time that was slept to. With `replay="always"` the
-    function starts again from its top after each record, so that a test finds what is not the same in each replay: it
-    raises NonDeterminismError then. Raises UsageError if the flow waits for a signal that does not come.
+    `signals`, or their names, are in the flow's inbox from the start, each with its payload; no others come.
+    `sleep` waits for its sleeps too. For the flow of a durable function, after it has returned, the flow's
+    clock shows the time that was slept to. With `replay="always"` the function starts again from its top
+    after each record, so that a test finds what is not the same in each replay: it raises NonDeterminismError
+    then. Raises UsageError if the flow waits for a signal that does not come.
 
     `triggers` are those of state machines, the outermost flow or flows inside it: transitions or their names, each with its payload,
     in the order in which they come. A machine takes its next one when it rests; of several flows of one machine, that is the one

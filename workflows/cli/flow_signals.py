@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,9 +18,9 @@ from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
 from workflows.cli.known_workflows import check_known_workflow
-from workflows.client.histories import FlowRecord, recorded_flows
+from workflows.client.histories import FlowRecord, read_record, recorded_flows
 from workflows.client.open_waits import open_waits
-from workflows.client.sent_triggers import send_trigger_text
+from workflows.client.sent_signals import check_json
 from workflows.records.ids import workflow_of
 from workflows.records.records import error_text
 from workflows.records.status import number_in
@@ -61,24 +62,27 @@ def send_signal(
 ) -> int:
     """Send a signal to a flow, which keeps it until it waits for it; ends when that is recorded.
 
-    With --app a signal that the flow's function does not declare is refused, and so is a payload that does not fit. To a state
-    machine it is a trigger.
+    A signal that the flow's workflow does not declare is refused, as far as a worker has told what it
+    declares; with --app also a payload that does not fit. Where nobody waits for it now the command says so,
+    and what the flow waits for. To a state machine it is a trigger.
     """
-    _check_json(payload)
+    value = _read_json(payload)
     if app is not None:
-        _check(app, flow_id, name, payload)
+        _check(app, flow_id, name, value)
 
-    async def send(flows: WorkflowProvider) -> bool:
+    async def send(flows: WorkflowProvider) -> str:
         jobs = flows.provider.jobs
-        is_machine = (await flows.report(flow_id)).machine is not None
-        if is_machine:
-            await send_trigger_text(jobs, flows.handle(flow_id).id, name, payload)
-        else:
-            await jobs.signal(flows.handle(flow_id).id, name, payload)
-        return is_machine
+        flow = await read_record(jobs, flows.handle(flow_id).id)
+        waited = [entry.name for entry in await open_waits(jobs, flow) if entry.kind == "wait"]
+        await flows.signal(flow_id, name, value)
+        if flow.message.machine:
+            return f"trigger {name} is sent to flow {flow_id}"
+        said = f"signal {name} is sent to flow {flow_id}"
+        if name in waited:
+            return said
+        return f"{said}, which keeps it: nobody waits for it now; {_said_waits(waited)}"
 
-    is_machine = ask_flows(url, send)
-    print(f"{'trigger' if is_machine else 'signal'} {name} is sent to flow {flow_id}")
+    print(ask_flows(url, send))
     return 0
 
 
@@ -97,44 +101,39 @@ def send_trigger(
 
     Ends when the trigger is recorded. With --app a payload that does not fit is refused; else the worker judges it.
     """
-    _check_json(payload)
+    value = _read_json(payload)
     if app is not None:
-        _check(app, flow_id, transition, payload)
+        _check(app, flow_id, transition, value)
 
     async def send(flows: WorkflowProvider) -> None:
-        await send_trigger_text(flows.provider.jobs, flows.handle(flow_id).id, transition, payload)
+        await flows.handle(flow_id).trigger(transition, value)
 
     ask_flows(url, send)
     print(f"trigger {transition} is sent to flow {flow_id}")
     return 0
 
 
-def _check_json(payload: str) -> None:
+def _said_waits(names: Sequence[str]) -> str:
+    kinds = sorted(set(names))
+    return f"the flow waits for signal {' and '.join(kinds)}" if kinds else "the flow waits for no signal now"
+
+
+def _read_json(payload: str) -> Any:
     try:
-        msgspec.json.decode(payload)
-    except (msgspec.MsgspecError, UnicodeError):
+        return msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise CommandError(f"expected the payload to be JSON, got: {shown(payload)}") from None
 
 
-def _check(app: str, flow_id: str, name: str, payload: str) -> None:
-    """Refuse what the function or the machine of a flow does not declare. Without a declaration anything is accepted."""
-    registry = registry_of(load_provider(app), app)
-    machine, known = registry.machine(workflow_of(flow_id)), registry.durable(workflow_of(flow_id))
-    if known is None and machine is None:
-        raise CommandError(f"{app} has no durable function or state machine {workflow_of(flow_id)!r}")
+def _check(app: str, flow_id: str, name: str, payload: Any) -> None:
+    """Refuse what the workflow of a flow does not declare. Without a declaration anything is accepted."""
+    workflow = workflow_of(flow_id)
     try:
-        if machine is not None:
-            transition = machine.find(name)
-            if not transition.waits:
-                raise CommandError(f"{transition.where} waits for no trigger: it fires by itself")
-            transition.decode(payload)
-            return
-        assert known is not None  # noqa: S101  (one of them is there)
-        signal = known.check_signal(name)
-        if signal is not None:
-            signal.decode(payload)
+        is_known = check_json(registry_of(load_provider(app), app), workflow, name, payload)
     except (DefinitionError, PayloadError) as error:
         raise CommandError(str(error)) from None
+    if not is_known:
+        raise CommandError(f"{app} has no workflow {workflow!r}")
 
 
 def check_place(app: str, flow_id: str, place: str) -> None:

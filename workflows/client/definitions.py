@@ -12,7 +12,6 @@ from eventbus.lowlevel import Codec, JobClient, shown
 from workflows.client.handle import FlowOutcomeDecoder
 from workflows.definition.codecs import Codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
-from workflows.definition.workflow import Workflow
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.machines.definition import MachineCodecs, MachineDefinition
 from workflows.registry import StepRegistry
@@ -96,5 +95,4 @@ class Definitions:
         """Return what decodes the outcomes of a workflow."""
         codecs = self.codecs_of(workflow)
         state = None if isinstance(codecs, Codecs) else codecs.state
-        known = None if isinstance(workflow, Workflow) else workflow
-        return FlowOutcomeDecoder(workflow.name, codecs.output, workflow.errors, state, known)
+        return FlowOutcomeDecoder(workflow.name, codecs.output, workflow.errors, state, workflow)

@@ -7,11 +7,11 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import msgspec
 
-from eventbus import DefinitionError
 from eventbus.lowlevel import Codec, Duration, Emission, JobClient, seconds
+from workflows.client.sent_signals import SignalSender
 from workflows.client.sent_triggers import send_trigger
+from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.signal import Signal
-from workflows.functions.definition import Durable
 from workflows.machines.definition import MachineDefinition
 from workflows.machines.transition import Transition
 from workflows.records.ids import flow_queue, workflow_of
@@ -34,13 +34,13 @@ class FlowOutcomeDecoder:
         output: Codec,
         errors: Sequence[type[Exception]],
         state: Codec | None = None,
-        definition: Durable[Any, Any] | MachineDefinition | None = None,
+        definition: AnyDefinition | None = None,
     ) -> None:
         """Decode with `output`, and live states with `state`; without it, these are untyped JSON.
 
         With `definition`, signals that it does not declare are refused, and triggers that it does not have.
         """
-        self.definition: Durable[Any, Any] | MachineDefinition | None = definition
+        self.definition: AnyDefinition | None = definition
         self.name: str = f"workflow {workflow}"
         self.queue: str = flow_queue(workflow)
         self._output = output
@@ -97,6 +97,7 @@ class FlowHandle(Generic[O]):
         jobs: JobClient,
         reading: FlowOutcomeDecoder,
         reporter: Reporter,
+        sender: SignalSender,
         emission: Emission[Any] | None = None,
     ) -> None:
         """Use `WorkflowProvider.execute` or `handle` instead. `emission` waits for the outcome already."""
@@ -104,6 +105,7 @@ class FlowHandle(Generic[O]):
         self._jobs = jobs
         self._reading = reading
         self._reporter = reporter
+        self._sender = sender
         self._emission = emission
 
     @property
@@ -148,31 +150,59 @@ class FlowHandle(Generic[O]):
         """Return the recorded state of the flow's steps and rollbacks. Raises UnknownJob, StoreError."""
         return await self._reporter.report(self._id, call_timeout=call_timeout)
 
+    @overload
+    async def signal(
+        self,
+        signal: Signal[None],
+        payload: None = None,
+        *,
+        signal_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    @overload
     async def signal(
         self,
         signal: Signal[T],
         payload: T,
         *,
+        signal_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    @overload
+    async def signal(
+        self,
+        signal: str,
+        payload: Any = ...,
+        *,
+        signal_id: str | None = ...,
+        call_timeout: Duration | None = ...,
+    ) -> None: ...
+    async def signal(
+        self,
+        signal: Signal[Any] | str,
+        payload: Any = None,
+        *,
         signal_id: str | None = None,
         call_timeout: Duration | None = None,
     ) -> None:
-        """Send a signal to the flow, which keeps it until `ctx.wait_for(signal)` takes it.
+        """Send a signal, given as itself or by its name, to the flow, which keeps it until a wait takes it.
 
-        Return once it is recorded. Of several with the same `signal_id` one is kept, as long as no wait has taken it.
-        Raises DefinitionError, and sends nothing, for a signal that the flow's function does not declare, if that is known here
-        and declares some; PayloadError, and sends nothing, for a payload that does not fit; UsageError for a `signal_id` of more
-        than 256 bytes; SignalRefused if the flow has ended or is
-        stopping, or has too many signals that it has not taken; UnknownJob, StoreError.
+        Return once it is recorded. The payload of a name has the type that the flow's definition gives the
+        signal, if that is known here, and is else a value of JSON. Of several with the same `signal_id` one
+        is kept, as long as no wait has taken it. Raises DefinitionError, and sends nothing, for a signal that
+        the flow's definition does not declare: the one that is known here, or else that of its version as a
+        worker has told it; a function without `signals` takes any. Raises PayloadError, and sends nothing,
+        for a payload that does not fit; UsageError for a `signal_id` of more than 256 bytes; SignalRefused if
+        the flow has ended or is stopping, or has too many signals that it has not taken; UnknownJob,
+        StoreError.
         """
-        known = self._reading.definition
-        if isinstance(known, MachineDefinition):
-            raise DefinitionError(
-                f"{known.where} takes triggers and no signals; use trigger({signal.name!r}, ...)"
-            )
-        declared = None if known is None else known.check_signal(signal.name)
-        text = (declared or signal).encode(payload)
-        await self._jobs.signal(
-            self._id, signal.name, text, signal=signal_id or "", call_timeout=call_timeout
+        await self._sender.send(
+            self._id,
+            signal,
+            payload,
+            definition=self._reading.definition,
+            signal_id=signal_id or "",
+            call_timeout=call_timeout,
         )
 
     @overload

@@ -10,23 +10,19 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-import msgspec
-
-from eventbus import DefinitionError, EventProvider, PayloadError, UnknownJob
+from eventbus import EventProvider
 from eventbus.lowlevel import Duration, JobClient, clock
 from workflows.client.definitions import Definitions
 from workflows.client.flow_list import FlowList
 from workflows.client.histories import read_record
 from workflows.client.inspection import FlowInspector
 from workflows.client.open_waits import open_waits
-from workflows.client.sent_triggers import send_trigger_text
-from workflows.definition.signal import Signal
+from workflows.client.sent_signals import SignalSender
 from workflows.graphs.folding import fold
 from workflows.graphs.graph import Graph, decode_graph
 from workflows.graphs.runs import graph_of_run, has_positions
 from workflows.machines.definition import is_by_places
-from workflows.records.ids import check_flow_id, flow_queue, workflow_of
-from workflows.records.records import read_message_of
+from workflows.records.ids import check_flow_id, flow_queue
 from workflows.records.report import FlowPage, FlowSummary, FlowTree, FlowVersion, FlowWait
 from workflows.registry import StepRegistry
 
@@ -52,6 +48,7 @@ class FlowLooks:
     _lists: FlowList
     _graphs: dict[tuple[str, str], Graph]
     _definitions: Definitions
+    _sender: SignalSender
 
     async def flows(
         self,
@@ -149,31 +146,27 @@ class FlowLooks:
         ]
 
     async def signal(
-        self, flow_id: str, name: str, payload: Any = None, *, call_timeout: Duration | None = None
+        self,
+        flow_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        signal_id: str | None = None,
+        call_timeout: Duration | None = None,
     ) -> None:
         """Send a flow a signal by its name, with a payload of JSON; `FlowHandle.signal` sends typed ones.
 
-        Where the workflow is registered here, name and payload are checked before. Return once it is recorded; the flow keeps it until it
-        waits for it. To a state machine it is the trigger of a transition, which its place accepts now, or refuses. Raises DefinitionError, PayloadError, SignalRefused, UnknownJob, StoreError.
+        Name and payload are checked before as there: by the definition that is registered here, else the name
+        by what a worker has told of the flow's version. A value that JSON would change, such as NaN, a set or
+        a dict with keys that are no text, is refused, unless it is one of the type that is declared here.
+        Return once it is recorded; the flow keeps it until it waits for it. To a state machine it is the
+        trigger of a transition, which its place accepts now, or refuses. `signal_id` is that of
+        `FlowHandle.signal`, or the `trigger_id`. Raises DefinitionError, PayloadError, SignalRefused,
+        UnknownJob, StoreError.
         """
-        text = msgspec.json.encode(payload).decode()
-        deadline = self._jobs.settings.deadline(call_timeout)
-        if await self._is_machine(flow_id, deadline=deadline):
-            self._check_trigger(workflow_of(flow_id), name, text)
-            left = max(deadline - clock.monotonic(), 0.001)
-            await send_trigger_text(self._jobs, flow_id, name, text, call_timeout=left)
-            return
-        signal = self._find_signal(workflow_of(flow_id), name)
-        try:
-            (signal or Signal(name, Any)).decode(text)
-        except PayloadError as error:
-            raise PayloadError(
-                f"the payload of signal {name!r} failed its validation: {error}",
-                event=name,
-                path=error.path,
-                role="payload",
-            ) from error
-        await self._jobs.signal(flow_id, name, text, call_timeout=call_timeout)
+        await self._sender.send_json(
+            flow_id, name, payload, signal_id=signal_id or "", call_timeout=call_timeout
+        )
 
     async def versions(self, *, call_timeout: Duration | None = None) -> list[FlowVersion]:
         """Return each version of each workflow that has open flows or a live worker, with how many of both.
@@ -203,57 +196,3 @@ class FlowLooks:
             )
             for place in sorted({*workers, *opened.counts})
         ]
-
-    async def _is_machine(self, flow_id: str, *, deadline: float) -> bool:
-        """Tell whether a flow is that of a state machine; of a workflow that is not known here the server tells."""
-        workflow = workflow_of(flow_id)
-        if self._registry.machine(workflow) is not None:
-            return True
-        if self._registry.durable(workflow) is not None or self._registry.has(workflow):
-            return False
-        page = await self._jobs.look(flow_id, limit=0, deadline=deadline)
-        if not page.root:
-            raise UnknownJob(flow_id)
-        return read_message_of(flow_id, page.root.get("body", "")).machine
-
-    def _check_trigger(self, workflow: str, name: str, text: str) -> None:
-        """Refuse what the state machine does not declare, if it is known here. Raises DefinitionError, PayloadError."""
-        machine = self._registry.machine(workflow)
-        if machine is None:
-            return
-        transition = machine.find(name)
-        if not transition.waits:
-            raise DefinitionError(f"{transition.where} waits for no trigger: it fires by itself")
-        try:
-            transition.decode(text)
-        except PayloadError as error:
-            raise PayloadError(
-                f"the payload of {transition.where} failed its validation: {error}",
-                event=name,
-                path=error.path,
-                role="payload",
-            ) from error
-
-    def _find_signal(self, workflow: str, name: str) -> Signal[Any] | None:
-        """Return a signal as the workflow declares it; None if the workflow is not known here, or declares none.
-
-        Raises DefinitionError for one that a durable function does not declare, or that no step of a graph waits for.
-        """
-        durable = self._registry.durable(workflow)
-        if durable is not None:
-            return durable.check_signal(name)
-        if not self._registry.has(workflow):
-            return None
-        versions = [self._registry.workflow(workflow, each) for each in self._registry.versions(workflow)]
-        steps = [step for known in versions for step in known.steps.values()]
-        pauses = [step.pause for step in steps if step.pause is not None]
-        signals = [pause.signal for pause in pauses if pause.signal is not None]
-        if not steps:  # it is only executed here
-            return None
-        for signal in signals:
-            if signal.name == name:
-                return signal
-        known = ", ".join(sorted({repr(signal.name) for signal in signals})) or "none"
-        raise DefinitionError(
-            f"no step of workflow {workflow!r} waits for signal {name!r}; its signals: {known}"
-        )

@@ -1,18 +1,21 @@
 """Signals: typed messages to a flow, from any process.
 
-What must always hold: a payload that does not fit its type is refused to its sender, and is never sent.
+What must always hold: a payload that does not fit its type is refused to its sender, and is never sent; so is
+a name that the flow's definition does not have, where that is known.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar, overload
 
 from eventbus import DefinitionError, PayloadError
 from eventbus.lowlevel import Codec, shown
 from workflows.definition.codecs import MAX_VALUE
 
-__all__ = ["Signal"]
+__all__ = ["Signal", "check_known", "signal_by"]
 
 T = TypeVar("T")
 ST = TypeVar("ST")
@@ -66,3 +69,26 @@ class Signal(Generic[T]):
     def decode(self, text: str | bytes | memoryview) -> T:
         """Return the payload in JSON text. Raises PayloadError if it does not fit."""
         return self._codec.decode(text)
+
+
+def signal_by(given: Signal[Any] | str, known: Mapping[str, Signal[Any]] | None = None) -> Signal[Any]:
+    """Return the signal that is given by itself or by its name; a name stands for the `known` one, else for
+    one of any payload.
+
+    Raises DefinitionError for other values, and for a name that no signal can have.
+    """
+    if isinstance(given, Signal):
+        return given
+    found = (known or {}).get(given) if type(given) is str else None  # else `Signal` refuses it
+    return found or Signal[Any](given)
+
+
+def check_known(name: str, known: Collection[str], where: str) -> None:
+    """Raise DefinitionError, with the names that are close, if the definition `where` has no signal of this
+    name.
+    """
+    if name not in known:
+        near = difflib.get_close_matches(name, sorted(known))
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        names = ", ".join(map(repr, known)) or "none"
+        raise DefinitionError(f"{where} declares no signal {shown(name)}; its signals: {names}{hint}")

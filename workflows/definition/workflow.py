@@ -34,6 +34,7 @@ from workflows.definition.flow_definition import (
 from workflows.definition.hooks import NOTHING, Hook, HookName, StepHooks, check_hook, check_output, make_hook
 from workflows.definition.keywords import StepKeywords, WorkflowKeywords, check_options
 from workflows.definition.plan import FlowPlan
+from workflows.definition.signal import Signal
 from workflows.definition.step import AsyncStep, Step, SyncStep, make_step
 from workflows.definition.step_graph import After, FlowSteps, PauseSteps, StepDecorator, StepGraph
 from workflows.definition.type_checks import check_kept, check_types, check_version
@@ -191,9 +192,15 @@ class Workflow(FlowDefinition, EachSteps[I], PauseSteps[I], FlowSteps[I], StepHo
         return self.hooks.get("failed")
 
     @property
+    def signals(self) -> dict[str, Signal[Any]]:
+        """The signals that its steps wait for, by name."""
+        pauses = [step.pause for step in self.steps.values() if step.pause is not None]
+        return {pause.name: pause.signal for pause in pauses if pause.signal is not None}
+
+    @property
     def listens(self) -> bool:
         """Whether a step waits for a signal."""
-        return any(step.pause is not None and step.pause.signal is not None for step in self.steps.values())
+        return bool(self.signals)
 
     @property
     def plan(self) -> FlowPlan:

@@ -28,7 +28,7 @@ from workflows.definition.checks.signature import (
 )
 from workflows.definition.codecs import MAX_VALUE
 from workflows.definition.flow_definition import FlowDefinition, FlowKind
-from workflows.definition.signal import Signal
+from workflows.definition.signal import Signal, check_known
 from workflows.definition.type_checks import check_version
 from workflows.records.ids import check_workflow_name
 
@@ -112,9 +112,7 @@ class Durable(FlowDefinition, Generic[I, O]):
         """Return the declared signal of this name; None if signals are not declared. Raises DefinitionError."""
         if self.signals is None:
             return None
-        if name not in self.signals:
-            known = ", ".join(map(repr, self.signals)) or "none"
-            raise DefinitionError(f"{self.where} declares no signal {name!r}; its signals: {known}")
+        check_known(name, self.signals, self.where)
         return self.signals[name]
 
     def is_answer(self, error: BaseException) -> bool:

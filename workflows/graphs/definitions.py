@@ -30,13 +30,20 @@ def graph_of(definition: AnyDefinition) -> Graph:
     if isinstance(definition, Durable):
         nodes, lanes = calls_of(definition.function)
         edges = connect(lanes)
-        return Graph(workflow=definition.name, version=definition.version, nodes=nodes, edges=edges)
+        return Graph(
+            workflow=definition.name,
+            version=definition.version,
+            nodes=nodes,
+            edges=edges,
+            signals=None if definition.signals is None else list(definition.signals),
+        )
     steps = [definition.steps[name] for name, _ in definition.plan.nodes]
     return Graph(
         workflow=definition.name,
         version=definition.version,
         nodes=[_node_of(step) for step in steps],
         edges=[GraphEdge(need, step.name) for step in steps for need in step.after],
+        signals=list(definition.signals),
     )
 
 

@@ -54,8 +54,9 @@ class GraphEdge(msgspec.Struct, frozen=True, omit_defaults=True):
 class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The graph of a definition, or with `flow_id` of one flow, which has a `state`.
 
-    `has_edges` is False where nobody has told what follows what. `parts` is how many nodes there were before some were folded
-    into one.
+    `signals` names those that it declares, None where any is taken or a worker of an older release told the
+    graph. `has_edges` is False where nobody has told what follows what. `parts` is how many nodes there were
+    before some were folded into one.
     """
 
     workflow: str
@@ -66,6 +67,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flow_id: str = ""
     state: str = ""
     parts: int = 0
+    signals: list[str] | None = None
 
 
 def encode_graph(graph: Graph) -> str:

@@ -16,7 +16,7 @@ from eventbus import UsageError
 from eventbus.lowlevel import Outcome
 from eventbus.lowlevel import Signal as SentSignal
 from workflows.definition.context import FlowFacts
-from workflows.definition.signal import Signal
+from workflows.definition.signal import Signal, signal_by
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import RollbackResult, Undoable
 from workflows.functions.calls.child_call import end_entry
@@ -47,7 +47,7 @@ class InlineDurable(CodeFlow):
         *,
         timeout: float | None,
         open_inner: OpenInner,
-        signals: Sequence[tuple[Signal[Any], Any]] = (),
+        signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
         replays: bool = False,
     ) -> None:
         """Run `durable` with the input `given`. The signals are in the inbox from the start; raises PayloadError for one that does not fit."""
@@ -61,8 +61,7 @@ class InlineDurable(CodeFlow):
         )
         self.durable = durable
         self.recorder.inbox += [
-            SentSignal(str(order), order, signal.name, signal.encode(payload))
-            for order, (signal, payload) in enumerate(signals, start=1)
+            _sent(durable, signal, payload, order) for order, (signal, payload) in enumerate(signals, start=1)
         ]
         self.recorder.replays = replays
         self._codecs = DurableCodecs(durable)
@@ -141,3 +140,12 @@ class InlineDurable(CodeFlow):
         entries = kept_entries(recorder.entries).entries
         inherited, is_doubtful = inherited_in(entries, flow_id)
         return [*doubts_in(entries), *inherited], is_doubtful
+
+
+def _sent(durable: Durable[Any, Any], given: Signal[Any] | str, payload: Any, order: int) -> SentSignal:
+    """Return a signal in the inbox. Raises DefinitionError for one that the function does not declare,
+    PayloadError.
+    """
+    signal = signal_by(given, durable.signals)
+    signal = durable.check_signal(signal.name) or signal
+    return SentSignal(str(order), order, signal.name, signal.encode(payload))

@@ -10,7 +10,8 @@ from typing import Any
 from eventbus import PayloadError
 from eventbus.lowlevel import Signal as SentSignal
 from eventbus.lowlevel import get_logger
-from workflows.definition.signal import Signal
+from workflows.definition.signal import Signal, check_known, signal_by
+from workflows.definition.workflow import Workflow
 from workflows.execution.step_run import StepRun
 
 __all__ = ["InlineInbox"]
@@ -21,16 +22,35 @@ _log = get_logger("workflows")
 class InlineInbox:
     """Signals in memory. With `is_open` further ones may be sent while the flow runs."""
 
-    def __init__(self, signals: Iterable[tuple[Signal[Any], Any]] = (), *, is_open: bool) -> None:
-        """Begin with `signals`, each with its payload. Raises PayloadError for one that does not fit."""
+    def __init__(
+        self,
+        workflow: Workflow[Any, Any],
+        signals: Iterable[tuple[Signal[Any] | str, Any]] = (),
+        *,
+        is_open: bool,
+    ) -> None:
+        """Begin with `signals` of a workflow, or their names, each with its payload. Raises as `send`."""
+        self._workflow = workflow
         self.signals: Sequence[SentSignal] = []
         self.is_open = is_open
         self._came = asyncio.Event()
         for signal, payload in signals:
             self.send(signal, payload)
 
-    def send(self, signal: Signal[Any], payload: Any) -> None:
-        """Add a signal. Raises PayloadError if it does not fit."""
+    def check(self, given: Signal[Any] | str) -> Signal[Any]:
+        """Return a signal that is given by itself or by its name. Raises DefinitionError for one that no step
+        waits for.
+        """
+        known = self._workflow.signals
+        signal = signal_by(given, known)
+        check_known(signal.name, known, f"workflow {self._workflow.name!r}")
+        return signal
+
+    def send(self, given: Signal[Any] | str, payload: Any) -> None:
+        """Add a signal. Raises DefinitionError for one that no step waits for, and PayloadError if it does
+        not fit.
+        """
+        signal = self.check(given)
         order = len(self.signals) + 1
         self.signals = [*self.signals, SentSignal(str(order), order, signal.name, signal.encode(payload))]
         self._came.set()

@@ -35,7 +35,7 @@ def open_inline(
     meta: Mapping[str, Any] | None = None,
     timeout: Duration | None = None,
     environment: Environment,
-    signals: Sequence[tuple[Signal[Any], Any]] = (),
+    signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
     triggers: InlineTriggers | None = None,
     is_open: bool = True,
 ) -> InlineFlow:
@@ -55,7 +55,7 @@ def open_inline(
         make_facts(workflow, meta),
         around,
         timeout=_limit(workflow, timeout),
-        inbox=InlineInbox(signals, is_open=is_open),
+        inbox=InlineInbox(workflow, signals, is_open=is_open),
         open_inner=opener(around, triggers or InlineTriggers()),
     )
 
@@ -67,7 +67,7 @@ def open_code(
     meta: Mapping[str, Any] | None = None,
     timeout: Duration | None = None,
     environment: Environment,
-    signals: Sequence[tuple[Signal[Any], Any]] = (),
+    signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
     triggers: InlineTriggers | None = None,
     replays: bool = False,
 ) -> CodeFlow:
@@ -120,7 +120,7 @@ def _open_inner(
             definition, given, facts, environment, timeout=timeout, open_inner=open_inner, replays=replays
         )
     if isinstance(definition, Workflow):
-        inbox = InlineInbox(is_open=False)
+        inbox = InlineInbox(definition, is_open=False)
         return InlineFlow(
             definition, given, facts, environment, timeout=timeout, inbox=inbox, open_inner=open_inner
         )

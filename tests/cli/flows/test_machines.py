@@ -208,7 +208,7 @@ def test_with_the_program_what_does_not_fit_is_refused_before_it_is_sent(
         assert (code, text in said) == (2, True), said
     other = "order~0123456789abcdef0123"
     code, said = told(invoke("flows", command, other, "approve", "--app", program))
-    assert (code, "has no durable function or state machine 'order'" in said) == (2, True)
+    assert (code, "has no workflow 'order'" in said) == (2, True)
     assert serve(rests("waiting"), flow_id) == before
     sent = invoke("flows", command, flow_id, "approve", '{"ok": true}', "--app", program)
     assert told(sent)[0] == 0

@@ -267,7 +267,9 @@ async def test_a_sub_workflow_that_runs_itself_too_deep_fails() -> None:
 
 async def test_a_signal_that_comes_before_somebody_listens_is_heard() -> None:
     go_on = Signal("go-on", int)
-    inbox = InlineInbox(is_open=True)
+    graph = Workflow[Any, Any]("heard")
+    graph.wait(go_on)
+    inbox = InlineInbox(graph, is_open=True)
     for number in (1, 2):
         inbox.send(go_on, number)
         await asyncio.wait_for(inbox.listen(), 10)
