@@ -257,7 +257,8 @@ class JobClient(RootPages):
         """Send a signal to a job, which keeps it until an entry of its journal takes it; a sleeping job wakes up.
 
         `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who sends the same
-        one again sends none, as long as no entry has taken it. It has at most 256 bytes. By default it is fresh.
+        one again sends none, as long as no entry has taken it, and then as long as it is one of the last 100 that the job
+        was sent, also when the job has ended. It has at most 256 bytes. By default it is fresh.
 
         Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes, SignalRefused
         if the job cannot take it, and StoreError.
@@ -271,7 +272,7 @@ class JobClient(RootPages):
         journals = self._life.running("send a signal").store.journals
         word = await journals.signal(
             job_id,
-            signal=signal or secrets.token_hex(8),
+            signal=signal or f"~{secrets.token_hex(8)}",  # no caller chose it: see `restart.lua`
             name=name,
             payload=payload,
             deadline=self.settings.deadline(call_timeout),

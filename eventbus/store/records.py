@@ -108,6 +108,7 @@ MORE: dict[str, tuple[str, str]] = {
     ),
     "edited": ("the call that changed it last while it waited", "edit replacing"),
     "retrier": ("the call that let it wait again after its end", "retry"),
+    "stopped": ("the call that cancelled its last run", "restart retry"),
     "removed": ("the call that removed it, while it stays for a while", "remove"),
     "began": (
         "of a job that was tried or waits: when it was claimed last, ms",

@@ -34,7 +34,8 @@ end
 local head = { state = 'waiting', created = record.created, queue = queue, flags = FLAG.MORE, limit = record.limit }
 local entry = (tonumber(record.entry) or 0) + 1 -- the last run may have left a tombstone
 local more = { 'restarter', call, 'run', run + 1, 'due', now, 'entry', entry }
-for _, field in ipairs({ 'tree', 'on', 'key', 'priority', 'keep' }) do
+record.stopped = record.stop == 'cancelled' and record.stopper or record.cancel or record.stopped
+for _, field in ipairs({ 'tree', 'on', 'key', 'priority', 'keep', 'stopped' }) do
   if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
 end
 local text = state ~= 'completed' and fields.text_of(id, record) or ''
@@ -44,6 +45,12 @@ for _, kind in ipairs({ 'more', 'result', 'progress', 'waiters', 'needs', 'leave
 end
 local kept = {}
 for _, kind in ipairs(keeps) do kept[kind] = true end
+-- A signal of the last run that is sent again must not reach this one. An id that a caller chose (those of the library begin
+-- with a `~`) counts as long as the journal does: to a run from the start the same signal may be sent once more.
+local taken = {}
+for word in string.gmatch(commands.try('HGET', shard.key('live', id), '#taken') or '', '%S+') do
+  if kept.journal or string.sub(word, 1, 1) == '~' then taken[#taken + 1] = word end
+end
 for _, kind in ipairs({ 'journal', 'inbox', 'live' }) do
   if not kept[kind] then redis.call('DEL', shard.key(kind, id)) end
 end
@@ -51,6 +58,7 @@ local live = not kept.texts and commands.try('HGETALL', shard.key('live', id)) o
 for i = 1, #live, 2 do
   if live[i]:sub(1, 11) ~= 'saved/kept/' then redis.call('HDEL', shard.key('live', id), live[i]) end
 end
+if taken[1] then redis.call('HSET', shard.key('live', id), '#taken', table.concat(taken, ' ')) end
 if redis.call('EXISTS', shard.key('inbox', id)) == 1 then more[#more + 1], more[#more + 2] = 'inbox', 1 end
 redis.call('HSET', shard.key('more', id), unpack(more))
 fields.keep_body(head, id, body)

@@ -51,8 +51,9 @@ local function write(id, record)
   local entry = (tonumber(record.entry) or 0) + 1 -- it may have left a tombstone
   local more = { 'retrier', call, 'due', commands.whole(now), 'entry', entry }
   local has_run = record.worker and record.worker ~= ''
+  record.stopped = record.cancel or record.stopped
   record.first = record.first or has_run and record.ended - record.lasted
-  for _, field in ipairs({ 'key', 'priority', 'lifo', 'keep', 'inbox', 'first' }) do
+  for _, field in ipairs({ 'key', 'priority', 'lifo', 'keep', 'inbox', 'first', 'stopped' }) do
     if record[field] then more[#more + 1], more[#more + 2] = field, record[field] end
   end
   redis.call('HSET', shard.key('more', id), 'retrier', call) -- a full server refuses it

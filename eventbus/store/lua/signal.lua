@@ -2,8 +2,9 @@
 -- listens wakes up; of one that runs and listens the holder is told, once, for each signal (`listen.lua`).
 -- A signal whose name begins with `!` is a trigger: it is taken only while the live text `accepts` names it, and taking it
 -- takes that text away in this call. So what nobody wants is refused to its sender, and of two triggers one is taken.
--- Repeat-safe: the sender makes the signal's id, and one that is there already changes nothing. One that was taken before
--- its repeat came stands there again: the id in the journal tells.
+-- Repeat-safe: the sender makes the signal's id, and one that the job knows changes nothing and is `sent`: one that stands in
+-- its inbox, and one of the last that came, wherever they went. It is known before all else, for that very signal may have
+-- ended the job, or the place that accepted it. The live text `#taken` has the last ids, the newest first, each a word.
 -- The first write is one that a full server refuses.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
@@ -13,7 +14,7 @@
 --include shard args commands book changes codec guard delays fields flag holds journals marks putting_off placing records waking
 
 local MOST, BYTES = 1000, 1048576 -- of an inbox
-local TAKEN = 16 -- triggers that are remembered, so that a late repeat of one is known
+local TAKEN, WORD = 4100, 40 -- bytes of the ids that are remembered, and of one: so the last 100 at least
 local SLEEPS = { delayed = true, ['waiting-children'] = true }
 local now = args.take_now()
 local id, signal, name, payload = args.take(), args.take(), args.take(), args.take()
@@ -22,12 +23,10 @@ if not record then return 'unknown' end
 local function has_word(words, word)
   return string.find(' ' .. (words or '') .. ' ', ' ' .. word .. ' ', 1, true)
 end
-local live, is_trigger, texts = shard.key('live', id), string.sub(name, 1, 1) == '!', nil
-if is_trigger then
-  texts = commands.try('HMGET', live, 'accepts', '#taken') or {}
-  -- Before all else: what it fired may have ended the job before this repeat.
-  if has_word(texts[2], signal) then return 'sent' end
-end
+local live, is_trigger = shard.key('live', id), string.sub(name, 1, 1) == '!'
+local texts = commands.try('HMGET', live, 'accepts', '#taken') or {}
+local word = (#signal > WORD or string.find(signal, '%s')) and redis.sha1hex(signal) or signal
+if has_word(texts[2], word) then return 'sent' end
 if record.ended then return 'ended' end
 if record.stop and not record.knows or record.root and marks.find(record.root) ~= '' then return 'stopping' end
 
@@ -35,23 +34,16 @@ local inbox = shard.key('inbox', id)
 local text = commands.try('HGET', inbox, signal)
 if text == nil then return 'foreign' end
 if text then return 'sent' end
-local taken
-if is_trigger then
-  if not has_word(texts[1], name) then return 'unwanted' end
-  taken = { signal }
-  for word in string.gmatch(texts[2] or '', '%S+') do
-    if #taken < TAKEN then taken[#taken + 1] = word end
-  end
-end
+if is_trigger and not has_word(texts[1], name) then return 'unwanted' end
+local taken = word .. ' ' .. (texts[2] or '')
+if #taken > TAKEN then taken = string.match(string.sub(taken, 1, TAKEN), '^(.*) ') end
 local order, bytes = journals.count_signals(id) + 1, tonumber(commands.try('HGET', inbox, '#b') or 0) or 0
 text = commands.whole(order) .. ' ' .. name .. ' ' .. payload
 if redis.call('HLEN', inbox) >= MOST + 2 or bytes > 0 and bytes + #text > BYTES then return 'full' end
 
 redis.call('HSET', inbox, signal, text, '#', commands.whole(order), '#b', commands.whole(bytes + #text))
-if is_trigger then
-  redis.call('HDEL', live, 'accepts')
-  redis.call('HSET', live, '#taken', table.concat(taken, ' '))
-end
+if is_trigger then redis.call('HDEL', live, 'accepts') end
+commands.try('HSET', live, '#taken', taken)
 fields.change(id, 'inbox', 1)
 FLAG.add(id, FLAG.SIDE)
 if record.listens and SLEEPS[record.state] then

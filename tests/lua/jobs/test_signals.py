@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from drivers.shards import QUEUE, START, Shard, row, settle
 
@@ -332,3 +334,68 @@ async def test_a_late_repeat_of_a_trigger_that_ended_its_job_is_known(shard: Sha
     await shard.turn(settle(claim, token, "completed", ""), want=0)
     assert await shard.signal("a", "!ok", signal="s1") == "sent"
     assert await shard.signal("a", "!ok", signal="s2") == "ended"
+
+
+async def test_a_late_repeat_of_a_signal_that_was_taken_comes_to_no_second_wait(shard: Shard) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    assert await shard.signal("a", signal="s1") == "sent"
+    await shard.append("a", token, 0, "took s1", taken=["s1"])
+    assert await shard.signal("a", signal="s1") == "sent"
+    assert await shard.signal("a", signal="s2") == "sent"
+    await shard.turn(settle(claim, token, "waiting", ""), want=0)
+    (journal,) = (await shard.turn()).journals
+    assert [each.id for each in read_signals(journal.signals)] == ["s2"]
+    assert journal.heard == 2
+
+
+@pytest.mark.parametrize("state", ["completed", "failed", "cancelled"])
+async def test_a_late_repeat_of_a_signal_that_ended_its_job_is_known(shard: Shard, state: str) -> None:
+    await shard.add(row("a"))
+    claim, token = await _claim(shard)
+    assert await shard.signal("a", signal="s1") == "sent"
+    await shard.append("a", token, 0, "took s1", taken=["s1"])
+    assert await shard.signal("a", signal="s2") == "sent"
+    await shard.turn(settle(claim, token, state, "{}"), want=0)
+    assert await shard.signal("a", signal="s1") == "sent"
+    assert await shard.signal("a", signal="s2") == "sent", "one that nobody took"
+    assert await shard.signal("a", signal="s3") == "ended"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: f"{n:016x}",
+        lambda n: f"{n} " + "x" * 250,
+        lambda n: f"{n}" + "ü" * 120,
+        lambda n: f"a\tb\n{n}",
+    ],
+    ids=["library", "long", "bytes", "spaces"],
+)
+async def test_the_last_100_signals_are_known_whatever_their_ids(shard: Shard, make: Any) -> None:
+    await shard.add(row("a"))
+    _, token = await _claim(shard)
+    ids = [make(n) for n in range(300)]
+    for each in ids:
+        assert await shard.signal("a", signal=each) == "sent"
+    await shard.append("a", token, 0, "took all", taken=ids)
+    for each in ids[-100:]:
+        assert await shard.signal("a", signal=each) == "sent"
+    _, left = await shard.store.journals.inbox("a")
+    assert left == [], "all of them are known"
+    assert await shard.signal("a", signal=ids[0]) == "sent"
+    _, left = await shard.store.journals.inbox("a")
+    assert [each.id for each in left] == [ids[0]], "what is remembered is bounded"
+    kept = await shard.command("HGET", shard.key("live", "a"), "#taken")
+    assert len(kept) <= 4100
+
+
+async def test_the_words_of_an_older_release_are_known_beside_new_ones(shard: Shard) -> None:
+    await shard.add(row("a"))
+    _, token = await _claim(shard)
+    await shard.append("a", token, 0, "one", live={"accepts": "!ok", "#taken": "s2 s1"})
+    assert await shard.signal("a", "!ok", signal="s1") == "sent"
+    assert await shard.signal("a", "!ok", signal="s3") == "sent"
+    _, inbox = await shard.store.journals.inbox("a")
+    assert [each.id for each in inbox] == ["s3"]
+    assert await shard.command("HGET", shard.key("live", "a"), "#taken") == "s3 s2 s1"

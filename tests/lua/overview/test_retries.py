@@ -235,3 +235,18 @@ async def test_the_key_of_a_retried_job_stands_for_it_again_when_its_time_was_ov
     (verdict,) = await shard.add(row("b", key="k", print="p"))
     assert (verdict.word, verdict.job) == ("joined", "a")
     assert await _claimed(shard) == ["a"]
+
+
+async def test_a_cancel_that_is_sent_again_does_not_reach_the_next_run(shard: Shard) -> None:
+    await shard.add(row("a"))
+    answer = await shard.turn()
+    assert await shard.cancel("a", call="c1") == ["asked"]
+    await shard.turn(settle(answer.claims[0], answer.token, "cancelled", "{}"), want=0)
+    for _ in range(2):
+        assert await retry(shard, "a") == ["retried"]
+        assert await shard.cancel("a", call="c1") == ["ended"]
+        assert await shard.state("a") == "waiting"
+        await shard.run("failed", text=_ERROR)
+    assert await retry(shard, "a") == ["retried"]
+    assert await shard.cancel("a", call="c2") == ["ended"]
+    assert await shard.state("a") == "cancelled"

@@ -280,3 +280,47 @@ async def test_the_next_run_begins_with_the_journal_and_the_inbox_if_that_is_ask
     assert await shard.append("r", answer.token, 3 if keeps else 0, "four") == ("ok", 0)
     page = await shard.store.trees.look("r", limit=0)
     assert page.root["journal"] == "1"
+
+
+async def _end_root(shard: Shard, state: str) -> None:
+    """Let the root end so: it fails first, unless its tree stops already, and then undoes."""
+    if state == "failed":
+        assert await _settle_all(shard, state, "{}") == ["r"]
+    answer = await shard.turn(queues=_QUEUES)
+    (root,) = answer.claims
+    await shard.store.trees.checkpoint("r", answer.token, acknowledges=True, now=shard.now)
+    await shard.turn(settle(root, answer.token, state, "{}"), queues=_QUEUES, want=0)
+    assert await shard.state("r") == state
+
+
+async def test_a_cancel_that_is_sent_again_does_not_reach_the_next_run(shard: Shard) -> None:
+    await _add(shard, _tree("r"))
+    assert await shard.cancel("r", call="c1") == ["asked"]
+    await _end_root(shard, "cancelled")
+    for run in (1, 2):
+        assert await _restart(shard, run, call=f"r{run}") == "restarted"
+        assert await shard.cancel("r", call="c1") == ["asked"]
+        assert (await shard.record("r"))["state"] == "waiting"
+        await _end_root(shard, "failed")
+    assert await _restart(shard, 3, call="r3") == "restarted"
+    assert await shard.cancel("r", call="c2") == ["asked"]
+    await _end_root(shard, "cancelled")
+
+
+@pytest.mark.parametrize("keeps", [(), ("journal", "inbox", "live"), ("journal", "inbox", "live", "texts")])
+async def test_a_signal_that_is_sent_again_does_not_reach_the_next_run(shard: Shard, keeps: Any) -> None:
+    await _add(shard, _tree("r"))
+    answer = await shard.turn(queues=_QUEUES)
+    for signal in ("~made", "chosen"):
+        assert await shard.signal("r", signal=signal) == "sent"
+    await shard.append("r", answer.token, 0, "took both", taken=["~made", "chosen"])
+    await shard.turn(settle(answer.claims[0], answer.token, "waiting", ""), queues=_QUEUES, want=0)
+    await _end_root(shard, "failed")
+    restarted = await shard.store.trees.restart(
+        "r", call="c", run=1, body="{}", timeout_ms="", keeps=keeps, deadline=_FAR, now=shard.now
+    )
+    assert restarted == "restarted"
+    for signal in ("~made", "chosen"):
+        assert await shard.signal("r", signal=signal) == "sent"
+    _, inbox = await shard.store.journals.inbox("r")
+    assert [each.id for each in inbox] == ([] if keeps else ["chosen"]), "a run from the start may be sent it"

@@ -12,7 +12,8 @@
 --   root). The first ends as cancelled, and what it did all the same is kept in its outcome, for it must be
 --   undone; the second may complete, and is undone. The first of the two marks stays.
 -- - The mark names the call, so one that is sent again after a lost answer is answered the same,
---   whoever else asked in between.
+--   whoever else asked in between. Who begins the next run of the job keeps the name (`stopped`): a call that ended the
+--   last run is not for this one.
 cancelling = {}
 
 -- A running job. In a tree that stops it is only hurried: its own outcome is what it makes of that.
@@ -36,6 +37,7 @@ end
 function cancelling.cancel(id, call, text, now, key_ttl, of)
   local record = records.read_lease(id)
   if not record then return 'unknown' end
+  if record.stopped == call then return record.tree and 'asked' or 'ended' end
   if record.root and trees.OPEN[record.state] and (fields.fetch(record.root) or {}).pending then
     fields.change(id, 'cancel', call)
     stopping.stop_tree(record.root, 'failed', id, text, now) -- it is not whole yet, and nobody may begin it

@@ -3,7 +3,7 @@
 -- The journal of a job: what has happened in it, in order. And what goes with it:
 --   journal:<id>  list, one text an entry; only ever appended to
 --   live:<id>     hash of name -> text, each replaced whole; `#cut`: how many of the first entries are gone, if only the
---                 newest are kept; `#taken`: the newest triggers (`signal.lua`)
+--                 newest are kept; `#taken`: the ids of the last signals that came (`signal.lua`)
 --   inbox:<id>    hash of signal -> `order name payload`, of those that no entry has taken; `#`: how many ever came;
 --                 `#b`: the bytes of those that are there
 -- Who holds the job appends (`appends.lua`). A record says by JOURNAL that it has entries, so that claims bring and
