@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -74,7 +75,8 @@ def send_signal(
         jobs = flows.provider.jobs
         flow = await read_record(jobs, flows.handle(flow_id).id)
         waited = [entry.name for entry in await open_waits(jobs, flow) if entry.kind == "wait"]
-        await flows.signal(flow_id, name, value)
+        with _refusals():
+            await flows.signal(flow_id, name, value)
         if flow.message.machine:
             return f"trigger {name} is sent to flow {flow_id}"
         said = f"signal {name} is sent to flow {flow_id}"
@@ -106,11 +108,21 @@ def send_trigger(
         _check(app, flow_id, transition, value)
 
     async def send(flows: WorkflowProvider) -> None:
-        await flows.handle(flow_id).trigger(transition, value)
+        with _refusals():
+            await flows.handle(flow_id).trigger(transition, value)
 
     ask_flows(url, send)
     print(f"trigger {transition} is sent to flow {flow_id}")
     return 0
+
+
+@contextmanager
+def _refusals() -> Generator[None]:
+    """Have a name or a payload that is refused here count as a wrong command line."""
+    try:
+        yield
+    except (DefinitionError, PayloadError) as error:
+        raise CommandError(str(error)) from None
 
 
 def _said_waits(names: Sequence[str]) -> str:
@@ -128,10 +140,8 @@ def _read_json(payload: str) -> Any:
 def _check(app: str, flow_id: str, name: str, payload: Any) -> None:
     """Refuse what the workflow of a flow does not declare. Without a declaration anything is accepted."""
     workflow = workflow_of(flow_id)
-    try:
+    with _refusals():
         is_known = check_json(registry_of(load_provider(app), app), workflow, name, payload)
-    except (DefinitionError, PayloadError) as error:
-        raise CommandError(str(error)) from None
     if not is_known:
         raise CommandError(f"{app} has no workflow {workflow!r}")
 

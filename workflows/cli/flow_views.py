@@ -78,6 +78,9 @@ def _flow(flow: FlowTree) -> Tree:
         tree.add(Text(f"earlier: {printable(entry)}"))
     for step in report.steps.values():
         _add_step(tree, step, flow)
+    for name, count in report.kept_signals.items():
+        kept = f"signal {printable(name)} is kept, and nobody waits for it"
+        tree.add(Text(kept if count == 1 else f"{kept}, {count} times", "yellow"))
     if report.rollbacks:
         branch = tree.add(Text(f"rollback {report.rollback}" if report.state in FINAL_STATES else "rollback"))
         for entry in report.rollbacks:

@@ -7,6 +7,7 @@ read fails the whole report, with StoreCorrupt. No errors except those of this p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -25,6 +26,8 @@ from eventbus.lowlevel import (
     clock,
 )
 from workflows.client.flow_list import step_of, version_of
+from workflows.client.histories import read_record
+from workflows.client.open_waits import open_waits
 from workflows.client.reports.durable_report import children_of, report_durable, tree_durable
 from workflows.client.reports.local_report import report_local
 from workflows.client.reports.machine_report import machine_status, report_machine, tree_machine
@@ -50,6 +53,8 @@ from workflows.records.status import error_in, is_seen_in, number_in, status_of
 __all__ = ["FlowInspector"]
 
 _DONE = ("completed", "skipped")
+
+_NOT_SIGNALS = ("@", "!")
 
 _ERRORS = 50
 """Errors of attempts that a report has for each step."""
@@ -112,6 +117,29 @@ class FlowInspector:
     ) -> FlowReport:
         if not page.root:
             raise UnknownJob(flow_id)
+        report = await self._report_steps(flow_id, page, members, codecs_of, deadline)
+        kept = await self._kept_signals(flow_id, deadline) if page.root.get("inbox") else {}
+        return msgspec.structs.replace(report, kept_signals=kept) if kept else report
+
+    async def _kept_signals(self, flow_id: str, deadline: float) -> dict[str, int]:
+        """Count the signals that a flow was sent and that nobody waits for now, by name."""
+        sent = await self._jobs.inbox(flow_id, deadline=deadline)
+        # Steps tell their root by signals, too, and a trigger is one that its place has accepted.
+        names = [signal.name for signal in sent if not signal.name.startswith(_NOT_SIGNALS)]
+        if not names:
+            return {}
+        waits = await open_waits(self._jobs, await read_record(self._jobs, flow_id))
+        awaited = {entry.name for entry in waits if entry.kind == "wait"}
+        return Counter(name for name in names if name not in awaited)
+
+    async def _report_steps(
+        self,
+        flow_id: str,
+        page: TreePage,
+        members: Sequence[TreeMember],
+        codecs_of: _FindCodecs | None,
+        deadline: float,
+    ) -> FlowReport:
         message = read_message_of(flow_id, page.root.get("body", ""))
         if message.durable or message.machine:
             status = status_of(page.root, is_seen=is_seen_in(page, ()))

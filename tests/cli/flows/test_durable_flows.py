@@ -141,6 +141,18 @@ def test_what_waits_is_listed_and_a_signal_from_a_terminal_is_kept_for_it(
         2,
         "eventbus: expected the payload to be JSON, got: '{yes}'\n",
     )
+    for text in ('"\ud800"', r'"\ud800"', '{"a": NaN}'):
+        wrong = invoke("flows", "signal", flow_id, "approval", text)
+        assert (wrong.exit_code, "expected the payload to be JSON" in wrong.stderr) == (2, True)
+    deep = invoke("flows", "signal", flow_id, "approval", "[" * 120 + "]" * 120)
+    assert deep.exit_code == 2
+    waits = "the flow waits for signal approval"
+    typo = invoke("flows", "signal", flow_id, "aproval", '"yes"')
+    assert (typo.exit_code, " ".join(typo.stdout.split())) == (
+        0,
+        f"signal aproval is sent to flow {flow_id}, which keeps it: nobody waits for it now; {waits}",
+    )
+    assert "signal aproval is kept, and nobody waits for it" in invoke("flows", "show", flow_id).stdout
     sent = invoke("flows", "signal", flow_id, "approval", '"yes"')
     assert (sent.exit_code, sent.stdout) == (0, f"signal approval is sent to flow {flow_id}\n")
 

@@ -85,7 +85,9 @@ class SignalRouter:
             if signal.name == OPENED:
                 taken.append(signal.id)
                 step, due = msgspec.json.decode(signal.payload, type=tuple[str, int])
-                if step in self._flow.workflow.steps and step not in self._waits:
+                # Of an earlier run there may be a late one: that step had another job.
+                is_now = step in self._flow.workflow.steps and signal.id == self._flow.job_of(step)
+                if is_now and step not in self._waits:
                     entries.append(self._beginning(step, due))
         waiting = [*self._waits.values(), *entries]
         waiting = [each for each in waiting if each.place not in self._given and each.place not in ended]
