@@ -257,8 +257,8 @@ class JobClient(RootPages):
         """Send a signal to a job, which keeps it until an entry of its journal takes it; a sleeping job wakes up.
 
         `name` has no spaces, and `payload` is any text, mostly JSON. `signal` is the id of the signal: who sends the same
-        one again sends none, as long as no entry has taken it, and then as long as it is one of the last 100 that the job
-        was sent, also when the job has ended. It has at most 256 bytes. By default it is fresh.
+        one again sends none, as long as no entry has taken it, and then as long as it is one of the last 100
+        that the job was sent, also when the job has ended. It has at most 256 bytes. By default it is fresh.
 
         Raises UnknownJob, UsageError for a name, an id or a payload that is none or over `max_payload` bytes, SignalRefused
         if the job cannot take it, and StoreError.

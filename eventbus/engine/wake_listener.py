@@ -4,10 +4,11 @@ An idle worker waits in one blocked read, which ends when its pool is woken or a
 worker only polls for messages. Not here: what a wake leads to (`claimer`, `queue_rotation`).
 
 What must always hold: a read is never cancelled while it is under way, because it may have taken a message along.
-The worker asks all its queues at least every 4 s, in case a wake was lost with another worker. A message is news, and
-never an order: it may come late, when its job has ended and runs again. So nothing is cancelled for what it says. The
-hold of the job says which claim is to be cancelled, by its token (`ask_cancelled`); a job that is handed over is
-confirmed by its hold, a wake leads to a look at the queue, and the news of a signal to a look at the inbox.
+The worker asks all its queues at least every 4 s, in case a wake was lost with another worker. A message is
+news, and never an order: it may come late, when its job has ended and runs again. So nothing is cancelled for
+what it says. The hold of the job says which claim is to be cancelled, by its token (`ask_cancelled`); a job
+that is handed over is confirmed by its hold, a wake leads to a look at the queue, and the news of a signal to
+a look at the inbox.
 """
 
 from __future__ import annotations

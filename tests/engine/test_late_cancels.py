@@ -17,7 +17,9 @@ Until = Callable[..., Awaitable[None]]
 
 
 class Bench:
-    """A worker that runs jobs of the event `hold`, each until its gate is open, and the messages that it is sent."""
+    """A worker that runs jobs of the event `hold`, each until its gate is open, and the messages that it is
+    sent.
+    """
 
     def __init__(self, provider: EventProvider, admin: Callable[..., Any], prefix: str) -> None:
         self.provider = provider
@@ -41,7 +43,9 @@ class Bench:
         return self.executor.running[job_id].job.token
 
     async def hear(self, until: Until, *messages: str) -> None:
-        """Have the worker read these messages, and a last one that cancels a job, so that all have had their effect."""
+        """Have the worker read these messages, and a last one that cancels a job, so that all have had their
+        effect.
+        """
         last = self.provider.emit("hold", "last")
         await until(lambda: "last" in self.began, "the last one runs")
         for number, message in enumerate(messages):

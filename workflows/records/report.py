@@ -125,8 +125,9 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     worker has chosen it. A flow that `is_parked` waits for a
     worker that can run it, and `error` says why none of those that tried can. `created_ms` and `ended_ms` are
     Unix times in milliseconds, or 0. The flow of a state machine has a `machine`, and its steps are the transitions that fired;
-    while it waits, `error` is that of the transition that failed last. `kept_signals` counts the signals, by name, that the
-    flow was sent and that nobody waits for now: they came early, or under a wrong name, or the flow ended without them.
+    while it waits, `error` is that of the transition that failed last. `kept_signals` counts the signals, by
+    name, that the flow was sent and that nobody waits for now: they came early, or under a wrong name, or the
+    flow ended without them.
     """
 
     flow_id: str

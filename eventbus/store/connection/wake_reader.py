@@ -1,4 +1,8 @@
-"""The blocked read of one worker: its pool's wakes and its own control messages."""
+"""The blocked read of one worker: its pool's wakes and its own control messages.
+
+Crash windows: `cancel-heard-late` (a message is read when its job has ended, was retried and runs again: the
+hold says which claim is to be cancelled, and it is not that one).
+"""
 
 from __future__ import annotations
 
@@ -93,9 +97,9 @@ class WakeReader:
     def ask_cancelled(self, job: str, cancel: Callable[[list[tuple[str, str]]], None]) -> None:
         """Have that claim of a job cancelled which the server has marked (`hold.lua`); nobody waits for that.
 
-        `cancel` gets the job with the token of the claim. It is not called where the worker holds no such claim any
-        more: then the message was about an earlier one. Nor is it if the connection is lost, for the mark stays, and
-        the next renewal tells of it.
+        `cancel` gets the job with the token of the claim. It is not called where the worker holds no such
+        claim any more: then the message was about an earlier one. Nor is it if the connection is lost, for
+        the mark stays, and the next renewal tells of it.
         """
 
         def read(hold: str | None) -> None:

@@ -2,6 +2,7 @@
 -- last run left there (its stop, outcome, attempts, checkpoints). Members of earlier runs stay as they ended;
 -- the root adds those of the new one itself. The outcome of a run that failed is kept in the root's log.
 -- Repeat-safe: a run is begun once, for its number is checked, and the call that began it hears so again.
+-- Crash windows: `signal-then-restarted` (a signal of the last run is sent again: its id is kept, and it is no signal of this one).
 -- The first write is one that a full server refuses.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists

@@ -5,6 +5,8 @@
 -- Repeat-safe: the sender makes the signal's id, and one that the job knows changes nothing and is `sent`: one that stands in
 -- its inbox, and one of the last that came, wherever they went. It is known before all else, for that very signal may have
 -- ended the job, or the place that accepted it. The live text `#taken` has the last ids, the newest first, each a word.
+-- Crash windows: `signal-not-answered` (the same call again, and the job gets it once); `signal-ended-its-job` (the repeat
+-- is no refusal).
 -- The first write is one that a full server refuses.
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists

@@ -1,10 +1,12 @@
-"""What becomes of signals and cancels whose answers are lost, and that are sent again: each counts once, for the run it was for.
+"""What becomes of signals and cancels whose answers are lost, and that are sent again: each counts once, for
+the run it was for.
 
-    signal-not-answered        the job has it, and the sender does not hear so: it is sent again, and no second wait gets it
-    signal-ended-its-flow      by the time of the repeat that very signal has ended the flow: it is `sent`, and not refused
-    signal-then-retried        by then the flow has ended and runs again: its next run does not get it
-    cancel-heard-late          its worker hears of it when the job has ended and runs again (`wake_reader.ask_cancelled`)
-    cancel-then-retried        its answer is lost, the job has ended and runs again: the repeat does not end that run
+    signal-not-answered        the job has it, and the sender does not hear so: it is sent again, and no
+    second wait gets it signal-ended-its-job       by the time of the repeat that very signal has ended the
+    flow: it is `sent`, and not refused signal-then-restarted      by then the flow has ended and runs again:
+    its next run does not get it cancel-heard-late          its worker hears of it when the job has ended and
+    runs again (`wake_reader.ask_cancelled`) cancel-then-retried        its answer is lost, the job has ended
+    and runs again: the repeat does not end that run
 
 The worker runs in this process, and is connected without a proxy.
 """
@@ -103,7 +105,9 @@ class Hold:
 
 
 def in_loop(make: Callable[[], Coroutine[Any, Any, Any]]) -> Callable[[], None]:
-    """Return a fault that holds the answer back, in the thread of the proxy, until the test's loop has done something."""
+    """Return a fault that holds the answer back, in the thread of the proxy, until the test's loop has done
+    something.
+    """
     loop = asyncio.get_running_loop()
     return lambda: asyncio.run_coroutine_threadsafe(make(), loop).result(60)
 
@@ -181,7 +185,9 @@ async def test_the_repeat_of_a_signal_does_not_reach_the_next_run_of_its_flow(
 
 @pytest.mark.parametrize("shape", ["event", *SHAPES])
 async def test_a_cancel_that_is_heard_late_does_not_end_the_next_run(shape: str, server: Backend) -> None:
-    """Cancel, hear it, retry at once: the message is perhaps still on its way to the worker. So it is sent once more, too."""
+    """Cancel, hear it, retry at once: the message is perhaps still on its way to the worker. So it is sent
+    once more, too.
+    """
     async with EventProvider(server.url, lease=300) as provider:
         hold = Hold(provider)
         async with provider.worker() as worker:

@@ -1,4 +1,6 @@
-"""Signals under a name that nobody waits for: refused where the flow's version declares its signals, else kept and shown."""
+"""Signals under a name that nobody waits for: refused where the flow's version declares its signals, else
+kept and shown.
+"""
 
 from __future__ import annotations
 

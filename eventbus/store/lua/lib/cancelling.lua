@@ -14,6 +14,7 @@
 -- - The mark names the call, so one that is sent again after a lost answer is answered the same,
 --   whoever else asked in between. Who begins the next run of the job keeps the name (`stopped`): a call that ended the
 --   last run is not for this one.
+-- Crash windows: `cancel-then-retried` (the answer is lost, and the job runs again when the call is sent once more: as above).
 cancelling = {}
 
 -- A running job. In a tree that stops it is only hurried: its own outcome is what it makes of that.
