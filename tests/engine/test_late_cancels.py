@@ -1,4 +1,4 @@
-"""A cancel that comes late: its job has ended by it, was retried at once, and runs again in the same worker."""
+"""A cancel that comes late: its job has ended, was retried at once, and runs again in the same worker."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ server.
 
     a signal, or its name, and a value
         -- checked by the definition given, else by those registered here, else by what workers told --> sent
-                                                                                        --> refused, and not sent
+        -- or refused by one of these, and not sent
 
 What must always hold: nobody sends a flow what its definition refuses, by whatever way it is sent; what is
 sent is what arrives. A signal has its id before it is first sent, so that the server takes a repeat for the
