@@ -60,9 +60,7 @@ class ScheduleOrder(msgspec.Struct, frozen=True):
 async def read_schedules(desk: Desk, caller: Caller, _path: dict[str, str], _query: Any) -> ScheduleList:
     """Return the schedules that the caller may see."""
     found = await desk.provider.schedules.list()
-    return ScheduleList(
-        schedules=[each for each in found if desk.may(caller, "schedule.read", _target(each))]
-    )
+    return ScheduleList(schedules=[each for each in found if desk.sees(caller, _target(each))])
 
 
 async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> ScheduleView:
@@ -131,7 +129,7 @@ async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleRepo
     except UsageError:
         raise Problem(404, f"there is no schedule {schedule!r}") from None
     target = _target(report)
-    desk.demand(caller, "schedule.read", target, f"schedule {schedule!r}")
+    desk.demand_sight(caller, target, f"schedule {schedule!r}")
     return report, target
 
 

@@ -23,6 +23,7 @@ from eventbus.dashboard.desk import (
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.fleet import server, workers
+from eventbus.dashboard.desk.repeats import Ordered
 from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
@@ -74,7 +75,7 @@ class Pages:
         return self._page(request, caller, links, "overview", queues=found.queues)
 
     async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
-        names, query = names_in(request), read_query(request, jobs.JobsQuery)
+        names, query = names_in(request), read_query(request, jobs.JobsQuery, "done")
         view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
         told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
         listed = None
@@ -115,7 +116,7 @@ class Pages:
 
     async def _bulk(self, request: Request, caller: Caller, links: Links) -> Response:
         """Show what an operation would be about, and ask."""
-        query = read_query(request, operations.PreviewQuery)
+        query = read_query(request, operations.PreviewQuery, "job")
         named = request.query_params.getlist("job")  # ticked ones count, whatever else is said
         if named:
             query = operations.PreviewQuery(action=query.action, jobs=named)
@@ -141,7 +142,7 @@ class Pages:
         return self._page(request, caller, links, "operation", view=view, operation=view.operation)
 
     async def _audit(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, audit.AuditQuery)
+        query = read_query(request, audit.AuditQuery, "done")
         page = await audit.read_audit(self._desk, caller, {}, query)
         return self._page(request, caller, links, "audit", page=page, query=query)
 
@@ -185,8 +186,9 @@ class Pages:
         async def do() -> Change:
             return await act.act(self._desk, caller, names, order)
 
-        key = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values(), once)
-        done: Change = await self._desk.repeats.once(key, do) if act.is_kept else await do()
+        place = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values())
+        ordered = Ordered.of(place, once if act.is_kept else "", order)
+        done = await self._desk.once(caller, ordered, do)
         if done.operation:
             return _redirect(links("operations", done.operation))
         kind = act.form.split("/")[1]
