@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import msgspec
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, PayloadError
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, moment, open_console, shown
 from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
@@ -78,7 +78,7 @@ def send_signal(
         return is_machine
 
     is_machine = ask_flows(url, send)
-    print(f"{'trigger' if is_machine else 'signal'} {name} is sent to flow {flow_id}")
+    say(f"{'trigger' if is_machine else 'signal'} {name} is sent to flow {flow_id}")
     return 0
 
 
@@ -105,7 +105,7 @@ def send_trigger(
         await send_trigger_text(flows.provider.jobs, flows.handle(flow_id).id, transition, payload)
 
     ask_flows(url, send)
-    print(f"trigger {transition} is sent to flow {flow_id}")
+    say(f"trigger {transition} is sent to flow {flow_id}")
     return 0
 
 
@@ -168,17 +168,17 @@ def list_waiting(
 
     found = ask_flows(url, read, reads_only=True)
     if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
+        write_lines(found)
     elif found:
         open_console().print(_table(found))
     else:
-        print("no flow waits")
+        say("no flow waits")
     return 0
 
 
 async def _lines_of(jobs: JobClient, flow: FlowRecord) -> list[Waiting]:
     if flow.damage:
-        print(f"warning: {flow.damage}", file=sys.stderr)
+        say(f"warning: {flow.damage}", err=True)
         return []
     found: list[Waiting] = []
     if flow.fields.get("state") == "parked":

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable
 from typing import Annotated
 
-import msgspec
 import typer
 
 from eventbus.cli.failures import CommandError, is_debugging, one_line
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.output import say, write_json
 from eventbus.cli.packages import look_at_packages
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.provider import EventProvider
@@ -49,9 +48,9 @@ def check(
         findings += at_server
         code = code or int(_has_error(at_server))
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode({"exit_code": code, "findings": findings}) + b"\n")
+        write_json({"exit_code": code, "findings": findings})
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _lines(findings)))
+        say(*_lines(findings))
     return code
 
 
