@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from eventbus.dashboard.links import text_of
 from eventbus.dashboard.problem import Problem
 
-__all__ = ["names_in", "read_form", "read_order", "read_query", "to_order"]
+__all__ = ["names_in", "read_form", "read_json", "read_order", "read_query", "to_order"]
 
 T = TypeVar("T")
 
@@ -21,6 +21,8 @@ _MOST_BYTES = 2 * 1024 * 1024
 _MOST_FIELDS = 1000
 _LONGEST_QUERY = 8192
 _LONGEST_NAME = 64
+_DEEPEST = 100
+"""How deep a value may be nested: what looks through values calls itself for each level."""
 
 
 def names_in(request: Request) -> dict[str, str]:
@@ -47,11 +49,21 @@ async def read_order(request: Request, kind: type[T]) -> T:
     # Foreign pages can post forms and plain text without asking, and no JSON.
     if media != "application/json" and (body or request.method != "DELETE"):
         raise Problem(415, f"expected application/json, got: {media or 'no content type'}")
+    return to_order(read_json(body or b"{}", "the body"), kind, is_text=False)
+
+
+def read_json(text: str | bytes, what: str) -> Any:
+    """Return a value of JSON. Raises Problem, 422, which begins with `what` it is; also for one that is nested too deep."""
     try:
-        given = msgspec.json.decode(body or b"{}")
+        found = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Problem(422, f"the body is not JSON: {error}") from None
-    return to_order(given, kind, is_text=False)
+        raise Problem(422, f"{what} is not JSON: {error}; nothing was changed") from None
+    level: list[Any] = [found]
+    for _ in range(_DEEPEST):
+        level = [part for value in level for part in _parts(value)]
+        if not level:
+            return found
+    raise Problem(422, f"{what} is nested deeper than {_DEEPEST} levels; nothing was changed")
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -83,6 +95,16 @@ def to_order(given: Any, kind: type[T], *, is_text: bool) -> T:
         detail, _, where = str(error).partition(" - at `")
         pointer = where.rstrip("`").replace("$", "").replace(".", "/") or ""
         raise Problem(422, str(error), errors=[{"pointer": pointer, "detail": detail}]) from None
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the lists and objects directly in a value."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = cast("dict[str, Any]", value).values()
+    elif isinstance(value, list):
+        parts = cast("list[Any]", value)
+    return [part for part in parts if isinstance(part, (dict, list))]
 
 
 def _unknown(name: str, fields: list[str]) -> Problem:

@@ -38,10 +38,14 @@ class ScheduleList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule, its next slots as ISO 8601 in its time zone, and the actions that the caller may use."""
+    """One schedule, its next slots as ISO 8601 in its time zone, and the actions that the caller may use.
+
+    `note` says why its slots are not known here.
+    """
 
     schedule: ScheduleReport
     following: list[str] = []
+    note: str = ""
     may: list[str] = []
 
 
@@ -66,10 +70,16 @@ async def read_schedules(desk: Desk, caller: Caller, _path: dict[str, str], _que
 async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> ScheduleView:
     """Return one schedule."""
     report, target = await _find(desk, caller, path["schedule"])
-    slots = [] if report.unreadable else await desk.provider.schedules.get(report.id).next(_FOLLOWING)
+    slots, note = [], ""
+    if not report.unreadable:
+        try:
+            slots = await desk.provider.schedules.get(report.id).next(_FOLLOWING)
+        except DefinitionError as error:  # such as a time zone that only other machines know
+            note = f"its next slots are not known here: {error}"
     return ScheduleView(
         schedule=report,
-        following=[slot.isoformat() for slot in slots],
+        following=[slot.isoformat(timespec="seconds") for slot in slots],
+        note=note,
         may=desk.abilities(caller, target, *_ACTIONS),
     )
 

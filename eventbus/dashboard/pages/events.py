@@ -18,10 +18,9 @@ from eventbus.dashboard.desk.repeats import Ordered
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.rendering import Renderer
-from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.reading import names_in, read_form, to_order
+from eventbus.dashboard.reading import names_in, read_form, read_json, to_order
 
-__all__ = ["EventPages", "read_json"]
+__all__ = ["EventPages", "read_typed"]
 
 
 class EmitForm(msgspec.Struct, frozen=True):
@@ -62,7 +61,7 @@ class EventPages:
         names, form = names_in(request), await read_form(request)
         event = await read_event(self._desk, caller, names, NoQuery())
         once, fields = form.pop("_once", ""), fields_of(event.payload_schema)
-        payload = read_json(form.pop("payload", "")) if fields is None else payload_of(fields, form)
+        payload = read_typed(form.pop("payload", "")) if fields is None else payload_of(fields, form)
         options = msgspec.structs.asdict(to_order(form, EmitForm, is_text=True))
         order = EmitOrder(event=event.name, payload=payload, **options)
 
@@ -74,9 +73,6 @@ class EventPages:
         return Response(status_code=303, headers={"location": links("jobs", done.job_id, done=result)})
 
 
-def read_json(text: str) -> object:
+def read_typed(text: str) -> object:
     """Return the JSON that somebody typed; nothing stands for null. Raises Problem, 422."""
-    try:
-        return msgspec.json.decode(text.strip() or "null")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Problem(422, f"the payload is not JSON: {error}; nothing was changed") from None
+    return read_json(text.strip() or "null", "the payload")

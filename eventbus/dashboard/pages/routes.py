@@ -28,7 +28,7 @@ from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
-from eventbus.dashboard.pages.events import EventPages, read_json
+from eventbus.dashboard.pages.events import EventPages, read_typed
 from eventbus.dashboard.pages.finding import FindingPage
 from eventbus.dashboard.pages.flows import FlowPages
 from eventbus.dashboard.pages.rendering import Renderer
@@ -181,7 +181,7 @@ class Pages:
             raise Problem(422, f"type {name} to confirm; nothing was changed")
         order = to_order(form, act.order, is_text=True)
         if isinstance(order, EditOrder):
-            order = msgspec.structs.replace(order, payload=read_json(form["payload"]))
+            order = msgspec.structs.replace(order, payload=read_typed(form.get("payload", "")))
 
         async def do() -> Change:
             return await act.act(self._desk, caller, names, order)
