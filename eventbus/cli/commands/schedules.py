@@ -27,7 +27,7 @@ from eventbus.model import clock
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
 from eventbus.schedule_client import Schedule
-from eventbus.schedules.options import ScheduleReport, preview
+from eventbus.schedules.options import ScheduleReport, preview, show_times
 from eventbus.schedules.timetable import Timetable
 from eventbus.schedules.zone import find_zone
 
@@ -174,16 +174,12 @@ def _wall(slot: datetime) -> str:
     return slot.strftime("%a %Y-%m-%d %H:%M:%S %z")
 
 
-def _times(report: ScheduleReport) -> str:
-    return f"{report.cron} {report.tz}" if report.cron else f"every {report.every_ms / 1000:g} s"
-
-
 def _lines(report: ScheduleReport) -> list[tuple[str, str]]:
     state = "a slot waits for the end of the last job" if report.is_held else "waits for its next slot"
     rows = [
         ("schedule", report.id),
         ("event", report.event),
-        ("times", "" if report.unreadable else _times(report)),
+        ("times", show_times(report)),
         ("state", f"paused: {report.paused}" if report.paused else state if report.next else "at its end"),
         ("unreadable", report.unreadable),
         ("declared by", report.owner or "nobody: it was added at run time"),
@@ -214,7 +210,7 @@ def _print(found: list[ScheduleReport]) -> None:
         table.add_row(
             report.id,
             report.event,
-            _times(report),
+            show_times(report),
             moment(report.next) if report.next else "-",
             moment(report.last) if report.last else "-",
             str(report.fired),

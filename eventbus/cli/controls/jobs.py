@@ -19,7 +19,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import WatchOption, look
-from eventbus.cli.output import say, write_json
+from eventbus.cli.output import say, write_json, write_lines
 from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
 from eventbus.model.states import JobState
@@ -89,11 +89,14 @@ def list_jobs(
         return found
 
     def show(found: JobList) -> None:
-        print_jobs(found.jobs, state)
+        if as_json:
+            write_lines(found.jobs)
+        else:
+            print_jobs(found.jobs, state)
         if found.cursor is not None:
             say(f"more: --cursor {found.cursor}", err=True)
 
-    look(url, ask, write_json if as_json else show, watch=watch)
+    look(url, ask, show, watch=watch)
 
 
 @app.command("show")

@@ -244,6 +244,12 @@ def _print(found: list[QueueControls]) -> None:
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
         running = str(each.running) if each.limit else "-"
-        orders = (show_limit(each.limit), _show_kept(each), since, each.paused_by, each.reason)
+        orders = (
+            show_limit(each.limit),
+            _show_kept(each),
+            since,
+            each.paused_by,
+            each.reason or each.unreadable,
+        )
         table.add_row(each.queue, str(each.waiting), running, *orders)
     open_console().print(table)

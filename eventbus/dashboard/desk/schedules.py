@@ -78,7 +78,9 @@ async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query
             note = f"its next slots are not known here: {error}"
     return ScheduleView(
         schedule=report,
-        following=[slot.isoformat(timespec="seconds") for slot in slots],
+        following=[
+            slot.isoformat(timespec="milliseconds" if slot.microsecond else "seconds") for slot in slots
+        ],
         note=note,
         may=desk.abilities(caller, target, *_ACTIONS),
     )

@@ -11,12 +11,13 @@
 local now = read_now(take())
 local id, first, limit, bytes = take(), take(), take(), take()
 local FIELDS = { 'gen', 'slot', 'last', 'lastjob', 'fired', 'skipped', 'missed', 'held', 'paused', 'owner', 'version', 'digest' }
-local page = id ~= '' and { id, redis.call('ZSCORE', root .. ':schedules', id) or 'inf' }
-  or redis.call('ZRANGE', root .. ':schedules', first, first + limit - 1, 'WITHSCORES')
+local page = id ~= '' and { id, try('ZSCORE', root .. ':schedules', id) or 'inf' }
+  or try('ZRANGE', root .. ':schedules', first, first + limit - 1, 'WITHSCORES') or {}
 local rows = {}
 for i = 1, #page, 2 do
-  local known = redis.call('HMGET', key('schedule', page[i]), unpack(FIELDS))
-  local plan = redis.call('GET', key('plan', page[i]))
+  -- Somebody else's value may stand there: then the schedule has no plan, and whoever looks sees that it cannot be read.
+  local known = try('HMGET', key('schedule', page[i]), unpack(FIELDS)) or { '-' }
+  local plan = try('GET', key('plan', page[i]))
   if known[1] and bytes > 0 then
     bytes = bytes - #(plan or '')
     rows[#rows + 1] = page[i]
@@ -25,4 +26,4 @@ for i = 1, #page, 2 do
     rows[#rows + 1] = plan or ''
   end
 end
-return { now, redis.call('ZCARD', root .. ':schedules'), rows }
+return { now, try('ZCARD', root .. ':schedules') or 0, rows }
