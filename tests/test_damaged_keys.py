@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple
 
-from eventbus import EventProvider
+import httpx2
+import msgspec
+import pytest
+
+from eventbus import Event, EventProvider, Limit, Retry
+from eventbus.dashboard import Dashboard
+from eventbus.errors import EventBusError, StoreUnavailable
+from eventbus.store.keys import KINDS
 from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable
 
-_BAD = [b"\xff\xfe", b"nan", b"{", b"1e999", b"", b"\x00\x01"]
+_BAD = [b"\xff\xfe", b"nan", b"{"]
 _GOOD = "good"
 _STATES = ("waiting", "active", "delayed", "parked", "completed", "failed", "cancelled", "waiting-children")
 go = Signal("go", int)
@@ -47,7 +54,7 @@ class Damage(NamedTuple):
 def damages(kind: str, call: Callable[..., Any], key: str) -> Iterator[Damage]:
     """Name the ways in which a key can be damaged, from what stands there."""
     if kind == "hash":
-        for field in sorted(call("HKEYS", key))[:12]:
+        for field in sorted(call("HKEYS", key))[:16]:
             for bad in _BAD:
                 yield Damage(f"{field!r} is {bad!r}", ("HSET", key, field, bad))
         yield Damage("an odd field", ("HSET", key, b"\xff", b"\xff"))
@@ -68,6 +75,7 @@ def damages(kind: str, call: Callable[..., Any], key: str) -> Iterator[Damage]:
             yield Damage(f"text {bad!r}", ("SET", key, bad))
     elif kind == "stream":
         yield Damage("an odd entry", ("XADD", key, "*", b"\xff", b"\xff"))
+    yield Damage("another type", (("SADD", key, "x") if kind != "set" else ("RPUSH", key, "x")))
 
 
 async def _nothing(_: Any) -> None: ...
@@ -125,3 +133,125 @@ PAGES = (
     "/", "/events", "/server", "/find?q=good", "/flows", "/schedules", "/workers", "/failures", "/operations",
     "/audit", "/tail", "/queues/event.good?state=delayed",
 )  # fmt: skip
+
+_ELSEWHERE = {
+    # what stands only for a moment, or in cases that their own tests make
+    "none", "changes", "watched", "control", "cuts", "dead", "gauges", "inbox", "leaves", "leaving", "lines", "live", "needs",
+    "order", "outcome", "parked", "progress", "raw", "rawmore", "ready+", "resting", "result", "scratch", "suspects", "touch",
+    "unfinished", "waiters", "wake", "idle", "lane", "turns", "ready", "checkpoints", "done", "feeds", "history", "tally", "minutes",
+    "hours", "rooted", "log", "members", "slots", "journal", "roots", "pools", "body", "clock", "delayed", "held", "replies",
+    "emitters",
+}  # fmt: skip
+
+
+async def _fill(provider: EventProvider, flows: WorkflowProvider, good: Event[Any, Any]) -> dict[str, str]:
+    """Make jobs in each state, flows, schedules, orders and an operation; return the ids of jobs."""
+    for name in ("nightly", "daily"):
+        await provider.schedules.add(_GOOD, id=name, cron="0 0 1 1 *", payload=1)
+    failed = provider.emit("bad", 1, reply=False)
+    whole = provider.emit(good, "y" * 300, reply=False, idempotency_key="seven", correlation_id="chain")
+    await failed.enqueued()
+    await whole.enqueued()
+    waits, ended = await flows.execute(asking, 1), await flows.execute(graph, 1)
+    await _wait_for(provider, failed.job_id, "failed")
+    await _wait_for(provider, ended.id, "completed")
+    while not await flows.waits(waits.id):
+        pass
+    await provider.pause(_GOOD, reason="because")
+    await provider.set_limit(_GOOD, Limit(at_once=3))
+    waiting, delayed, dropped = (
+        provider.emit(good, n, reply=False, **options)
+        for n, options in enumerate([{}, {"delay": 3600}, {"delay": 3600}])
+    )
+    for each in (waiting, delayed, dropped):
+        await each.enqueued()
+    await provider.cancel(dropped.job_id)
+    await provider.inspector.begin_operation("retry", "bad", state="failed")
+    await provider.inspector.run_operations()
+    await provider.inspector.note_audit({"actor": "x", "action": "y"})
+    return {
+        "failed": failed.job_id,
+        "done": whole.job_id,
+        "asking": waits.id,
+        "graph": ended.id,
+        "waiting": waiting.job_id,
+        "delayed": delayed.job_id,
+    }
+
+
+async def _ask(name: str, read: Callable[[], Awaitable[Any]]) -> Any:
+    """Return what a reader answers, None where one thing says that it cannot be read."""
+    try:
+        found = await read()
+    except EventBusError as error:
+        if name.startswith("one ") and not isinstance(error, StoreUnavailable):
+            return None
+        raise
+    msgspec.json.encode(found, enc_hook=str)  # as the API and `--json` do
+    return found
+
+
+@pytest.mark.slow
+async def test_one_damaged_value_takes_down_no_reader_and_no_worker(
+    make_provider: Callable[..., EventProvider], admin: Callable[..., Any], prefix: str, planted: set[str]
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(asking)
+    flows.register(graph)
+    good = Event(_GOOD, limit=Limit(at_once=5, by=str, each=2))
+    provider.on(good)(_nothing)
+    provider.on(_GOOD, group="g")(_nothing)
+    provider.on("bad", retry=Retry(attempts=1))(_fail)
+    troubles = list[str]()
+    async with provider, provider.worker():
+        jobs = await _fill(provider, flows, good)
+        every = readers(provider, flows, jobs)
+        dashboard = Dashboard(provider, flows=flows, insecure_allow_anyone=True)
+        transport = httpx2.ASGITransport(app=dashboard)
+        client = httpx2.AsyncClient(transport=transport, base_url="http://localhost")
+        desk = dashboard._desk
+
+        async def look(where: str, *, with_pages: bool) -> dict[str, Any]:
+            found = dict[str, Any]()
+            for name, read in every.items():
+                try:
+                    found[name] = await _ask(name, read)
+                except Exception as error:  # noqa: BLE001  (each is told)
+                    troubles.append(f"{name}: {type(error).__name__} after {where}")
+            for share in (desk.queues, desk.failures, desk.versions, desk.server, desk.checks):
+                share.forget()
+            for page in PAGES if with_pages else ():
+                status = (await client.get(page)).status_code
+                if status not in (200, 303):
+                    troubles.append(f"{page}: {status} after {where}")
+            return found
+
+        whole = await look("nothing", with_pages=True)
+        assert troubles == []
+        seen = set[str]()
+        for key in sorted(admin("KEYS", f"{prefix}:2:*")):
+            kind = key.partition("}:")[2].partition(":")[0]
+            name = key.rpartition(":")[2]
+            if kind in seen and name not in (f"event.{_GOOD}", "nightly"):
+                continue
+            type_, kept = admin("TYPE", key), admin("DUMP", key)
+            for damage in damages(type_, admin, key) if kept is not None else ():
+                if damage.what == "another type":
+                    admin("DEL", key)
+                admin(*damage.command)
+                where = f"{kind} {name}: {damage.what}"
+                found = await look(where, with_pages=kind not in seen or damage.what == "another type")
+                seen.add(kind)
+                if damage.what != "another type":
+                    for listed in ("queues", "schedules", "workers", "operations"):
+                        if len(found.get(listed, whole[listed])) < len(whole[listed]):
+                            troubles.append(f"{listed}: fewer after {where}")
+                admin("DEL", key)
+                admin("RESTORE", key, "0", kept)
+        await client.aclose()
+        assert troubles == []
+        assert set(KINDS) - seen - _ELSEWHERE == set()
+        await provider.resume(_GOOD)
+        assert await provider.emit(good, 7) is None  # the worker lives
+        planted.update(admin("KEYS", f"{prefix}:*"))

@@ -64,8 +64,11 @@ class BorderGroup(TyperGroup):
             code = super().main(
                 words, prog_name or "eventbus", complete_var, False, windows_expand_args, **extra
             )
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
         except Exception as error:  # noqa: BLE001  (the border handles all errors of commands)
-            code = _report(error)
+            # The parser's word for an interrupt. Its class moves between releases.
+            code = 128 + signal.SIGINT if type(error).__name__ == "Abort" else _report(error)
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else 0)

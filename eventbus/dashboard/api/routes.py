@@ -21,6 +21,7 @@ from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
 from eventbus.dashboard.desk.queues import NoQuery
 from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.schedules import ScheduleList
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target
 from eventbus.dashboard.links import Links
@@ -78,9 +79,9 @@ def _reader(desk: Desk, row: Read) -> Handler:
     async def answer(request: Request, caller: Caller, links: Links) -> Response:
         value = await row.read(desk, caller, names_in(request), read_query(request, row.query))
         headers: dict[str, str] = {}
-        if isinstance(value, (JobPage, FlowList)) and value.cursor is not None:
+        if isinstance(value, (JobPage, FlowList, ScheduleList)) and value.cursor is not None:
             query = {**request.query_params, "cursor": value.cursor}
-            place = ("queues", value.queue, "jobs") if isinstance(value, JobPage) else ("flows",)
+            place = ("queues", value.queue, "jobs") if isinstance(value, JobPage) else (row.path.strip("/"),)
             headers["link"] = f'<{links("api", "v1", *place, **query)}>; rel="next"'
         return _json(value, headers)
 

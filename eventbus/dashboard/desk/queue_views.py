@@ -31,6 +31,9 @@ __all__ = [
 READ_SECONDS = 2.0
 """How long the server may take for one read; a page must not wait longer."""
 
+_LIST_SECONDS = 8.0
+"""The same for the list of all queues, which all viewers share: there may be thousands, each of which is looked at."""
+
 _STEPS = ".steps"
 """What the queues of a workflow's steps have after its name."""
 
@@ -82,7 +85,7 @@ def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
     """Return what all viewers share."""
 
     async def read() -> QueueList:
-        reports = await provider.inspector.queues(call_timeout=READ_SECONDS)
+        reports = await provider.inspector.queues(call_timeout=_LIST_SECONDS)
         return QueueList(queues=[_view(report) for report in reports], at_ms=round(clock.now() * 1000))
 
     return Snapshot(read)

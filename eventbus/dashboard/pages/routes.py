@@ -23,6 +23,7 @@ from eventbus.dashboard.desk import (
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.fleet import server, workers
+from eventbus.dashboard.desk.queue_views import QueueView
 from eventbus.dashboard.desk.repeats import Ordered
 from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
@@ -39,6 +40,7 @@ from eventbus.model.states import FINAL_STATES
 __all__ = ["Pages"]
 
 _ROWS = 50
+_MOST_QUEUES = 500
 
 
 class Pages:
@@ -72,7 +74,18 @@ class Pages:
 
     async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await queues.read_queues(self._desk, caller, {}, queues.NoQuery())
-        return self._page(request, caller, links, "overview", queues=found.queues)
+        # The busiest ones, if there are very many: a page of all would be megabytes.
+        busiest = sorted(found.queues, key=_busyness, reverse=True)[:_MOST_QUEUES]
+        shown = sorted(busiest, key=lambda view: view.queue)
+        return self._page(
+            request,
+            caller,
+            links,
+            "overview",
+            queues=shown,
+            counted=found.queues,
+            left_out=len(found.queues) - len(shown),
+        )
 
     async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
         names, query = names_in(request), read_query(request, jobs.JobsQuery, "done")
@@ -160,8 +173,11 @@ class Pages:
         return self._plain(request, caller, links, "tail", found=found, query=query)
 
     async def _schedules(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await schedules.read_schedules(self._desk, caller, {}, None)
-        return self._page(request, caller, links, "schedules", schedules=found.schedules)
+        query = read_query(request, schedules.SchedulesQuery, "done")
+        found = await schedules.read_schedules(self._desk, caller, {}, query)
+        return self._page(
+            request, caller, links, "schedules", schedules=found.schedules, cursor=found.cursor, query=query
+        )
 
     async def _schedule(self, request: Request, caller: Caller, links: Links) -> Response:
         view = await schedules.read_schedule(self._desk, caller, names_in(request), None)
@@ -205,6 +221,12 @@ class Pages:
 
     def _plain(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
         return self._renderer.plain(request, caller.actor, links, name, **values)
+
+
+def _busyness(view: QueueView) -> tuple[int, ...]:
+    """Return by what queues are shown first where there is no room for all: what waits or failed, then what runs."""
+    counts = view.counts
+    return (counts["waiting"] + counts["failed"] + counts["parked"], counts["active"] + counts["delayed"])
 
 
 def _redirect(url: str) -> Response:
