@@ -12,6 +12,7 @@ from eventbus.dashboard import Actor
 from eventbus.dashboard.entry.origin import Origins
 from eventbus.dashboard.entry.rights import Rights, Target, reads_of
 from eventbus.dashboard.entry.sessions import Sessions
+from eventbus.engine.job import park
 from eventbus.engine.operations.job_actions import JobActions
 from eventbus.engine.operations.job_pages import count_jobs
 from eventbus.model.url_redaction import redact
@@ -142,6 +143,25 @@ def test_the_value_of_an_option_that_is_not_known_is_in_no_error() -> None:
     with pytest.raises(ConfigError, match="paswd") as error:
         Connector(url)
     assert "s3cret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "short, with 'a quote'",
+        "at 12: recorded step 'charge_the_card', code has step 'refund_it_all'",
+        "at 12: recorded step 'charge_the_card', code has another 'refund_it_all_now'",
+        "ü" * 40,
+        "it's " * 20,
+        "'" * 65,
+        "x" * 60 + "'yyyyyyyyy'",
+    ],
+)
+def test_the_reason_of_a_parked_job_ends_in_no_quote_and_in_no_character(why: str) -> None:
+    text = park(why).text
+    assert len(text.encode()) <= 64
+    assert text == why or (text.count("'") % 2 == 0 and "..." in text)
+    assert text.partition("...")[0].strip("'") in why
 
 
 def test_an_attribute_of_metrics_has_few_values() -> None:
