@@ -164,8 +164,7 @@ async def _fill(provider: EventProvider, flows: WorkflowProvider, good: Event[An
     await provider.pause(_GOOD, reason="because")
     await provider.set_limit(_GOOD, Limit(at_once=3))
     waiting, delayed, dropped = (
-        provider.emit(good, n, reply=False, **options)
-        for n, options in enumerate([{}, {"delay": 3600}, {"delay": 3600}])
+        provider.emit(good, n, reply=False, delay=delay) for n, delay in enumerate((None, 3600, 3600))
     )
     for each in (waiting, delayed, dropped):
         await each.enqueued()
@@ -245,7 +244,7 @@ async def test_one_damaged_value_takes_down_no_reader_and_no_worker(
         for key in sorted(admin("KEYS", f"{prefix}:2:*")):
             kind = key.partition("}:")[2].partition(":")[0]
             name = key.rpartition(":")[2]
-            if kind not in kinds:
+            if kind not in kinds or kind == "changes":  # of which alone the tail is made
                 continue
             if kind in seen and name not in (f"event.{_GOOD}", "nightly"):
                 continue

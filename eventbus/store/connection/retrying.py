@@ -178,9 +178,16 @@ class RetryingCaller:
                 raise
             return missing
 
-    async def look_by(self, name: str, arguments: list[Any], *, deadline: float | None = None) -> Any:
-        """Run a script for somebody who only looks: all text of its answer is `readable`. Repeats and raises as `script`."""
-        return readable(await self.script(name, arguments, deadline=deadline))
+    async def look_by(
+        self, name: str, arguments: list[Any], *, missing: Any = None, deadline: float | None = None
+    ) -> Any:
+        """Run a script for somebody who only looks, as `look`; without `missing` a key of another type is an error."""
+        try:
+            return readable(await self.script(name, arguments, deadline=deadline))
+        except StoreRefused as error:
+            if error.code != "WRONGTYPE" or missing is None:
+                raise
+            return missing
 
     async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
         """Send a call until it is answered; raises as `script`."""
