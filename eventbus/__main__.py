@@ -33,6 +33,9 @@ def main() -> None:
     if is_worker:
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGINT, _end)
+    else:
+        # Until the command runs there is nothing to end in order, and nobody wants a traceback of imports.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     # All that modules make as they are imported stays, and looking for garbage in it takes a tenth of the start.
     # `cli.loop.run` turns it on again before work begins.
     gc.disable()
@@ -49,8 +52,12 @@ def main() -> None:
             f"eventbus: the command line needs {error.name}; pip install 'eventbus-workflows[cli]'\n"
         )
         sys.exit(2)
+    if not is_worker:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
+    except KeyboardInterrupt:  # before or behind the command's own border
+        os._exit(128 + signal.SIGINT)
     except SystemExit as end:
         loop = sys.modules.get("eventbus.cli.loop")
         if loop is None:  # no event loop ran, so nothing is left to wait for

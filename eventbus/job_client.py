@@ -15,7 +15,7 @@ from eventbus.emit.emission import Emission, OutcomeDecoder
 from eventbus.emit.job_tree import Member, Tree, spawn_calls
 from eventbus.engine.job import Job
 from eventbus.engine.listening import listen
-from eventbus.errors import SignalRefused, StoreCorrupt, UnknownJob, UsageError
+from eventbus.errors import SignalRefused, StoreCorrupt, StoreRefused, UnknownJob, UsageError
 from eventbus.handlers.extension import Extension
 from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
@@ -221,12 +221,20 @@ class JobClient(RootPages):
     async def journal(
         self, job_id: str, *, first: int = 0, limit: int = 200, deadline: float | None = None
     ) -> list[str]:
-        """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted from 0."""
+        """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted from 0.
+
+        Raises StoreCorrupt where somebody else's value stands in its place.
+        """
         if limit < 1:
             return []
         journals = self._life.running("read a journal").store.journals
         deadline = _deadline() if deadline is None else deadline
-        return list(await journals.entries(job_id, first=first, limit=limit, deadline=deadline))
+        try:
+            return list(await journals.entries(job_id, first=first, limit=limit, deadline=deadline))
+        except StoreRefused as error:
+            if error.code != "WRONGTYPE":
+                raise
+            raise StoreCorrupt(f"the journal of job {job_id!r} is no journal: {error}") from error
 
     async def live(self, job_id: str, name: str) -> str | None:
         """Return a live text of any job, as it was appended last; None if there is none."""

@@ -16,7 +16,7 @@ from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
-from eventbus.model.keep import Keep, keeps_from_wire
+from eventbus.model.keep import Keep
 from eventbus.model.limit import Limit
 from eventbus.model.names import shown
 from eventbus.settings.settings import Settings
@@ -34,6 +34,7 @@ class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     whoever paused it gave. `limit` is the one that holds: one that was set at run time (`is_set`), else the one that a
     program declares. `running` counts the jobs that it bounds. `keep_completed` and `keep_failed` are what the event or
     workflow of the queue declares; where it is None, the settings of the workers decide.
+    `unreadable` says what of this is damaged in the server, and is therefore not told.
     """
 
     queue: str
@@ -47,6 +48,7 @@ class QueueControls(msgspec.Struct, frozen=True, kw_only=True):
     is_set: bool = False
     keep_completed: Keep | None = None
     keep_failed: Keep | None = None
+    unreadable: str = ""
 
     @property
     def is_paused(self) -> bool:
@@ -122,20 +124,20 @@ class Controls:
 
 def _report(orders: Orders, workers: int) -> QueueControls:
     fields = orders.fields
-    wire = fields.get("ordered") or fields.get("declared")
-    keep_completed, keep_failed = keeps_from_wire(fields.get("keeps", ""))
+    keep_completed, keep_failed = orders.keeps
     return QueueControls(
         queue=orders.queue,
         workers=workers,
         waiting=orders.waiting,
         running=orders.running,
-        paused_ms=int(fields.get("paused", 0)),
+        paused_ms=orders.paused_ms,
         paused_by=fields.get("by", ""),
         reason=fields.get("reason", ""),
-        limit=Limit.from_wire(wire) if wire else None,
+        limit=orders.limit,
         is_set="ordered" in fields,
         keep_completed=keep_completed,
         keep_failed=keep_failed,
+        unreadable=orders.unreadable,
     )
 
 

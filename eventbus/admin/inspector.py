@@ -223,7 +223,7 @@ class Inspector(
         self,
         event_or_queue: Event[Any, Any] | str,
         *,
-        state: JobState,
+        state: JobState = "waiting",
         limit: int = 50,
         cursor: str | None = None,
         since: Duration | None = None,

@@ -19,6 +19,7 @@ from eventbus.model.names import EVENT_QUEUES, event_of, split_group
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Orders
 from eventbus.store.overview.roster import EndedCounts, WorkerLook
+from eventbus.store.readable import number
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
 
@@ -43,7 +44,8 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
     paused. `limited` says whether a limit holds, which is `limit`. `completed_per_minute` and `failed_per_minute` are how many
     jobs ended so in a minute, over the last 4 to 5 minutes; those that expired are among the failed ones. They come from the
-    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off.
+    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off. `unreadable` says what
+    of the orders for the queue is damaged in the server, and is therefore not told.
     """
 
     name: str
@@ -63,6 +65,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     limit: Limit | None = None
     completed_per_minute: float = 0.0
     failed_per_minute: float = 0.0
+    unreadable: str = ""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +147,7 @@ async def _report_queues(store: Store, names: list[str], deadline: float) -> lis
 def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: int, now: int) -> QueueReport:
     base, group = split_group(orders.queue)
     fields = orders.fields
-    wire = fields.get("ordered") or fields.get("declared")
-    paused = PauseReport(
-        since_ms=int(fields.get("paused", 0)), by=fields.get("by", ""), reason=fields.get("reason", "")
-    )
+    paused = PauseReport(since_ms=orders.paused_ms, by=fields.get("by", ""), reason=fields.get("reason", ""))
     return QueueReport(
         name=orders.queue,
         event=event_of(base) if base.startswith(EVENT_QUEUES) else "",
@@ -162,8 +162,9 @@ def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: i
         oldest=max(0, now - look.oldest) / 1000 if look.oldest else None,
         workers=look.workers,
         paused=paused if paused.since_ms else None,
-        limited=bool(wire),
-        limit=Limit.from_wire(wire) if wire else None,
+        limited=orders.is_limited,
+        limit=orders.limit,
+        unreadable=orders.unreadable,
         completed_per_minute=ended.completed_per_minute,
         failed_per_minute=ended.failed_per_minute,
     )
@@ -195,5 +196,4 @@ def _read_versions(text: str) -> dict[str, list[str]]:
 
 
 def _number(fields: dict[str, str], name: str) -> int:
-    text = fields.get(name, "")
-    return int(text) if text.isdecimal() else 0
+    return number(fields.get(name))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from eventbus._version import __version__
+from eventbus.cli.output import say
 from eventbus.cli.plugins import OwnCommand, PluginGroup
 
 __all__ = ["app"]
@@ -85,7 +86,7 @@ app: typer.Typer = typer.Typer(
 
 def _show_version(value: bool) -> None:
     if value:
-        print(f"eventbus {__version__}")
+        say(f"eventbus {__version__}")
         raise typer.Exit
 
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from typer.core import TyperGroup
 
+from eventbus.cli.output import say
 from eventbus.errors import EventBusError, HandlerError, StoreUnavailable, UsageError
 
 __all__ = ["BorderGroup", "CommandError", "import_hint", "is_debugging", "one_line", "tell"]
@@ -63,8 +64,11 @@ class BorderGroup(TyperGroup):
             code = super().main(
                 words, prog_name or "eventbus", complete_var, False, windows_expand_args, **extra
             )
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
         except Exception as error:  # noqa: BLE001  (the border handles all errors of commands)
-            code = _report(error)
+            # The parser's word for an interrupt. Its class moves between releases.
+            code = 128 + signal.SIGINT if type(error).__name__ == "Abort" else _report(error)
         if not standalone_mode:
             return code
         sys.exit(code if isinstance(code, int) else 0)
@@ -72,8 +76,7 @@ class BorderGroup(TyperGroup):
 
 def tell(text: str) -> None:
     """Write one line to standard error."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    say(text, err=True)
 
 
 def one_line(error: BaseException) -> str:
@@ -103,9 +106,9 @@ def _report(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return leave_broken_pipe()
     if _Border.is_debugging:
-        traceback.print_exception(error)
+        say(*"".join(traceback.format_exception(error)).splitlines(), err=True)
         if isinstance(error, HandlerError) and error.remote_traceback:
-            tell(error.remote_traceback)
+            say(*error.remote_traceback.splitlines(), err=True)
     message, code = _read(error)
     tell(f"eventbus: {message}")
     return code

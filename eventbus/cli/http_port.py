@@ -5,6 +5,7 @@ Threads with the standard library's HTTP server answer, so that they answer whil
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -14,11 +15,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 from eventbus.cli.failures import CommandError
+from eventbus.model import clock
 
 __all__ = ["Answer", "HttpPort"]
 
 _LOOK_FOR_END = 0.2  # seconds between two checks whether the server should end
-_SLOWEST_ASKER = 5.0  # seconds; a client that takes longer would hold a thread
+_SLOWEST_ASKER = 5.0  # seconds for all of a request; a client that takes longer would hold a thread
+_MOST_ASKERS = 32  # requests at a time, each a thread; a supervisor and a monitor need two
 
 
 class Answer(NamedTuple):
@@ -76,7 +79,28 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, family: int, address: Any, answer: _Answering) -> None:
         self.address_family = family
         self.answer = answer
+        self._open: dict[socket.socket, float] = {}  # until when each may take
         super().__init__(address, _Asked)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
+        """Hang up on those who are too many: the oldest are about to be cut off."""
+        if len(self._open) >= _MOST_ASKERS:
+            return False
+        self._open[request] = clock.monotonic() + _SLOWEST_ASKER
+        return True
+
+    def service_actions(self) -> None:
+        """Cut off who takes too long. A timeout of each read is not enough: a client may send a byte a second."""
+        now = clock.monotonic()
+        for request, end in list(self._open.items()):
+            if end < now:
+                with contextlib.suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # its thread reads an end, and closes it
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and forget it."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def server_bind(self) -> None:
         # Not HTTPServer's own method, because that looks up the name of the address, which may take long.

@@ -9,6 +9,8 @@ from typing import Any
 
 import structlog
 
+from eventbus.cli.texts import visible
+
 __all__ = ["LogFormat", "LogLevel", "configure_logs"]
 
 
@@ -85,8 +87,16 @@ def _renderers(is_console: bool) -> list[Any]:
         plain = structlog.dev.plain_traceback
         colors = sys.stderr.isatty()
         # sort_keys=False keeps the facts in the order of the event, where the job comes first.
-        return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, sort_keys=False)]
+        return [
+            _clean,
+            structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, sort_keys=False),
+        ]
     return [structlog.processors.format_exc_info, _order, structlog.processors.JSONRenderer()]
+
+
+def _clean(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """Return the event without characters that would move the cursor or change colours of a terminal."""
+    return {name: visible(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 def _order(_logger: object, _method: str, event: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 A column of errors or of lists may be cut. It gets what the others leave, at least some words. If that is not enough, lines are
 longer than the screen, which breaks them.
 
+What must always hold: no text in what is printed has a character that moves the cursor, changes colours or turns the direction of
+what follows, and no cell begins a line; it is cleaned here, wherever it comes from (`texts.visible`).
+
 Plain tables, without a frame and with a line for each row, are laid out here: as rich lays them out, in a tenth of the time,
 because hundreds of queues are a table of thousands of cells.
 """
@@ -16,6 +19,8 @@ from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Column, Table
 from rich.text import Text
+
+from eventbus.cli.texts import visible
 
 __all__ = ["Screen"]
 
@@ -40,7 +45,7 @@ class Screen(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, as `Console.print` does; lines of tables may be longer than the screen is wide."""
-        laid = [self._lay_out(each) for each in objects]
+        laid = [self._lay_out(_clean(each)) for each in objects]
         width = self.width
         self.width = max([width, *(_width_of(each) for each in laid)])
         try:
@@ -79,6 +84,32 @@ class Screen(Console):
         for place, whole in zip(cut, natural, strict=True):
             widths[place] = min(whole, _LEAST + left // len(cut))
         return widths
+
+
+def _clean(printed: Any) -> Any:
+    """Return what is printed without characters that do not print. Texts may have several lines, cells may not."""
+    if isinstance(printed, Group):
+        return Group(*map(_clean, printed.renderables))
+    if isinstance(printed, (str, Text)):
+        return _clean_text(printed, keeps_lines=True)
+    if isinstance(printed, Table):
+        for column in printed.columns:
+            cells = [
+                _clean_text(cell, keeps_lines=False) if isinstance(cell, (str, Text)) else cell
+                for cell in column.cells
+            ]
+            column._cells[:] = cells  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  (rich has no other way)
+    return printed
+
+
+def _clean_text(text: str | Text, *, keeps_lines: bool) -> Text:
+    whole = Text(text) if isinstance(text, str) else text
+    if whole.plain.isprintable():
+        return whole
+    clean = whole.copy()
+    lines = whole.plain.split("\n") if keeps_lines else [whole.plain]
+    clean.plain = "\n".join(map(visible, lines))
+    return clean
 
 
 def _is_plain(table: Table) -> bool:

@@ -111,7 +111,7 @@ class Dashboard:
             sign_in=sign_in,
             anyone=Actor("anyone") if insecure_allow_anyone else None,
             credentials=Credentials(token),
-            sessions=Sessions(secret),
+            sessions=Sessions(secret, token),
             origins=Origins(
                 allowed_hosts=hosts, public_origin=public_origin, trusted_proxies=trusted_proxies
             ),
@@ -173,10 +173,13 @@ class Dashboard:
         path, is_read = request.scope["path"], request.method in ("GET", "HEAD")
         if path.startswith("/static/") and is_read:
             return self._renderer.assets.answer(path.removeprefix("/static/"))
-        if path == "/sign-in":
-            return await (self._sign_in.show if is_read else self._sign_in.submit)(request, links)
-        if path == "/sign-out" and not is_read:
-            return await self._sign_in.leave(request, links)
+        if path == "/sign-in" and is_read:
+            return await self._sign_in.show(request, links)
+        if path in ("/sign-in", "/sign-out") and not is_read:
+            # By POST alone: methods that change nothing need no page of ours, and these would end a session.
+            if request.method != "POST":
+                raise _impossible(request, ["POST"])
+            return await (self._sign_in.submit if path == "/sign-in" else self._sign_in.leave)(request, links)
         caller = await self._gate.find_caller(request, request_id)
         handler = self._find(request)
         return await handler(request, caller, links)
@@ -193,9 +196,7 @@ class Dashboard:
                 return handlers[method]
             allowed += handlers
         if allowed:
-            raise Problem(
-                405, f"{request.method} is not possible here", headers={"allow": ", ".join(sorted(allowed))}
-            )
+            raise _impossible(request, allowed)
         raise Problem(404, "there is no such page")
 
     def _explain(self, request: Request, links: Links, request_id: str, error: Exception) -> Response:
@@ -221,9 +222,18 @@ class Dashboard:
         )
 
 
+def _impossible(request: Request, allowed: Collection[str]) -> Problem:
+    headers = {"allow": ", ".join(sorted(allowed))}
+    return Problem(405, f"{request.method} is not possible here", headers=headers)
+
+
 def _read(error: Exception, request_id: str) -> Problem:
     if isinstance(error, Problem):
         return error
+    if isinstance(
+        error, RecursionError
+    ):  # a value of somebody's; what is sent here is bounded by `check_depth`
+        return Problem(422, "a value is nested so deep that it cannot be read here")
     if isinstance(error, EventBusError):
         return problem_of(error)
     if isinstance(error, HTTPException):  # of the program around: its sign_in answers so

@@ -23,6 +23,9 @@ __all__ = [
     "suspend",
 ]
 
+_WHY_BYTES = 64
+"""What `settle_rows.lua` keeps of the reason why a job is parked."""
+
 
 class Job(msgspec.Struct, gc=False):
     """One job under this worker's lease.
@@ -114,8 +117,22 @@ def cancel(text: str) -> Settle:
 
 
 def park(why: str) -> Settle:
-    """Set the job aside until a worker that can run it comes. It counts neither an attempt nor a stall."""
-    return Settle("parked", why)
+    """Set the job aside until a worker that can run it comes. It counts neither an attempt nor a stall.
+
+    Of `why` the server keeps 64 bytes. A longer one is cut here, so that it ends neither within a character nor within a quote.
+    """
+    return Settle("parked", _cut(why))
+
+
+def _cut(why: str) -> str:
+    whole = why.encode("utf-8", "replace")
+    if len(whole) <= _WHY_BYTES:
+        return why
+    for end in ("...", "...'"):
+        cut = whole[: _WHY_BYTES - len(end)].decode("utf-8", "ignore")
+        if (cut + end).count("'") % 2 == 0:
+            return cut + end
+    return cut + "..."  # the character that the longer cut had more was the quote
 
 
 def suspend(*, delay_ms: int | None = None, heard: int | None = None) -> Settle:

@@ -16,7 +16,11 @@ EMBEDDED = re.compile(r"(?:embedded|memory):", re.IGNORECASE)
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _QUERY_VALUE = re.compile(r"([?&;#])([^=&;#]*)=([^&;#]*)")
-_SECRET = re.compile(r"pass|pwd|secret|token|credential", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"db|protocol|client_name|health_check_interval|ssl_(?:cert_reqs|ca_certs|ca_path|certfile|keyfile|check_hostname|min_version)|"
+    r"(?:socket_|socket_connect_)?timeout|socket_keepalive|retry_on_timeout|max_connections|decode_responses"
+)
+"""The options whose values may be shown. Whoever mistypes another one may have written a password behind it."""
 _HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::[0-9]{0,5})?")
 
 
@@ -24,7 +28,7 @@ def redact(url: str) -> str:
     """Return `url` without its password, for messages, logs and reprs.
 
     Covers `user:password@`, passwords with unescaped `@`, `/` or `?`, URLs without a scheme
-    or host, and query parameters that name a secret. A user name stays only where it
+    or host, and query parameters but those that are known to hold no secret. A user name stays only where it
     certainly is a user name. Never raises.
     """
     if EMBEDDED.match(url):
@@ -45,5 +49,5 @@ def redact(url: str) -> str:
 
 
 def _hide_secret(match: re.Match[str]) -> str:
-    value = "***" if _SECRET.search(unquote(match[2])) else match[3]
+    value = match[3] if _PLAIN.fullmatch(unquote(match[2])) else "***"
     return f"{match[1]}{match[2]}={value}"

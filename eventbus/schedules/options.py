@@ -14,6 +14,7 @@ from eventbus.model.names import shown
 from eventbus.schedules.plan import CatchUp, OnFailure, Overlap, Plan, decode_plan
 from eventbus.schedules.timetable import Timetable
 from eventbus.schedules.zone import find_zone, to_local
+from eventbus.store.readable import is_number, number
 from eventbus.store.scripting.script_rows import ScheduleRow
 
 __all__ = ["ScheduleKeywords", "ScheduleReport", "make_plan", "make_report", "place", "preview", "read_plan"]
@@ -167,6 +168,13 @@ def read_plan(row: ScheduleRow) -> Plan:
         ) from error
 
 
+def show_times(report: ScheduleReport) -> str:
+    """Return when a schedule fires, in the words of all who tell it; empty for one that cannot be read."""
+    if report.cron:
+        return f"{report.cron} {report.tz}"
+    return f"every {report.every_ms / 1000:g} s" if report.every_ms else ""
+
+
 def make_report(row: ScheduleRow) -> ScheduleReport:
     """Return what a row of the store says."""
     reason = ""
@@ -174,6 +182,11 @@ def make_report(row: ScheduleRow) -> ScheduleReport:
         plan = read_plan(row)
     except UsageError as error:
         plan, reason = Plan(event="", queue="", table=Timetable()), str(error)
+    damaged = [
+        name for name in ("slot", "last", "fired", "skipped", "missed") if not is_number(getattr(row, name))
+    ]
+    if damaged and not reason:
+        reason = f"where the schedule {row.id!r} stands cannot be read: {', '.join(damaged)}"
     return ScheduleReport(
         id=row.id,
         event=plan.event,
@@ -181,12 +194,12 @@ def make_report(row: ScheduleRow) -> ScheduleReport:
         cron=plan.table.cron,
         every_ms=plan.table.every,
         tz=plan.table.tz,
-        next=0 if row.paused else int(row.slot or 0),
-        last=int(row.last or 0),
+        next=0 if row.paused else number(row.slot),
+        last=number(row.last),
         last_job=row.lastjob,
-        fired=int(row.fired or 0),
-        skipped=int(row.skipped or 0),
-        missed=int(row.missed or 0),
+        fired=number(row.fired),
+        skipped=number(row.skipped),
+        missed=number(row.missed),
         is_held=bool(row.held),
         paused=row.paused,
         owner=row.owner,

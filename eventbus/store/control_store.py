@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from eventbus.errors import DefinitionError
+from eventbus.model.keep import Keep, keeps_from_wire
+from eventbus.model.limit import Limit
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.operations.audit_store import AuditStore
 from eventbus.store.operations.operation_store import OperationStore
 from eventbus.store.overview.retrial import RetrialStore
+from eventbus.store.readable import is_number, number
 
 __all__ = ["ControlStore", "Edit", "Hindrance", "Orders"]
+
+T = TypeVar("T")
 
 _BATCH = 50  # queues in one call, so that no call holds others up for a millisecond
 
@@ -48,7 +54,34 @@ class Orders(NamedTuple):
     @property
     def is_limited(self) -> bool:
         """Whether a limit holds."""
-        return bool(self.fields.get("ordered") or self.fields.get("declared"))
+        return bool(self._limit)
+
+    @property
+    def paused_ms(self) -> int:
+        """Since when the queue is paused, 0 if it is not; 1 if that time cannot be read."""
+        return number(self.fields.get("paused"), damaged=1)
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit that holds; None also for one that cannot be read."""
+        return _read(Limit.from_wire, self._limit) if self._limit else None
+
+    @property
+    def keeps(self) -> tuple[Keep | None, Keep | None]:
+        """How long completed and failed jobs are kept; None where nothing, or what cannot be read, is declared."""
+        return _read(keeps_from_wire, self.fields.get("keeps", "")) or (None, None)
+
+    @property
+    def unreadable(self) -> str:
+        """What of the orders cannot be read, because it is damaged or of another release; `''` if all can."""
+        bad = [] if is_number(self.fields.get("paused")) else ["since when it is paused"]
+        bad += ["its limit"] if self._limit and self.limit is None else []
+        bad += ["its retention"] if _read(keeps_from_wire, self.fields.get("keeps", "")) is None else []
+        return f"{', '.join(bad)} cannot be read" if bad else ""
+
+    @property
+    def _limit(self) -> str:
+        return self.fields.get("ordered") or self.fields.get("declared") or ""
 
 
 class Hindrance(NamedTuple):
@@ -59,6 +92,14 @@ class Hindrance(NamedTuple):
     rests: bool
     key_opens: int
     queue_opens: int
+
+
+def _read(read: Callable[[str], T], text: str) -> T | None:
+    """Return what a text of the server says; None for one that says nothing that is known here."""
+    try:
+        return read(text)
+    except (DefinitionError, ValueError, TypeError):
+        return None
 
 
 class ControlStore:
@@ -117,26 +158,27 @@ class ControlStore:
 
     async def limited(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues for which anything is ordered."""
-        return await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
+        name = self._keys.shard_key("limited")
+        return await self._caller.look("SMEMBERS", name, missing=[], deadline=deadline)
 
     async def hindrance(self, queue: str, lane: str, *, deadline: float | None = None) -> Hindrance:
         """Look at what a limit says of a queue and of the digest of one limit key, `''` for a job without one."""
         due, rests = self._keys.shard_key("due"), [0]
         if lane:
             name = self._keys.of("resting", queue)
-            rests = await self._caller.command("SMISMEMBER", name, lane, deadline=deadline)
+            rests = await self._caller.look("SMISMEMBER", name, lane, missing=[0], deadline=deadline)
         opens = [
-            await self._caller.command("ZSCORE", due, entry, deadline=deadline)
+            await self._caller.look("ZSCORE", due, entry, missing=0, deadline=deadline)
             for entry in (f"lane:{lane}/{queue}", f"turn:{queue}")
         ]
-        return Hindrance(rests[0] == 1, *(int(float(each or 0)) for each in opens))
+        return Hindrance(rests[0] == 1, *map(number, opens))
 
     async def look(self, queues: Sequence[str], *, deadline: float | None = None) -> list[Orders]:
         """Return what is ordered for these queues, one row for each, in order."""
         found: list[Orders] = []
         for first in range(0, len(queues), _BATCH):
             batch = queues[first : first + _BATCH]
-            rows: list[Any] = await self._caller.script("limits", [len(batch), *batch], deadline=deadline)
+            rows: list[Any] = await self._caller.look_by("limits", [len(batch), *batch], deadline=deadline)
             for queue, (waiting, running, flat) in zip(batch, rows, strict=True):
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 found.append(Orders(queue, waiting, running, fields))

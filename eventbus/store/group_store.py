@@ -24,11 +24,13 @@ class GroupStore:
 
     async def grouped(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues that have groups."""
-        return await self._caller.command("SMEMBERS", self._keys.shard_key("grouped"), deadline=deadline)
+        name = self._keys.shard_key("grouped")
+        return await self._caller.look("SMEMBERS", name, missing=[], deadline=deadline)
 
     async def of(self, queue: str, *, deadline: float | None = None) -> list[str]:
         """Return the groups of a queue, without the default group."""
-        return await self._caller.command("SMEMBERS", self._keys.of("groups", queue), deadline=deadline)
+        name = self._keys.of("groups", queue)
+        return await self._caller.look("SMEMBERS", name, missing=[], deadline=deadline)
 
     async def remove(
         self,

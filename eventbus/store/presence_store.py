@@ -12,6 +12,7 @@ from typing import Any
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.readable import number
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["PresenceStore"]
@@ -56,12 +57,10 @@ class PresenceStore:
         looks: list[QueueLook] = []
         for first in range(0, len(queues), _BATCH):
             batch = queues[first : first + _BATCH]
-            flat = await self._caller.script("survey", [now, asker, len(batch), *batch], deadline=deadline)
+            flat = await self._caller.look_by("survey", [now, asker, len(batch), *batch], deadline=deadline)
             for i in range(0, len(flat), _WIDTH):
                 workers, announced, waiting, parked, delayed, oldest = flat[i : i + _WIDTH]
-                looks.append(
-                    QueueLook(workers, int(announced or 0), waiting, parked, delayed, int(oldest or 0))
-                )
+                looks.append(QueueLook(workers, number(announced), waiting, parked, delayed, number(oldest)))
         return looks
 
     async def define(self, queue: str, version: str, text: str, *, deadline: float | None = None) -> None:
@@ -71,9 +70,8 @@ class PresenceStore:
 
     async def definition(self, queue: str, version: str, *, deadline: float | None = None) -> str:
         """Return what a version of the jobs of a queue is; `''` if no worker has told it within 90 days."""
-        return (
-            await self._caller.command("GET", self._keys.definition(queue, version), deadline=deadline) or ""
-        )
+        name = self._keys.definition(queue, version)
+        return await self._caller.look("GET", name, missing="", deadline=deadline) or ""
 
     async def take_reading(self, worker: str, *, hold_ms: int, deadline: float | None = None) -> bool:
         """Ask for the right to read the lengths of all queues, for the metrics of the fleet. Return whether `worker` has it.

@@ -10,9 +10,13 @@ from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.overview.roster import RosterStore
 from eventbus.store.overview.server_store import ServerStore
+from eventbus.store.readable import number, readable
 from eventbus.store.scripting.script_rows import QueueLook
 
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
+
+_EMPTY: list[Any] = ["", "", 0, [], 0]
+"""The answer of `list.lua` for a queue that has no job in a state; also where somebody else's value stands."""
 
 _ALL = 1000  # the most jobs that one call of the script looks at
 
@@ -73,8 +77,9 @@ class QueryStore:
         flat, body, text, progress, log, lease_end, lines = await self._caller.script(
             "job", [job], deadline=deadline
         )
+        flat = readable(flat)
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        return JobLook(fields, body, text, progress, log, round(float(lease_end or 0)), lines)
+        return JobLook(fields, body, text, progress, readable(log), number(lease_end), readable(lines))
 
     async def jobs(
         self,
@@ -125,7 +130,9 @@ class QueryStore:
     ) -> tuple[JobPage, int]:
         """Return those on a page of jobs whose body holds a text, or whose id is `first`, and how many were looked at."""
         arguments: list[Any] = [queue, state, *cursor, limit, 1, 1, sought, first]
-        after, score, _, flat, seen = await self._caller.script("list", arguments, deadline=deadline)
+        after, score, _, flat, seen = await self._caller.look_by(
+            "list", arguments, missing=_EMPTY, deadline=deadline
+        )
         rows = [JobRow(*flat[i : i + 8]) for i in range(0, len(flat), 8)]
         return JobPage(rows, Cursor(after, score) if after else None), seen
 
@@ -134,23 +141,24 @@ class QueryStore:
         pointer = self._keys.of("key", f"{queue}:{digest}")
         return [
             job
-            for job in await self._caller.command("HMGET", pointer, "job", "next", deadline=deadline)
+            for job in await self._caller.look("HMGET", pointer, "job", "next", missing=(), deadline=deadline)
             if job
         ]
 
     async def has_leaving(self, queue: str, *, deadline: float | None = None) -> bool:
         """Return whether jobs of the queue have ended that go at a time of their own."""
-        return await self._caller.command("ZCARD", self._keys.of("leaving", queue), deadline=deadline) > 0
+        name = self._keys.of("leaving", queue)
+        return await self._caller.look("ZCARD", name, missing=0, deadline=deadline) > 0
 
     async def count(self, queue: str, state: str, *, deadline: float | None = None) -> int:
         """Count the jobs of a queue in one state, in bounded calls; of `waiting-children` only the roots."""
         if state == "waiting":
-            flat = await self._caller.script("survey", ["", "", 1, queue], deadline=deadline)
+            flat = await self._caller.look_by("survey", ["", "", 1, queue], deadline=deadline)
             return QueueLook(*flat).waiting
         if state not in ("active", "waiting-children"):
             name = self._keys.of(state, queue)
             command = "LLEN" if state == "completed" else "ZCARD"
-            return await self._caller.command(command, name, deadline=deadline)
+            return await self._caller.look(command, name, missing=0, deadline=deadline)
         count, cursor = 0, Cursor()
         while True:  # no set has these jobs of this queue alone, so the script must look at each job
             *following, found, _, _ = await self._list(
@@ -172,4 +180,4 @@ class QueryStore:
         deadline: float | None,
     ) -> list[Any]:
         arguments: list[Any] = [queue, state, cursor.after, cursor.score, limit, has_rows, text_bytes, "", ""]
-        return await self._caller.script("list", arguments, deadline=deadline)
+        return await self._caller.look_by("list", arguments, missing=_EMPTY, deadline=deadline)

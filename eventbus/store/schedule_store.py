@@ -106,7 +106,7 @@ class ScheduleStore:
     ) -> SchedulePage:
         """Return one schedule, or without a name a page of all, from the rank `first` on."""
         arguments = [now, schedule, first, limit, _BYTES]
-        answer = await self._caller.script("schedules", arguments, deadline=deadline)
+        answer = await self._caller.look_by("schedules", arguments, deadline=deadline)
         flat = answer[2]
         width = len(ScheduleRow._fields)
         rows = [ScheduleRow(*flat[i : i + width]) for i in range(0, len(flat), width)]

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import TIME_DIGITS, Keys
+from eventbus.store.readable import readable
 from eventbus.store.scripting.script_rows import EdgeRow, MemberRow, SaveRow, TreeHead, TreeMember, Wait
 
 __all__ = [
@@ -173,8 +174,9 @@ class TreeStore:
         """
         arguments: list[Any] = [tree, listed, first, limit, max_bytes]
         fields, saved, count, flat = await self._caller.script("tree", arguments, deadline=deadline)
+        flat = readable(flat)
         members = [TreeMember(*flat[i : i + 10]) for i in range(0, len(flat), 10)]
-        return TreePage(_pairs(fields), _pairs(saved), count, members)
+        return TreePage(_pairs(readable(fields)), _pairs(saved), count, members)
 
     async def restart(
         self,

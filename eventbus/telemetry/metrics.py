@@ -8,7 +8,7 @@ their units, attributes and bucket boundaries. `docs/telemetry.md` explains each
 Not here: who records (`engine.metering`, `send_meter`), and where gauges come from (`gauge_board`).
 
 What must always hold: there is no metric of this package that `METRICS` does not list; an attribute has few values in a program, so no job
-id, key or text of a user is one.
+id, key or text of a user is one, and what a program may make without end, such as types of errors, is `Bounded`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,19 @@ from eventbus.telemetry.gauge_board import read_rows
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
-__all__ = ["METRICS", "QUEUE_GAUGES", "TALLIED", "Instruments", "Metric", "Tally", "instruments"]
+__all__ = [
+    "METRICS",
+    "OTHER",
+    "QUEUE_GAUGES",
+    "TALLIED",
+    "Bounded",
+    "Instruments",
+    "Metric",
+    "Tally",
+    "few_errors",
+    "few_events",
+    "instruments",
+]
 
 # In the order in which the conventions list them.
 _CLIENT = ("messaging.operation.name", "messaging.operation.type", "messaging.system", "error.type")
@@ -167,6 +179,38 @@ QUEUE_GAUGES = ("eventbus.queue.jobs", "eventbus.queue.age", "eventbus.queue.wor
 _MODULE = "opentelemetry.metrics._internal"
 _VARIABLE = "OTEL_PYTHON_METER_PROVIDER"
 _UNKNOWN: Any = object()
+
+
+OTHER = "_OTHER"
+"""What stands for each value beyond the bound, in the word of the conventions."""
+_MOST_VALUES = 200
+
+
+class Bounded:
+    """The values of one attribute: the first 200 of a process stay as they are, and all others are `_OTHER`.
+
+    Each value is a series that the SDK, and whoever collects it, keeps for ever, and a program may emit names that it makes, or
+    raise classes that it makes. May be used in any thread: two at once may let a value more in.
+    """
+
+    def __init__(self, most: int = _MOST_VALUES) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        """Return the value, or `_OTHER`."""
+        if value in self._known:
+            return value
+        if len(self._known) >= self._most:
+            return OTHER
+        self._known.add(value)
+        return value
+
+
+few_errors: Bounded = Bounded()
+"""The types of errors, `error.type`."""
+few_events: Bounded = Bounded()
+"""The names of events that are emitted, `messaging.destination.name`."""
 
 
 class Tally:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from eventbus.model import clock
 from eventbus.telemetry.failure import type_name
-from eventbus.telemetry.metrics import instruments
+from eventbus.telemetry.metrics import few_errors, few_events, instruments
 from eventbus.telemetry.server_address import server_attributes
 
 __all__ = ["SendMeter", "note_turn"]
@@ -53,7 +53,7 @@ class SendMeter:
         again = set(left)
         took = clock.monotonic() - since
         ended = Counter(
-            (emission.event, type_name(type(error)) if error is not None else "")
+            (few_events(emission.event), few_errors(type_name(type(error))) if error is not None else "")
             for place, emission in enumerate(emissions)
             if place not in again
             if (error := emission.send_error) is not None or emission.is_enqueued
@@ -78,5 +78,5 @@ def note_turn(address: str, since: float, error: BaseException | None) -> None:
         **server_attributes(address),
     }
     if error is not None:
-        attributes["error.type"] = type_name(type(error))
+        attributes["error.type"] = few_errors(type_name(type(error)))
     made.operation.record(clock.monotonic() - since, attributes)

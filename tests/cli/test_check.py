@@ -283,3 +283,14 @@ def test_what_the_server_failed_to_write_is_an_error() -> None:
     assert [each.level for each in found] == ["warning", "error", "error"]
     assert "appendfsync no" in found[0].said
     assert diagnostics._reached({"loading": "1"}, "a", 0.001).level == "error"
+
+
+def test_a_variable_that_is_close_to_a_setting_is_named(
+    invoke: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVENTBUS_LEESE", "3s")
+    monkeypatch.setenv("EVENTBUS_TEAM", "billing")
+    told = invoke("check").stdout
+    assert "EVENTBUS_LEESE is no setting" in told
+    assert "did you mean EVENTBUS_LEASE?" in told
+    assert "EVENTBUS_TEAM" not in told

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +102,33 @@ def test_an_unknown_command_is_told_with_those_that_look_like_it(environment: di
     )
     assert ran.returncode == 2
     assert "Did you mean 'queues'?" in ran.stderr
+
+
+_INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+_IN_A_COMMAND = f"""
+import sys
+from eventbus.cli import toolkit
+def interrupt(*_, **__):
+    {_INTERRUPT}
+    while True: pass
+toolkit.configure_logs = interrupt
+sys.argv = ["eventbus", "queues", "list", "--url", "redis://127.0.0.1:1"]
+from eventbus.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("where", ["imports", "command"])
+def test_an_interrupt_before_a_command_works_prints_no_traceback(where: str, tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    if where == "imports":
+        (tmp_path / "rich.py").write_text(f"{_INTERRUPT}\nwhile True: pass\n")
+        environment["PYTHONPATH"] = str(tmp_path)
+        words = ["-m", "eventbus", "queues", "list"]
+    else:
+        words = ["-c", _IN_A_COMMAND]
+    done = subprocess.run(
+        [sys.executable, *words], env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode in (130, -signal.SIGINT)
+    assert done.stderr.strip() == ""

@@ -209,9 +209,9 @@ async def test_flows_are_refused_where_the_dashboard_is_read_only(
         flow = await flows.execute(workflow, {"card": "1"})
         client = open_dashboard(provider, flows=flows, read_only=True)
         path = f"/flows/{flow.id}"
-        for order in ("cancel", "retry"):
-            assert (await client.act(f"{path}/{order}", run=1)).status_code == 403
-            assert (await client.post(f"{path}/{order}", data={"run": "1"})).status_code == 403
+        for order, given in (("cancel", {"reason": "x"}), ("retry", {"run": 1})):
+            assert (await client.act(f"{path}/{order}", **given)).status_code == 403
+            assert (await client.post(f"{path}/{order}", data=given)).status_code == 403
 
 
 async def test_the_command_finds_the_flows_of_the_installed_package(make_provider: Make) -> None:

@@ -94,7 +94,7 @@ async def test_check_19_a_hidden_queue_is_not_there_for_others(
         client = open_dashboard(provider, flows=flows, sign_in=_sign_in, actions=_RULES)
         paths = [
             "/queues/event.secret.made",
-            "/queues/event.secret.made?state=active",
+            "/queues/event.secret.made/jobs?state=active",
             f"/jobs/{job.job_id}",
             f"/jobs/{flow.id}",
             f"/flows/{flow.id}",
@@ -102,7 +102,7 @@ async def test_check_19_a_hidden_queue_is_not_there_for_others(
             "/queues/workflow.secret.steps",
         ]
         for path in paths:
-            for base in ("", "/api/v1"):
+            for base in ("/api/v1",) if path.endswith("active") else ("", "/api/v1"):
                 told = {name: await client.get(base + path, headers={"x-user": name}) for name in _ROLES}
                 statuses = [answer.status_code for answer in told.values()]
                 assert statuses == [404, 404, 200], base + path
@@ -201,10 +201,12 @@ async def test_check_20_read_only_refuses_each_unsafe_request(
         if any(part in act.path for part in ("{flow}", "{failure}", "{operation}")):
             continue  # it has none; `test_flows.py`, `test_failures.py` and `test_operations.py`
         path, form = act.path.format(**names), act.form.format(**names) or "/events/a/emit"
+        known = {name: value for name, value in given.items() if name in act.order.__struct_fields__}
+        fields = known if act.form else {name: given[name] for name in ("payload", "delay", "reason")}
         answers = [
-            await client.request(act.method, f"/api/v1{path}", json=given),
+            await client.request(act.method, f"/api/v1{path}", json=known),
             await client.post(
-                form, data={**given, "_name": names.get(act.form.partition("{")[2].partition("}")[0], "")}
+                form, data={**fields, "_name": names.get(act.form.partition("{")[2].partition("}")[0], "")}
             ),
         ]
         assert [each.status_code for each in answers] == [403, 403], path

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
-import msgspec
 import typer
 
+from eventbus.cli.output import say, write_json
 from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, shown
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
@@ -54,13 +53,13 @@ def draw_graph(
         graph = _definition(place, name, version)
         graph = graph if whole else fold(graph)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(graph) + b"\n")
+        write_json(graph)
         return 0
     if not graph.nodes and graph.parts:
         raise CommandError(
             f"{graph.parts} parts are too many to look at; draw them with --whole", exit_code=1
         )
-    print(mermaid(graph), end="")
+    say(*mermaid(graph).splitlines())
     return 0
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, EventProvider, PayloadError
+from eventbus.cli.output import say
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console
 from workflows import Durable, WorkflowProvider
 from workflows.cli.asking import ask_flows
@@ -52,7 +53,7 @@ def check_flows(
     registry = registry_of(load_provider(place), place)
     for durable in registry.durables:
         for line in lint(durable):
-            print(f"warning: {line}", file=sys.stderr)
+            say(f"warning: {line}", err=True)
 
     async def check(provider: EventProvider) -> tuple[int, list[Found]]:
         found, count = list[Found](), 0
@@ -67,7 +68,7 @@ def check_flows(
 
     count, found = ask_server(url, check, reads_only=True)
     if not found:
-        print(f"{count} flows can be replayed")
+        say(f"{count} flows can be replayed")
         return 0
     table = Table(box=None, pad_edge=False)
     for name in Found.__struct_fields__:
@@ -105,12 +106,12 @@ def export_flows(
         return count
 
     count = ask_flows(url, write, reads_only=True)
-    print(f"{count} flows are written to {folder}")
+    say(f"{count} flows are written to {folder}")
     return 0
 
 
 def _warn_of(flow: FlowRecord) -> None:
-    print(f"warning: flow {flow.flow_id} is left out: {flow.damage}", file=sys.stderr)
+    say(f"warning: flow {flow.flow_id} is left out: {flow.damage}", err=True)
 
 
 def _file_of(flow_id: str) -> str:

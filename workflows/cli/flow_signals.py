@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, PayloadError
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, moment, open_console, shown
 from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
@@ -84,7 +84,7 @@ def send_signal(
             return said
         return f"{said}, which keeps it: nobody waits for it now; {_said_waits(waited)}"
 
-    print(ask_flows(url, send))
+    say(ask_flows(url, send))
     return 0
 
 
@@ -112,7 +112,7 @@ def send_trigger(
             await flows.handle(flow_id).trigger(transition, value)
 
     ask_flows(url, send)
-    print(f"trigger {transition} is sent to flow {flow_id}")
+    say(f"trigger {transition} is sent to flow {flow_id}")
     return 0
 
 
@@ -177,17 +177,17 @@ def list_waiting(
 
     found = ask_flows(url, read, reads_only=True)
     if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
+        write_lines(found)
     elif found:
         open_console().print(_table(found))
     else:
-        print("no flow waits")
+        say("no flow waits")
     return 0
 
 
 async def _lines_of(jobs: JobClient, flow: FlowRecord) -> list[Waiting]:
     if flow.damage:
-        print(f"warning: {flow.damage}", file=sys.stderr)
+        say(f"warning: {flow.damage}", err=True)
         return []
     found: list[Waiting] = []
     if flow.fields.get("state") == "parked":

@@ -6,15 +6,14 @@ retry.
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from typing import Annotated, Any, TypeVar, get_args
 
-import msgspec
 import typer
 from typer.core import TyperGroup
 
 from eventbus import UnknownJob
+from eventbus.cli.output import say, write_json, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, shown
 from workflows import FlowSummary, WorkflowProvider
 from workflows.cli.asking import ask_flows
@@ -75,7 +74,7 @@ def list_flows(
 
     found = ask_flows(url, read, reads_only=True)
     if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
+        write_lines(found)
         return 0
     print_list(found)
     return 0
@@ -86,7 +85,7 @@ def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) 
     """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
     tree = ask_flows(url, lambda flows: flows.tree(flow_id), reads_only=True)
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(tree) + b"\n")
+        write_json(tree)
         return 0
     print_tree(tree)
     return 0
@@ -110,7 +109,7 @@ def cancel_flow(
         raise CommandError(
             f"flow {flow_id} is {state.replace('_', ' ')}, there is nothing to cancel", exit_code=1
         )
-    print(f"flow {flow_id} is being cancelled")
+    say(f"flow {flow_id} is being cancelled")
     return 0
 
 
@@ -155,7 +154,7 @@ def retry_flow(
 
     run, is_open = ask_flows(url, retry)
     what = "goes on at its place" if target is None else f"is told to go on at place {target}"
-    print(f"flow {flow_id} {what if is_open else f'runs again, for the {_ordinal(run)} time'}")
+    say(f"flow {flow_id} {what if is_open else f'runs again, for the {_ordinal(run)} time'}")
     return 0
 
 
@@ -171,7 +170,7 @@ def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
         raise CommandError(
             f"flow {flow_id} is {state.replace('_', ' ')}, and is not removed; cancel it first", exit_code=1
         )
-    print(f"flow {flow_id} is removed")
+    say(f"flow {flow_id} is removed")
     return 0
 
 

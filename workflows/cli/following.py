@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from eventbus import StoreUnavailable
+from eventbus.cli.output import say, write_json
 from eventbus.cli.toolkit import UrlOption, moment, printable, span
 from eventbus.lowlevel import FINAL_STATES, JobClient, clock
 from workflows import FlowTree, StepReport, WorkflowProvider
@@ -70,7 +71,7 @@ class Follower:
                 is_away = False
             except StoreUnavailable as error:
                 if not is_away:
-                    print(f"waiting for the server: {error}", file=sys.stderr)
+                    say(f"waiting for the server: {error}", err=True)
                 is_away, code = True, None
             if code is not None:
                 return code
@@ -122,8 +123,7 @@ class Follower:
 
     def _print(self, line: Line) -> None:
         if self._as_json:
-            sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-            sys.stdout.buffer.flush()
+            write_json(line)
             return
         parts = [moment(line.at_ms), line.step or self._flow_id, line.state.replace("_", " ")]
         if line.took:
@@ -136,7 +136,7 @@ class Follower:
             )
         if line.error:
             parts.append(line.error)
-        print("  ".join(map(printable, parts)), flush=True)
+        say("  ".join(map(printable, parts)), flush=True)
 
 
 def follow_flow(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-import sys
+import os
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated
 
-import msgspec
 import typer
 
 from eventbus.cli.failures import CommandError, is_debugging, one_line
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.output import say, write_json
 from eventbus.cli.packages import look_at_packages
 from eventbus.errors import ConfigError, EventBusError
 from eventbus.provider import EventProvider
+from eventbus.settings.readers import READERS
 from eventbus.settings.settings import redact
 from eventbus.store.connection.connector import Connector
 from eventbus.store.diagnostics import Checkup, Finding
@@ -49,9 +51,9 @@ def check(
         findings += at_server
         code = code or int(_has_error(at_server))
     if as_json:
-        sys.stdout.buffer.write(msgspec.json.encode({"exit_code": code, "findings": findings}) + b"\n")
+        write_json({"exit_code": code, "findings": findings})
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in _lines(findings)))
+        say(*_lines(findings))
     return code
 
 
@@ -64,6 +66,7 @@ def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], Ev
         is_setting = place is None or isinstance(error, ConfigError)
         return [Finding("settings" if is_setting else "program", "error", one_line(error))], None
     findings = [Finding("settings", "ok", f"valid; url {redact(provider.settings.url)}")]
+    findings += _mistyped(os.environ)
     if place is not None:
         count = len(provider.queues)
         if count:
@@ -73,6 +76,18 @@ def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], Ev
             remedy = "register them with @provider.on(...), if it is to run a worker"
             findings.append(Finding("program", "warning", f"{place} has no handlers", remedy))
     return findings, provider
+
+
+def _mistyped(environ: Iterable[str]) -> list[Finding]:
+    """Return the variables that are no setting, and close to one: settings ignore names that they do not know."""
+    known = [f"EVENTBUS_{name.upper()}" for name in READERS]
+    found: list[Finding] = []
+    for name in sorted(environ):
+        close = get_close_matches(name, known, 1, 0.85) if name.startswith("EVENTBUS_") else []
+        if close and name not in known:
+            said = f"the variable {name} is no setting and does nothing"
+            found.append(Finding("settings", "warning", said, f"did you mean {close[0]}?"))
+    return found
 
 
 def _has_error(findings: Iterable[Finding]) -> bool:

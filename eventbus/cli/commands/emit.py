@@ -19,6 +19,7 @@ from eventbus.cli.failures import CommandError, is_debugging, leave_broken_pipe,
 from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.output import clean_json, say
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.emit.emission import Emission
@@ -104,7 +105,11 @@ class _Emitting:
         self._is_awaited = bool(options.get("reply"))
         route = Routes(provider.settings).find(event)
         self._decode: Callable[[bytes], Any] = route.payload.decode
-        self._render = route.result.encode
+        self._encode = route.result.encode
+
+    def _render(self, result: Any) -> bytes:
+        """Return a result as JSON that a terminal may show."""
+        return clean_json(self._encode(result))
 
     async def emit_one(self, text: bytes) -> int:
         """Emit one payload; print its result, or without --await the id of its job. Return the exit code."""
@@ -126,9 +131,7 @@ class _Emitting:
                 if not interrupts.count:
                     raise
                 return interrupts.code
-        line = self._render(result).decode() if self._is_awaited else emission.job_id
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        say(self._render(result).decode() if self._is_awaited else emission.job_id, flush=True)
         return 0
 
     async def emit_lines(self, place: str, limit: int) -> int:

@@ -15,7 +15,8 @@ from rich.text import Text
 from eventbus.admin.groups import GroupReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import WatchOption, look, write_lines
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span
 from eventbus.provider import EventProvider
 
@@ -45,7 +46,7 @@ def groups(
                 "expected an EVENT whose group to remove: eventbus groups EVENT --remove GROUP"
             )
         count = ask_server(url, partial(_remove, event=event, group=remove, force=force))
-        print(f"group {remove} of {event} is removed, {count} job{'' if count == 1 else 's'} cancelled")
+        say(f"group {remove} of {event} is removed, {count} job{'' if count == 1 else 's'} cancelled")
         return 0
     if force:
         raise CommandError("expected --force with --remove only")
@@ -55,7 +56,7 @@ def groups(
 
 def _print(found: list[GroupReport]) -> None:
     if not found:
-        print("no groups beside default")
+        say("no groups beside default")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("event", "group", "waiting", "parked", "oldest", "workers", "served"):

@@ -12,7 +12,8 @@ from typing import Annotated, TypeVar
 import typer
 from rich.table import Table
 
-from eventbus.cli.controls.watching import WatchOption, look, write_lines
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import (
     CommandError,
     UrlOption,
@@ -26,7 +27,7 @@ from eventbus.model import clock
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
 from eventbus.schedule_client import Schedule
-from eventbus.schedules.options import ScheduleReport, preview
+from eventbus.schedules.options import ScheduleReport, preview, show_times
 from eventbus.schedules.timetable import Timetable
 from eventbus.schedules.zone import find_zone
 
@@ -77,7 +78,7 @@ def backfill(
 ) -> None:
     """Make a job for each slot of a time that has none, and print the jobs of its slots."""
     jobs = _ask(url, schedule, lambda each: _backfill(each, since, until))
-    print("\n".join(jobs) if jobs else "no slots")
+    say(*jobs or ["no slots"])
 
 
 @app.command("pause")
@@ -89,27 +90,27 @@ def pause(
 ) -> None:
     """Fire no more until it is resumed."""
     _ask(url, schedule, lambda each: each.pause(reason))
-    print(f"schedule {schedule} is paused")
+    say(f"schedule {schedule} is paused")
 
 
 @app.command("resume")
 def resume(schedule: _Id, *, url: UrlOption = None) -> None:
     """Fire again, from the next slot on."""
     _ask(url, schedule, lambda each: each.resume())
-    print(f"schedule {schedule} goes on")
+    say(f"schedule {schedule} goes on")
 
 
 @app.command("trigger")
 def trigger(schedule: _Id, *, url: UrlOption = None) -> None:
     """Make a job now, and print its id."""
-    print(_ask(url, schedule, lambda each: each.trigger()))
+    say(_ask(url, schedule, lambda each: each.trigger()))
 
 
 @app.command("remove")
 def remove(schedule: _Id, *, url: UrlOption = None) -> None:
     """Remove it. A worker whose program declares it makes it again."""
     _ask(url, schedule, lambda each: each.remove())
-    print(f"schedule {schedule} is removed")
+    say(f"schedule {schedule} is removed")
 
 
 @app.command("preview")
@@ -126,9 +127,9 @@ def preview_slots(
     for slot in preview(table, round(clock.now() * 1000), count):
         offset = slot.utcoffset()
         if before is not None and offset is not None and offset != before:
-            print(f"-- the clock goes {'forward' if offset > before else 'back'} here")
+            say(f"-- the clock goes {'forward' if offset > before else 'back'} here")
         before = offset
-        print(_wall(slot))
+        say(_wall(slot))
 
 
 def _ask(
@@ -173,16 +174,12 @@ def _wall(slot: datetime) -> str:
     return slot.strftime("%a %Y-%m-%d %H:%M:%S %z")
 
 
-def _times(report: ScheduleReport) -> str:
-    return f"{report.cron} {report.tz}" if report.cron else f"every {report.every_ms / 1000:g} s"
-
-
 def _lines(report: ScheduleReport) -> list[tuple[str, str]]:
     state = "a slot waits for the end of the last job" if report.is_held else "waits for its next slot"
     rows = [
         ("schedule", report.id),
         ("event", report.event),
-        ("times", "" if report.unreadable else _times(report)),
+        ("times", show_times(report)),
         ("state", f"paused: {report.paused}" if report.paused else state if report.next else "at its end"),
         ("unreadable", report.unreadable),
         ("declared by", report.owner or "nobody: it was added at run time"),
@@ -203,7 +200,7 @@ async def _list(provider: EventProvider) -> list[ScheduleReport]:
 
 def _print(found: list[ScheduleReport]) -> None:
     if not found:
-        print("no schedules")
+        say("no schedules")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("schedule", "event", "times", "next", "last", "fired", "skipped", "missed", "paused"):
@@ -213,7 +210,7 @@ def _print(found: list[ScheduleReport]) -> None:
         table.add_row(
             report.id,
             report.event,
-            _times(report),
+            show_times(report),
             moment(report.next) if report.next else "-",
             moment(report.last) if report.last else "-",
             str(report.fired),

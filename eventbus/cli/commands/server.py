@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from eventbus.cli.failures import CommandError
+from eventbus.cli.output import say
 from eventbus.errors import UsageError
 from eventbus.store.embedded.server import end_server
 
@@ -33,5 +34,5 @@ def stop(
         is_ended = end_server(path, force=force)
     except UsageError as error:
         raise CommandError(f"{error} (--force)", exit_code=1) from error
-    print(f"server in {path} ended" if is_ended else f"no server runs in {path}")
+    say(f"server in {path} ended" if is_ended else f"no server runs in {path}")
     return 0

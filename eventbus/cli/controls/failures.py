@@ -11,7 +11,8 @@ from rich.text import Text
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import WatchOption, look, write_lines
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import UrlOption, moment, open_console, printable
 from eventbus.provider import EventProvider
 
@@ -43,7 +44,7 @@ def failures(
 
 def _print(found: list[FailureGroup]) -> None:
     if not found:
-        print("no job has failed")
+        say("no job has failed")
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("jobs", no_wrap=True, justify="right")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from eventbus.admin.jobs.field_search import FieldMatches
 from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import write_json
+from eventbus.cli.output import say, write_json
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
 from eventbus.provider import EventProvider
 
@@ -83,9 +82,9 @@ def _find_by_field(
         return
     _print(FoundJobs(jobs=found.jobs, seen=found.seen, is_whole=True))
     if found.cursor is not None:
-        print(
+        say(
             f"{found.seen} {state} jobs were looked at, and there are more: --cursor {found.cursor}",
-            file=sys.stderr,
+            err=True,
         )
 
 
@@ -107,6 +106,6 @@ def _print(found: FoundJobs) -> None:
             table.add_row(*(Text(printable(cell)) for cell in cells))
         open_console().print(table)
     else:
-        print("no job was found")
+        say("no job was found")
     if not found.is_whole:
-        print(f"{found.seen} jobs were looked at, and there are more; name an event", file=sys.stderr)
+        say(f"{found.seen} jobs were looked at, and there are more; name an event", err=True)

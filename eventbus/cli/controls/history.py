@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, cast
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from eventbus.admin.history import Minute, Step
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
+from eventbus.cli.output import write_lines
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
 from eventbus.model.history.histogram import Histogram
 from eventbus.provider import EventProvider
@@ -55,7 +55,7 @@ def history(
 
     found = ask_server(url, ask, reads_only=True)
     if as_json:
-        sys.stdout.buffer.write(b"".join(msgspec.json.encode(_as_row(each)) + b"\n" for each in found))
+        write_lines(_as_row(each) for each in found)
     else:
         _print(found)
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from eventbus.admin.inspector import FailureReport, JobReport, JobSummary, TimelineEntry
 from eventbus.admin.jobs.reasons import StateReason
+from eventbus.cli.output import say
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import moment, open_console, span
@@ -40,7 +41,7 @@ def print_counts(counts: Mapping[str, int]) -> None:
 def print_jobs(jobs: Sequence[JobSummary], state: str) -> None:
     """Print jobs of one state as a table."""
     if not jobs:
-        print(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
+        say(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
         return
     time = _TIMES.get(state)
     table = Table(box=None, pad_edge=False)
@@ -70,10 +71,10 @@ def print_report(job: JobReport, reason: StateReason, *, is_full: bool) -> None:
         console.print(Text(f"{name:9} {visible(value)}"), soft_wrap=True)
     for line in _tell_failures(job.failures, is_full=is_full):
         console.print(Text(line), soft_wrap=True)
-    print()
+    say()
     _print_timeline(job.timeline)
     if job.lines:
-        print()
+        say()
     for line in job.lines:
         console.print(Text(f"{moment(line.at_ms)}  {printable(line.text)}"), soft_wrap=True)
 

@@ -18,7 +18,8 @@ from eventbus.admin.jobs.reasons import StateReason
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.job_views import print_counts, print_jobs, print_report
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.controls.watching import WatchOption, look, write_json
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import say, write_json, write_lines
 from eventbus.cli.times import in_local_time
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, printable, shown
 from eventbus.model.states import JobState
@@ -88,11 +89,14 @@ def list_jobs(
         return found
 
     def show(found: JobList) -> None:
-        print_jobs(found.jobs, state)
+        if as_json:
+            write_lines(found.jobs)
+        else:
+            print_jobs(found.jobs, state)
         if found.cursor is not None:
-            print(f"more: --cursor {found.cursor}", file=sys.stderr)
+            say(f"more: --cursor {found.cursor}", err=True)
 
-    look(url, ask, write_json if as_json else show, watch=watch)
+    look(url, ask, show, watch=watch)
 
 
 @app.command("show")
@@ -131,9 +135,9 @@ def why(job_id: _Job, *, as_json: _Json = False, url: UrlOption = None) -> None:
     if as_json:
         write_json(reason)
         return
-    print(printable(in_local_time(reason.text)))
+    say(printable(in_local_time(reason.text)))
     if error:
-        print(printable(error))
+        say(printable(error))
 
 
 @app.command("cancel")
@@ -218,7 +222,7 @@ def edit(
     if not edited.changed:
         said = f"job {job_id} is {edited.state}"
         raise CommandError(f"{said}; only one that waits, is delayed or parked can be edited", exit_code=1)
-    print(f"job {job_id} has another payload")
+    say(f"job {job_id} has another payload")
 
 
 def read_json(text: str) -> object:
@@ -250,4 +254,4 @@ def change_job(
     state = ask_server(url, ask)
     if state:
         raise CommandError(f"job {job_id} is {state}; {refused}", exit_code=1)
-    print(f"job {job_id} {done}")
+    say(f"job {job_id} {done}")

@@ -37,6 +37,7 @@ def tabulate_queues(queues: Sequence[QueueReport]) -> RenderableType:
         counts = [Text(str(getattr(each, name))) for name in _COUNTS]
         counts[-1].stylize("bold red" if is_neglected else "")
         paused = "-" if each.paused is None else f"{moment(each.paused.since_ms)} by {each.paused.by or '?'}"
+        paused = f"{paused} ({each.unreadable})" if each.unreadable else paused
         oldest = "-" if each.oldest is None else span(1, 1 + round(each.oldest * 1000))
         rates = (Text(_show_rate(rate)) for rate in (each.completed_per_minute, each.failed_per_minute))
         cells = (Text(oldest), *counts, *rates, Text(printable(paused)), Text(show_limit(each.limit)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getpass
 import socket
-import sys
 from typing import Annotated
 
 import typer
@@ -20,7 +19,8 @@ from eventbus.cli.controls.history import history
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.limit_views import show_limit
 from eventbus.cli.controls.overview_views import tabulate_queues
-from eventbus.cli.controls.watching import WatchOption, look, write_lines
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
@@ -106,7 +106,7 @@ def pause(
         return await _doubt(provider, name, group)
 
     doubt = ask_server(url, order)
-    print(f"{_label(name, group)} is paused")
+    say(f"{_label(name, group)} is paused")
     _tell(doubt)
 
 
@@ -114,7 +114,7 @@ def pause(
 def resume(name: _Name, *, group: _Group = None, url: UrlOption = None) -> None:
     """Let workers claim its jobs again."""
     ask_server(url, lambda provider: provider.resume(name, group=group))
-    print(f"{_label(name, group)} goes on")
+    say(f"{_label(name, group)} goes on")
 
 
 @app.command("limit")
@@ -152,7 +152,7 @@ def limit(
         )
 
     gone, doubt = ask_server(url, order)
-    print(
+    say(
         f"{_label(name, group)} "
         + ("has no limit of its own now" if remove else f"is limited: {show_limit(limit)}")
     )
@@ -193,7 +193,7 @@ async def _doubt(provider: EventProvider, name: str, group: str | None, *, limit
 
 def _tell(doubt: str) -> None:
     if doubt:
-        print(f"note: {doubt}", file=sys.stderr)
+        say(f"note: {doubt}", err=True)
 
 
 def _show_kept(kept: QueueControls) -> str:
@@ -235,7 +235,7 @@ def _print_queues(found: list[QueueReport]) -> None:
 
 def _print(found: list[QueueControls]) -> None:
     if not found:
-        print("no queue is paused or limited, or has a retention of its own")
+        say("no queue is paused or limited, or has a retention of its own")
         return
     table = Table(box=None, pad_edge=False)
     for name in ("queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"):
@@ -244,6 +244,12 @@ def _print(found: list[QueueControls]) -> None:
     for each in found:
         since = moment(each.paused_ms) if each.is_paused else "-"
         running = str(each.running) if each.limit else "-"
-        orders = (show_limit(each.limit), _show_kept(each), since, each.paused_by, each.reason)
+        orders = (
+            show_limit(each.limit),
+            _show_kept(each),
+            since,
+            each.paused_by,
+            each.reason or each.unreadable,
+        )
         table.add_row(each.queue, str(each.waiting), running, *orders)
     open_console().print(table)

@@ -14,6 +14,7 @@ from eventbus.admin.operations.operations import OperationReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.controls.known_queues import check_known
+from eventbus.cli.output import say
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server
 from eventbus.provider import EventProvider
 
@@ -82,9 +83,9 @@ def retry_all(
 
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
-        print(f"{_jobs(found, state)} of {queue} would be retried")
+        say(f"{_jobs(found, state)} of {queue} would be retried")
     elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
-        print(ask_server(url, act))
+        say(ask_server(url, act))
 
 
 def purge(
@@ -122,9 +123,9 @@ def purge(
 
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
-        print(f"{_jobs(found, state)} of {queue} would be removed")
+        say(f"{_jobs(found, state)} of {queue} would be removed")
     elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):
-        print(ask_server(url, act))
+        say(ask_server(url, act))
 
 
 async def _none_of(provider: EventProvider, queue: str) -> int:
@@ -142,12 +143,12 @@ def _is_agreed(question: str) -> bool:
     try:
         is_agreed = typer.confirm(question)
     except typer.Abort:
-        print()
+        say()
         raise CommandError(
             "nobody answered, so nothing was changed; with --yes it does not ask", exit_code=2
         ) from None
     if not is_agreed:
-        print("nothing was changed")
+        say("nothing was changed")
     return is_agreed
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated
 
-import msgspec
 import typer
 
 from eventbus.admin.queue_name import queue_of
 from eventbus.admin.watching.watch import Change
 from eventbus.cli.controls.known_queues import note_unknown_queue
 from eventbus.cli.failures import CommandError
+from eventbus.cli.output import say, write_json
 from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption, ask_server, moment, printable
 from eventbus.provider import EventProvider
@@ -81,10 +80,9 @@ def _print(change: Change, *, as_json: bool) -> None:
             for name in Change.__struct_fields__
             if name != "error" and (value := getattr(change, name)) not in ("", 0, None)
         }
-        sys.stdout.buffer.write(msgspec.json.encode(fields) + b"\n")
-        sys.stdout.buffer.flush()
+        write_json(fields)
     else:
-        print(_line(change), flush=True)
+        say(_line(change), flush=True)
 
 
 def _line(change: Change) -> str:

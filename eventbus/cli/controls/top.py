@@ -12,7 +12,8 @@ from rich.text import Text
 
 from eventbus.admin.overview import QueueReport, WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_queues, tabulate_workers
-from eventbus.cli.controls.watching import look, write_json
+from eventbus.cli.controls.watching import look
+from eventbus.cli.output import write_json
 from eventbus.cli.toolkit import UrlOption, moment, open_console
 from eventbus.model import clock
 from eventbus.provider import EventProvider

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
-import msgspec
 import typer
 
 from eventbus.cli.toolkit import ask_server
 from eventbus.provider import EventProvider
 
-__all__ = ["WatchOption", "look", "write_json", "write_lines"]
+__all__ = ["WatchOption", "look"]
 
 T = TypeVar("T")
 
@@ -48,15 +47,3 @@ def look(
             await asyncio.sleep(_EVERY)
 
     ask_server(url, repeat, reads_only=True)
-
-
-def write_json(value: object) -> None:
-    """Print a value as JSON on one line."""
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def write_lines(values: Iterable[object]) -> None:
-    """Print JSON, an object on a line for each value."""
-    sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in values))
-    sys.stdout.buffer.flush()

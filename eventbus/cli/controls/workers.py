@@ -11,7 +11,8 @@ import typer
 
 from eventbus.admin.overview import WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_workers
-from eventbus.cli.controls.watching import WatchOption, look, write_lines
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import write_lines
 from eventbus.cli.toolkit import UrlOption, open_console
 from eventbus.model import clock
 from eventbus.provider import EventProvider

@@ -12,6 +12,7 @@ from eventbus.cli.dashboard.serving import DashboardOptions, DashboardServer
 from eventbus.cli.failures import is_debugging
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.output import say
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption
@@ -75,6 +76,6 @@ async def _serve(provider: EventProvider, server: DashboardServer, *, reads_only
     with Interrupts(limits=(20.0, 1.0)) as interrupts:
         async with started(provider, reads_only=reads_only):
             interrupts.act = server.request_stop
-            print(server.url, flush=True)
+            say(server.url, flush=True)
             await server.serve()
     return 0

@@ -20,6 +20,7 @@ from eventbus.cli.commands.demo_events import Order, order_placed, order_refused
 from eventbus.cli.dashboard.serving import DashboardOptions, DashboardServer
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.output import say
 from eventbus.cli.signals import Interrupts
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
@@ -69,7 +70,7 @@ async def _show() -> int:
                 stack.callback(server.close)
                 await stack.enter_async_context(provider)
                 await _prepare(provider)
-                print(f"open {server.url} and end this with Ctrl-C", flush=True)
+                say(f"open {server.url} and end this with Ctrl-C", flush=True)
                 interrupts.act = server.request_stop
                 await _play(provider, server, demos, workers)
         except asyncio.CancelledError:

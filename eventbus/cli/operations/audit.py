@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus.admin.operations.audit import AuditPage
-from eventbus.cli.controls.watching import look, write_lines
+from eventbus.cli.controls.watching import look
+from eventbus.cli.output import say, write_lines
 from eventbus.cli.toolkit import UrlOption, moment, open_console, printable
 from eventbus.provider import EventProvider
 
@@ -48,7 +49,7 @@ def audit(
 
 def _print(found: AuditPage) -> None:
     if not found.entries:
-        print("nobody did anything of this kind on a dashboard")
+        say("nobody did anything of this kind on a dashboard")
         return
     table = Table(box=None, pad_edge=False)
     for head in ("at", "actor", "action", "target", "outcome"):

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus.admin.operations.operations import OperationReport
-from eventbus.cli.controls.watching import WatchOption, look, write_json, write_lines
+from eventbus.cli.controls.watching import WatchOption, look
+from eventbus.cli.output import say, write_json, write_lines
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
 from eventbus.provider import EventProvider
 
@@ -74,12 +75,12 @@ def stop(
     state = ask_server(url, ask)
     if state:
         raise CommandError(f"operation {operation} is {state}; there is nothing to stop", exit_code=1)
-    print(f"operation {operation} does no more")
+    say(f"operation {operation} does no more")
 
 
 def _print_all(found: list[OperationReport]) -> None:
     if not found:
-        print("no operation was begun in the last days")
+        say("no operation was begun in the last days")
         return
     table = Table(box=None, pad_edge=False)
     for head in ("operation", "what", "queue", "state"):
@@ -115,7 +116,7 @@ def _print(found: OperationReport) -> None:
     }
     for name, text in lines.items():
         if text:
-            print(f"{name:<11} {printable(text)}")
+            say(f"{name:<11} {printable(text)}")
 
 
 def _what(found: OperationReport) -> str:

@@ -44,6 +44,8 @@ def describe() -> dict[str, Any]:
     found = sorted(kinds | queries, key=lambda kind: kind.__name__)
     refs, schemas = msgspec.json.schema_components(found, ref_template=_REFS)
     ref_of = dict(zip(found, refs, strict=True))
+    for act in ACTS:  # `to_order` refuses what an order does not have
+        schemas[act.order.__name__]["additionalProperties"] = False
     paths: dict[str, dict[str, Any]] = {
         "/": {"get": _operation("What the caller may do, and links.", [], {"type": "object"})},
         "/openapi.json": {"get": _operation("This document.", [], {"type": "object"})},

@@ -16,10 +16,12 @@ from eventbus.dashboard.api.stream import answer_stream
 from eventbus.dashboard.api.table import ACTS, READS, Act, Read
 from eventbus.dashboard.desk.desk import Desk
 from eventbus.dashboard.desk.edits import EditOrder
-from eventbus.dashboard.desk.events.emissions import EmitOrder
+from eventbus.dashboard.desk.events.emissions import EmitOrder, WaitQuery
 from eventbus.dashboard.desk.flows.listing import FlowList
 from eventbus.dashboard.desk.jobs import JobPage
-from eventbus.dashboard.desk.repeats import check_length
+from eventbus.dashboard.desk.queues import NoQuery
+from eventbus.dashboard.desk.repeats import Ordered
+from eventbus.dashboard.desk.schedules import ScheduleList
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import ACTIONS, Target
 from eventbus.dashboard.links import Links
@@ -36,7 +38,8 @@ def api_handlers(desk: Desk) -> list[tuple[str, str, Handler]]:
     """Return the method, the path and the handler of each route."""
     described = msgspec.json.encode(describe())
 
-    async def index(_request: Request, caller: Caller, links: Links) -> Response:
+    async def index(request: Request, caller: Caller, links: Links) -> Response:
+        read_query(request, NoQuery)
         api = links("api", "v1")
         may = {action: desk.may(caller, action, Target("queue")) for action in ACTIONS}  # type: ignore[arg-type]
         names = [
@@ -76,9 +79,9 @@ def _reader(desk: Desk, row: Read) -> Handler:
     async def answer(request: Request, caller: Caller, links: Links) -> Response:
         value = await row.read(desk, caller, names_in(request), read_query(request, row.query))
         headers: dict[str, str] = {}
-        if isinstance(value, (JobPage, FlowList)) and value.cursor is not None:
+        if isinstance(value, (JobPage, FlowList, ScheduleList)) and value.cursor is not None:
             query = {**request.query_params, "cursor": value.cursor}
-            place = ("queues", value.queue, "jobs") if isinstance(value, JobPage) else ("flows",)
+            place = ("queues", value.queue, "jobs") if isinstance(value, JobPage) else (row.path.strip("/"),)
             headers["link"] = f'<{links("api", "v1", *place, **query)}>; rel="next"'
         return _json(value, headers)
 
@@ -88,30 +91,34 @@ def _reader(desk: Desk, row: Read) -> Handler:
 def _actor(desk: Desk, row: Act) -> Handler:
     async def answer(request: Request, caller: Caller, _links: Links) -> Response:
         names, order = names_in(request), await read_order(request, row.order)
-        if isinstance(order, (EmitOrder, EditOrder)):
-            order = _complete(order, request)
+        order = _complete(order, request)
 
         async def act() -> Any:
             return await row.act(desk, caller, names, order)
 
-        own = request.headers.get("idempotency-key", "")
-        check_length(own)
+        place = (caller.actor.name, *sorted(caller.actor.roles), row.method, row.path, *names.values())
+        waits = isinstance(order, EmitOrder) and bool(order.wait)
+        told = msgspec.structs.replace(order, wait="") if isinstance(order, EmitOrder) else order
+        ordered = Ordered.of(place, request.headers.get("idempotency-key", ""), told)
         # Whoever waits asks what became of the job by now; the server keeps the key of the emission.
-        if not row.is_kept or (isinstance(order, EmitOrder) and order.wait):
+        if not row.is_kept or waits:
+            desk.repeats.check(ordered)
             return _json(await act())
-        key = (caller.actor.name, *sorted(caller.actor.roles), row.method, row.path, *names.values(), own)
-        return _json(await desk.repeats.once(key, act))
+        return _json(await desk.once(caller, ordered, act))
 
     return answer
 
 
-def _complete(order: EmitOrder | EditOrder, request: Request) -> EmitOrder | EditOrder:
-    """Add what the request says outside of its body."""
+def _complete(order: Any, request: Request) -> Any:
+    """Add what the request says outside of its body. Raises Problem for a query that says anything else."""
+    if isinstance(order, EmitOrder):
+        wait = order.wait or read_query(request, WaitQuery).wait
+        key = order.idempotency_key or request.headers.get("idempotency-key", "")
+        return msgspec.structs.replace(order, idempotency_key=key, wait=wait)
+    read_query(request, NoQuery)
     if isinstance(order, EditOrder):
         return msgspec.structs.replace(order, revision=order.revision or request.headers.get("if-match", ""))
-    key = order.idempotency_key or request.headers.get("idempotency-key", "")
-    wait = order.wait or request.query_params.get("wait", "")
-    return msgspec.structs.replace(order, idempotency_key=key, wait=wait)
+    return order
 
 
 def _json(value: Any, headers: dict[str, str] | None = None) -> Response:

@@ -128,7 +128,13 @@ READS: tuple[Read, ...] = (
         listing.VersionList,
         listing.read_versions,
     ),
-    Read("/schedules", "The schedules.", queues.NoQuery, schedules.ScheduleList, schedules.read_schedules),
+    Read(
+        "/schedules",
+        "A page of the schedules.",
+        schedules.SchedulesQuery,
+        schedules.ScheduleList,
+        schedules.read_schedules,
+    ),
     Read(
         "/schedules/{schedule}",
         "One schedule, and its next slots.",

@@ -35,4 +35,9 @@ async def read_audit(desk: Desk, caller: Caller, _path: dict[str, str], query: A
 
 
 def _is_seen(desk: Desk, caller: Caller, entry: AuditEntry) -> bool:
-    return not entry.queue or desk.may(caller, "queue.read", Target("queue", entry.queue, entry.queue))
+    """Return whether what the entry is about exists for the caller; `queue` is its event, as rights know it."""
+    if not entry.queue:
+        return True
+    kind = entry.kind if entry.kind in ("job", "flow", "schedule") else "queue"
+    targets = [Target("queue", entry.queue, entry.queue), Target(kind, entry.target, entry.queue)]
+    return all(desk.sees(caller, target) for target in targets)

@@ -18,13 +18,13 @@ import msgspec
 from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.server import ServerReport
 from eventbus.dashboard.desk.queue_views import QueueList, share_queues
-from eventbus.dashboard.desk.repeats import Repeats
+from eventbus.dashboard.desk.repeats import Ordered, Repeats
 from eventbus.dashboard.desk.snapshot import Snapshot
 from eventbus.dashboard.entry.audit import AuditTrail
-from eventbus.dashboard.entry.gate import Caller
+from eventbus.dashboard.entry.gate import Asked, Caller
 from eventbus.dashboard.entry.hooks import Hooks
 from eventbus.dashboard.entry.places import Places
-from eventbus.dashboard.entry.rights import READS, Action, Rights, Target
+from eventbus.dashboard.entry.rights import READS, Action, Rights, Target, reads_of
 from eventbus.dashboard.flow_source import FlowSource
 from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redact, Redaction
@@ -101,6 +101,10 @@ class Desk:
         """Return whether the caller may do it."""
         return not self.rights.refusal(caller.actor, action, target)
 
+    def sees(self, caller: Caller, target: Target, *, jobs: bool = False) -> bool:
+        """Return whether the target exists for the caller, with `jobs` also that of its jobs; see `reads_of`."""
+        return all(self.may(caller, action, target) for action in reads_of(target, jobs=jobs))
+
     def abilities(self, caller: Caller, target: Target, *actions: Action) -> list[str]:
         """Return those of the actions that the caller may use."""
         return [action for action in actions if self.may(caller, action, target)]
@@ -116,6 +120,11 @@ class Desk:
         if not self.may(caller, action, target):
             raise Problem(404, f"there is no {what}")
 
+    def demand_sight(self, caller: Caller, target: Target, what: str, *, jobs: bool = False) -> None:
+        """Raise a Problem, 404, unless the caller `sees` the target."""
+        if not self.sees(caller, target, jobs=jobs):
+            raise Problem(404, f"there is no {what}")
+
     async def act(
         self,
         caller: Caller,
@@ -126,11 +135,10 @@ class Desk:
         reason: str = "",
     ) -> Change:
         """Do what a caller asks for, if it may. Raises Problem, 403, and what `change` raises."""
+        caller.asked.append((action, target, reason))
         trail, done = AuditTrail(self.provider, caller, action, target, reason=reason), None
         try:
-            refusal = self.rights.refusal(caller.actor, action, target) or await self._hooks.refusal(
-                caller.actor, action, target
-            )
+            refusal = await self._refusal(caller, action, target)
             if not refusal:
                 await trail.begin()
                 done = await change()
@@ -149,6 +157,34 @@ class Desk:
         await self._hooks.tell(caller.actor, action, target, outcome)
         return done
 
+    async def once(self, caller: Caller, ordered: Ordered, do: Callable[[], Awaitable[Change]]) -> Change:
+        """Do what an order asks for, or answer as before if it came with this key before; then the rights are asked anew.
+
+        `do` acts for this very `caller`. Raises Problem, 422, for another order with the same key, and what `do` raises.
+        """
+        begun, is_repeat = await self.repeats.once(ordered, partial(_with_asked, caller, do))
+        done, asked = begun
+        if is_repeat and not asked:  # it changed nothing, as a dry run, so whoever asks looks anew
+            return await do()
+        if is_repeat:
+            for action, target, reason in asked:
+                await self._note_repeat(caller, action, target, reason)
+        return done
+
+    async def _note_repeat(self, caller: Caller, action: Action, target: Target, reason: str) -> None:
+        """Ask whether the caller may have the answer to an action that was done before, and note it. Raises Problem."""
+        self.demand_sight(caller, target, f"{target.kind} {target.id!r}")
+        trail = AuditTrail(self.provider, caller, action, target, reason=reason)
+        if refusal := await self._refusal(caller, action, target):
+            await trail.end("refused", refusal)
+            raise Problem(403, refusal, action=action)
+        await trail.end("unchanged", "a repeat of the same key, answered as before")
+
+    async def _refusal(self, caller: Caller, action: Action, target: Target) -> str:
+        """Return why rights or hooks forbid an action; empty if nothing does."""
+        refusal = self.rights.refusal(caller.actor, action, target)
+        return refusal or await self._hooks.refusal(caller.actor, action, target)
+
     def work(self, do: Callable[[], Awaitable[None]]) -> None:
         """Let something go on behind the answer, which another process goes on with if this one ends. One at
         a time.
@@ -166,6 +202,11 @@ class Desk:
                 await do()
         except EventBusError as error:
             _log.warning("dashboard stopped working at operations, workers go on", error=str(error))
+
+
+async def _with_asked(caller: Caller, do: Callable[[], Awaitable[Change]]) -> tuple[Change, Sequence[Asked]]:
+    """Return what was done, and which actions were asked for, so that a repeat can ask for the same."""
+    return await do(), caller.asked
 
 
 def _said(done: Change) -> str:

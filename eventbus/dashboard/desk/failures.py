@@ -74,8 +74,7 @@ def _line(desk: Desk, caller: Caller, group: FailureGroup) -> FailureLine:
 
 
 def _is_seen(desk: Desk, caller: Caller, group: FailureGroup) -> bool:
-    reads = ("queue.read", "job.read", "flow.read")[: 3 if group.queue.startswith(_FLOWS) else 2]
-    return all(desk.may(caller, action, _target(group)) for action in reads)
+    return desk.sees(caller, _target(group), jobs=True)
 
 
 def _target(group: FailureGroup) -> Target:

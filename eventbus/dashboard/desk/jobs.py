@@ -17,7 +17,7 @@ from eventbus.admin.inspector import JobReport, JobState, JobSummary
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.dashboard.desk.desk import Change, Desk, Reason
 from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
-from eventbus.dashboard.desk.queues import find_queue
+from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.problem import Problem
@@ -41,7 +41,6 @@ __all__ = [
     "promote_job",
     "read_job",
     "read_jobs",
-    "reads_of",
     "remove_job",
     "retry_job",
     "reveal_job",
@@ -134,13 +133,11 @@ class RevealOrder(msgspec.Struct, frozen=True):
 async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
     """Return a page of the jobs of a queue in one state."""
     queue = find_queue(desk, caller, path["queue"])
-    target = Target("queue", queue, event_of_queue(queue))
-    for action in reads_of(target):
-        desk.demand(caller, action, target, f"queue {queue!r}")
+    desk.demand_sight(caller, queue_target(queue), f"queue {queue!r}", jobs=True)
     page = await desk.provider.inspector.jobs(
         queue, state=query.state, limit=query.limit, cursor=query.cursor or None, call_timeout=READ_SECONDS
     )
-    redaction = desk.redaction(caller, target)
+    redaction = desk.redaction(caller, queue_target(queue))
     rows = [msgspec.structs.replace(row, error=redaction.error(row.error)) for row in page.jobs]
     return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
 
@@ -241,15 +238,9 @@ async def find_job(desk: Desk, caller: Caller, job_id: str) -> tuple[JobReport, 
     """
     report = await desk.provider.inspector.job(job_id, call_timeout=READ_SECONDS)
     target = Target("job", report.id, event_of_queue(report.queue))
-    for action in reads_of(target):
-        if not desk.may(caller, action, target):
-            raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist
+    if not desk.sees(caller, target):
+        raise Problem(404, str(UnknownJob(job_id)))  # in the words for a job that does not exist
     return report, target
-
-
-def reads_of(target: Target) -> tuple[Action, ...]:
-    """Return what one must be allowed to read; for a job of a flow also the flow."""
-    return ("queue.read", "job.read", *(("flow.read",) if target.event.startswith(_FLOWS) else ()))
 
 
 async def _edit(

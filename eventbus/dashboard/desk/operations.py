@@ -243,13 +243,12 @@ async def _find(desk: Desk, caller: Caller, operation: str) -> OperationReport:
 
 def _find_queue(desk: Desk, caller: Caller, path: dict[str, str]) -> str:
     queue = find_queue(desk, caller, path["queue"])
-    desk.demand(caller, "job.read", queue_target(queue), f"queue {queue!r}")
+    desk.demand_sight(caller, queue_target(queue), f"queue {queue!r}", jobs=True)
     return queue
 
 
 def _is_seen(desk: Desk, caller: Caller, found: OperationReport) -> bool:
-    target = queue_target(found.queue)
-    return desk.may(caller, "queue.read", target) and desk.may(caller, "job.read", target)
+    return desk.sees(caller, queue_target(found.queue), jobs=True)
 
 
 def _shown(found: OperationReport) -> OperationReport:

@@ -31,6 +31,9 @@ __all__ = [
 READ_SECONDS = 2.0
 """How long the server may take for one read; a page must not wait longer."""
 
+_LIST_SECONDS = 8.0
+"""The same for the list of all queues, which all viewers share: there may be thousands, each of which is looked at."""
+
 _STEPS = ".steps"
 """What the queues of a workflow's steps have after its name."""
 
@@ -52,7 +55,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is how many jobs the
     limit counts, None in a list, as is the count of `waiting-children`. `completed_per_minute` and `failed_per_minute` are those
-    of the last 4 to 5 minutes.
+    of the last 4 to 5 minutes. `unreadable` says what of the orders for it is damaged in the server.
     """
 
     queue: str
@@ -67,6 +70,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     limit: LimitView | None
     completed_per_minute: float
     failed_per_minute: float
+    unreadable: str = ""
     may: list[str] = []
 
 
@@ -81,7 +85,7 @@ def share_queues(provider: EventProvider) -> Snapshot[QueueList]:
     """Return what all viewers share."""
 
     async def read() -> QueueList:
-        reports = await provider.inspector.queues(call_timeout=READ_SECONDS)
+        reports = await provider.inspector.queues(call_timeout=_LIST_SECONDS)
         return QueueList(queues=[_view(report) for report in reports], at_ms=round(clock.now() * 1000))
 
     return Snapshot(read)
@@ -130,6 +134,7 @@ def _view(report: QueueReport) -> QueueView:
         limit=_view_limit(report.limit, is_set=False),
         completed_per_minute=report.completed_per_minute,
         failed_per_minute=report.failed_per_minute,
+        unreadable=report.unreadable,
     )
 
 

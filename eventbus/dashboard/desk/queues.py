@@ -5,7 +5,7 @@ Not here: how they are read (`queue_views`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -57,10 +57,15 @@ class ResumeOrder(msgspec.Struct, frozen=True):
 
 
 class LimitOrder(msgspec.Struct, frozen=True):
-    """A limit: how many jobs may run at once, and how many may start, such as `100/1m`. `clear` takes back what was set."""
+    """A limit: how many jobs may run at once, and how many may start, such as `100/1m`; and the same of each limit key.
+
+    It takes the place of the whole limit that held before. In a text, rates have commas between. `clear` takes back what was set.
+    """
 
     at_once: Annotated[int, msgspec.Meta(ge=1)] | None = None
     rate: list[str] | str = ""
+    each: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    each_rate: list[str] | str = ""
     clear: bool = False
     reason: Reason = ""
 
@@ -73,7 +78,11 @@ def queue_target(queue: str) -> Target:
 async def read_queues(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> QueueList:
     """Return all queues that the caller may see."""
     found: QueueList = await desk.queues.read()
-    seen = [_with_rights(desk, caller, view) for view in found.queues if _is_seen(desk, caller, view.queue)]
+    seen = [
+        _with_rights(desk, caller, view)
+        for view in found.queues
+        if desk.sees(caller, queue_target(view.queue))
+    ]
     return QueueList(queues=seen, at_ms=found.at_ms)
 
 
@@ -86,7 +95,7 @@ async def read_queue(desk: Desk, caller: Caller, path: dict[str, str], _query: N
 def find_queue(desk: Desk, caller: Caller, name: str) -> str:
     """Return the queue of that name. Raises Problem, 404, if the caller may not see it."""
     queue = queue_of(name)
-    desk.demand(caller, "queue.read", queue_target(queue), f"queue {queue!r}")
+    desk.demand_sight(caller, queue_target(queue), f"queue {queue!r}")
     return queue
 
 
@@ -117,11 +126,21 @@ async def resume_queue(desk: Desk, caller: Caller, path: dict[str, str], order: 
 async def limit_queue(desk: Desk, caller: Caller, path: dict[str, str], order: LimitOrder) -> Change:
     """Set the limit of the queue, or take it back."""
     queue = find_queue(desk, caller, path["queue"])
-    if not order.clear and order.at_once is None and not order.rate:
-        raise Problem(422, "expected at_once or rate, or clear to take back what was set")
+    bounds = (order.at_once, order.rate, order.each, order.each_rate)
+    if order.clear == any(bounds):
+        raise Problem(
+            422, "expected at_once, rate, each or each_rate; or clear alone, to take back what was set"
+        )
 
     async def limit() -> Change:
-        given = None if order.clear else Limit(at_once=order.at_once, rate=order.rate or ())
+        given = None
+        if not order.clear:
+            given = Limit(
+                at_once=order.at_once,
+                rate=_rates(order.rate),
+                each=order.each,
+                each_rate=_rates(order.each_rate),
+            )
         before = (await controls_of(desk.provider, queue)).limit
         await desk.provider.set_limit(queue, given)
         after = (await controls_of(desk.provider, queue)).limit
@@ -143,10 +162,6 @@ async def _act(
     return done
 
 
-def _is_seen(desk: Desk, caller: Caller, queue: str) -> bool:
-    return desk.may(caller, "queue.read", queue_target(queue))
-
-
 def _with_rights(desk: Desk, caller: Caller, view: QueueView) -> QueueView:
     return msgspec.structs.replace(view, may=desk.abilities(caller, queue_target(view.queue), *_ACTIONS))
 
@@ -155,5 +170,12 @@ def _shown(limit: Limit | None) -> str:
     if limit is None:
         return "none"
     words = [f"{limit.at_once} at once"] if limit.at_once else []
-    rates = [limit.rate] if isinstance(limit.rate, str) else limit.rate
-    return ", ".join([*words, *filter(None, rates)])
+    words += _rates(limit.rate)
+    words += [f"{limit.each} of each key"] if limit.each else []
+    return ", ".join([*words, *(f"{rate} of each key" for rate in _rates(limit.each_rate))])
+
+
+def _rates(given: Sequence[str] | str) -> list[str]:
+    """Return the rates that were given; in a text they have commas between."""
+    texts = given.split(",") if isinstance(given, str) else given
+    return [text for rate in texts if (text := rate.strip())]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = [
     "ScheduleList",
     "ScheduleOrder",
     "ScheduleView",
+    "SchedulesQuery",
     "pause_schedule",
     "read_schedule",
     "read_schedules",
@@ -29,19 +30,36 @@ __all__ = [
 
 _ACTIONS: tuple[Action, ...] = ("schedule.edit", "schedule.run")
 _FOLLOWING = 5
+_DIGITS = 16
+_LAST = 10**_DIGITS - 1
+
+
+class SchedulesQuery(msgspec.Struct, frozen=True):
+    """How many schedules are listed; `cursor` is that of the page before."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
+    cursor: str = ""
 
 
 class ScheduleList(msgspec.Struct, frozen=True, kw_only=True):
-    """All schedules, the next one first."""
+    """A page of the schedules, the next one first. `cursor` asks for the next page, None on the last one.
+
+    A schedule that fires meanwhile comes again behind; none is missed.
+    """
 
     schedules: list[ScheduleReport]
+    cursor: str | None = None
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """One schedule, its next slots as ISO 8601 in its time zone, and the actions that the caller may use."""
+    """One schedule, its next slots as ISO 8601 in its time zone, and the actions that the caller may use.
+
+    `note` says why its slots are not known here.
+    """
 
     schedule: ScheduleReport
     following: list[str] = []
+    note: str = ""
     may: list[str] = []
 
 
@@ -57,21 +75,34 @@ class ScheduleOrder(msgspec.Struct, frozen=True):
     reason: Reason = ""
 
 
-async def read_schedules(desk: Desk, caller: Caller, _path: dict[str, str], _query: Any) -> ScheduleList:
-    """Return the schedules that the caller may see."""
-    found = await desk.provider.schedules.list()
-    return ScheduleList(
-        schedules=[each for each in found if desk.may(caller, "schedule.read", _target(each))]
-    )
+async def read_schedules(
+    desk: Desk, caller: Caller, _path: dict[str, str], query: SchedulesQuery
+) -> ScheduleList:
+    """Return a page of the schedules that the caller may see."""
+    listed = await desk.provider.schedules.list()
+    found = sorted((each for each in listed if desk.sees(caller, _target(each))), key=_place)
+    after = _read_cursor(query.cursor)
+    rest = [each for each in found if _place(each) > after]
+    shown = rest[: query.limit]
+    cursor = "{}:{}".format(*_place(shown[-1])) if len(rest) > len(shown) else None
+    return ScheduleList(schedules=shown, cursor=cursor)
 
 
 async def read_schedule(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> ScheduleView:
     """Return one schedule."""
     report, target = await _find(desk, caller, path["schedule"])
-    slots = [] if report.unreadable else await desk.provider.schedules.get(report.id).next(_FOLLOWING)
+    slots, note = [], ""
+    if not report.unreadable:
+        try:
+            slots = await desk.provider.schedules.get(report.id).next(_FOLLOWING)
+        except DefinitionError as error:  # such as a time zone that only other machines know
+            note = f"its next slots are not known here: {error}"
     return ScheduleView(
         schedule=report,
-        following=[slot.isoformat() for slot in slots],
+        following=[
+            slot.isoformat(timespec="milliseconds" if slot.microsecond else "seconds") for slot in slots
+        ],
+        note=note,
         may=desk.abilities(caller, target, *_ACTIONS),
     )
 
@@ -131,8 +162,20 @@ async def _find(desk: Desk, caller: Caller, schedule: str) -> tuple[ScheduleRepo
     except UsageError:
         raise Problem(404, f"there is no schedule {schedule!r}") from None
     target = _target(report)
-    desk.demand(caller, "schedule.read", target, f"schedule {schedule!r}")
+    desk.demand_sight(caller, target, f"schedule {schedule!r}")
     return report, target
+
+
+def _place(report: ScheduleReport) -> tuple[int, str]:
+    """Return where a schedule stands in the list; those that have no next slot come last."""
+    return report.next or _LAST, report.id
+
+
+def _read_cursor(cursor: str) -> tuple[int, str]:
+    when, between, schedule = cursor.partition(":")
+    if cursor and not (between and when.isdecimal() and when.isascii() and len(when) <= _DIGITS):
+        raise Problem(422, "expected the cursor of a page of schedules")
+    return int(when or -1), schedule
 
 
 def _target(report: ScheduleReport) -> Target:

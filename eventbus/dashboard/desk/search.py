@@ -16,7 +16,7 @@ import msgspec
 from eventbus.admin.inspector import JobState
 from eventbus.admin.jobs.lookups import FoundJob
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.jobs import find_job, reads_of
+from eventbus.dashboard.desk.jobs import find_job
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
@@ -89,7 +89,7 @@ async def _by_name(desk: Desk, caller: Caller, wanted: str) -> Found:
     names = [
         each.queue
         for each in known.queues
-        if wanted.lower() in each.queue.lower() and desk.may(caller, "queue.read", queue_target(each.queue))
+        if wanted.lower() in each.queue.lower() and desk.sees(caller, queue_target(each.queue))
     ]
     note = f"the first {_MOST_NAMES} of {len(names)}" if len(names) > _MOST_NAMES else ""
     return Found(queues=names[:_MOST_NAMES], note=note)
@@ -105,13 +105,13 @@ async def _by_key(desk: Desk, caller: Caller, key: str, queue: str) -> Found:
             each.queue
             for each in known.queues
             if each.queue.startswith(EVENT_QUEUES) and "@" not in each.queue
+            if desk.sees(caller, queue_target(each.queue))
         ]
     found: list[FoundJob] = []
     seen = 0
     for event in events[:_KEY_EVENTS]:
-        if desk.may(caller, "queue.read", queue_target(event)):
-            here = await desk.provider.inspector.find(event, idempotency_key=key, call_timeout=READ_SECONDS)
-            found, seen = found + here.jobs, seen + here.seen
+        here = await desk.provider.inspector.find(event, idempotency_key=key, call_timeout=READ_SECONDS)
+        found, seen = found + here.jobs, seen + here.seen
     left = len(events) - _KEY_EVENTS
     note = f"{left} events were not looked at; name the queue" if left > 0 else ""
     return Found(jobs=_cleaned(desk, caller, found), seen=seen, note=note)
@@ -130,8 +130,7 @@ async def _by_field(desk: Desk, caller: Caller, wanted: str, query: SearchQuery)
         raise Problem(422, f"{wanted} is looked for in the payloads of one queue and state; name the queue")
     queue = find_queue(desk, caller, query.queue)
     target = queue_target(queue)
-    for action in reads_of(target):
-        desk.demand(caller, action, target, f"queue {queue!r}")
+    desk.demand_sight(caller, target, f"queue {queue!r}", jobs=True)
     if not desk.may(caller, "payload.read", target):
         raise Problem(403, "to look for a payload needs payload.read")
     redaction = desk.redaction(caller, target)
@@ -153,7 +152,7 @@ def _cleaned(desk: Desk, caller: Caller, jobs: list[FoundJob]) -> list[FoundJob]
     seen: list[FoundJob] = []
     for job in jobs:
         target = queue_target(job.queue)
-        if all(desk.may(caller, action, target) for action in reads_of(target)):
+        if desk.sees(caller, target, jobs=True):
             error = desk.redaction(caller, target).error(job.error)
             seen.append(msgspec.structs.replace(job, error=error))
     return seen

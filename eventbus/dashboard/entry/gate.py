@@ -19,11 +19,12 @@ from starlette.requests import Request
 from eventbus.dashboard.entry.actor import Actor
 from eventbus.dashboard.entry.credentials import Credentials
 from eventbus.dashboard.entry.origin import Origins
+from eventbus.dashboard.entry.rights import Action, Target
 from eventbus.dashboard.entry.sessions import Sessions
 from eventbus.dashboard.problem import Problem
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["Caller", "Gate", "SignIn"]
+__all__ = ["Asked", "Caller", "Gate", "SignIn"]
 
 SignIn: TypeAlias = Callable[[Request], "Actor | Awaitable[Actor | None] | None"]
 """Tells whose request it is, None for nobody's."""
@@ -33,12 +34,17 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _log = get_logger("eventbus.dashboard")
 
 
+Asked: TypeAlias = "tuple[Action, Target, str]"
+"""An action that a request asked for, its target, and the reason that was given."""
+
+
 class Caller(msgspec.Struct, frozen=True):
-    """Who sent a request, and from where."""
+    """Who sent a request, and from where; `asked` are the actions that it has asked for so far."""
 
     actor: Actor
     address: str
     request_id: str
+    asked: list[Asked] = []
 
 
 class Gate:

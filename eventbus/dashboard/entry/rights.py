@@ -15,7 +15,7 @@ import msgspec
 from eventbus.dashboard.entry.actor import Actor
 from eventbus.errors import ConfigError
 
-__all__ = ["ACTIONS", "READS", "Action", "ActionRules", "May", "Rights", "Target"]
+__all__ = ["ACTIONS", "READS", "Action", "ActionRules", "May", "Rights", "Target", "reads_of"]
 
 Action: TypeAlias = Literal[
     "queue.read",
@@ -61,6 +61,26 @@ class Target(msgspec.Struct, frozen=True):
     kind: Literal["queue", "job", "flow", "schedule", "server"]
     id: str = ""
     event: str = ""
+
+
+_FLOWS = "workflow."
+
+
+def reads_of(target: Target, *, jobs: bool = False) -> tuple[Action, ...]:
+    """Return what one must be allowed to read to know that the target exists; with `jobs` also that of the jobs of a queue.
+
+    What is about an event or a workflow exists only for those who may see that: who may not read the flows of a workflow sees
+    neither its queues nor a schedule of it.
+    """
+    flows: tuple[Action, ...] = ("flow.read",) if target.event.startswith(_FLOWS) else ()
+    if target.kind == "flow":
+        return ("flow.read",)
+    if target.kind == "server":
+        return ("server.read",)
+    own: tuple[Action, ...] = ("schedule.read",) if target.kind == "schedule" else ()
+    if jobs or target.kind == "job":
+        own = (*own, "job.read")
+    return ("queue.read", *own, *flows)
 
 
 May: TypeAlias = Callable[[Actor, Action, Target], "bool | str"]

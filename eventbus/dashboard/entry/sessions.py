@@ -1,7 +1,8 @@
 """Sessions: who has signed in with a token or a code, kept in the browser's cookie.
 
 A cookie holds the actor and an expiry, and is signed with a key that this process makes at its start, or with `secret`, so
-that several processes know each other's. What must always hold: a cookie that was changed, has expired or was signed out here
+that several processes know each other's. The token is part of the key: whoever changes it, because others know it, ends what they
+have begun with it. What must always hold: a cookie that was changed, has expired or was signed out here
 is nobody's; the value of a cookie never stands in a log. A sign-out is known to the process that got it; the browser forgets
 the cookie in any case.
 """
@@ -39,8 +40,11 @@ class _Session(msgspec.Struct, array_like=True):
 class Sessions:
     """Makes cookies, reads them, and ends them."""
 
-    def __init__(self, secret: str | None) -> None:
-        """Raises ConfigError for a secret that can be guessed: whoever knows it makes cookies."""
+    def __init__(self, secret: str | None, token: str | None = None) -> None:
+        """With another `token` nobody is signed in any more, also with the same secret.
+
+        Raises ConfigError for a secret that can be guessed: whoever knows it makes cookies.
+        """
         if secret is not None and len(secret.encode("utf-8", "surrogatepass")) < _SHORTEST:
             raise ConfigError(
                 f"the dashboard's secret has {len(secret)} characters, and one of less than {_SHORTEST} bytes can be guessed "
@@ -49,6 +53,9 @@ class Sessions:
             )
         own = secrets.token_bytes(32) if secret is None else secret.encode("utf-8", "surrogatepass")
         self._key = hashlib.sha256(own).digest()
+        if token is not None:
+            given = token.encode("utf-8", "surrogatepass")
+            self._key = hmac.new(self._key, b"token" + given, hashlib.sha256).digest()
         # Two dashboards of one machine have one host name, and cookies know no ports: so each key has its own name.
         self._name = f"eventbus-{hashlib.sha256(b'name' + self._key).hexdigest()[:8]}"
         self._ended: dict[str, int] = {}

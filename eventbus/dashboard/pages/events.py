@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from eventbus.dashboard.api.routes import Handler
-from eventbus.dashboard.desk.desk import Change, Desk
+from eventbus.dashboard.desk.desk import Desk, Reason
 from eventbus.dashboard.desk.events.catalog import read_event, read_events
 from eventbus.dashboard.desk.events.emissions import EmitOrder, emit_event
 from eventbus.dashboard.desk.events.schemas import fields_of, payload_of
 from eventbus.dashboard.desk.queues import NoQuery
+from eventbus.dashboard.desk.repeats import Ordered
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.rendering import Renderer
-from eventbus.dashboard.problem import Problem
-from eventbus.dashboard.reading import names_in, read_form, to_order
+from eventbus.dashboard.reading import names_in, read_form, read_json, to_order
 
-__all__ = ["EventPages", "read_json"]
+__all__ = ["EventPages", "read_typed"]
+
+
+class EmitForm(msgspec.Struct, frozen=True):
+    """What the form says besides the payload; see `EmitOrder`."""
+
+    delay: str = ""
+    priority: int = 0
+    idempotency_key: str = ""
+    reason: Reason = ""
 
 
 class EventPages:
@@ -49,26 +60,19 @@ class EventPages:
         """Emit what a form holds, once for each form that was shown, and lead to the job."""
         names, form = names_in(request), await read_form(request)
         event = await read_event(self._desk, caller, names, NoQuery())
-        fields = fields_of(event.payload_schema)
-        payload = read_json(form.get("payload", "")) if fields is None else payload_of(fields, form)
-        plain = {
-            name: form[name] for name in ("delay", "priority", "reason", "idempotency_key") if name in form
-        }
-        order = to_order({"event": event.name, **plain}, EmitOrder, is_text=True)
-        order = msgspec.structs.replace(order, payload=payload)
+        once, fields = form.pop("_once", ""), fields_of(event.payload_schema)
+        payload = read_typed(form.pop("payload", "")) if fields is None else payload_of(fields, form)
+        options = msgspec.structs.asdict(to_order(form, EmitForm, is_text=True))
+        order = EmitOrder(event=event.name, payload=payload, **options)
 
-        async def do() -> Change:
-            return await emit_event(self._desk, caller, {}, order)
-
-        key = (caller.actor.name, *sorted(caller.actor.roles), "emit", event.name, form.get("_once", ""))
-        done: Change = await self._desk.repeats.once(key, do)
+        place = (caller.actor.name, *sorted(caller.actor.roles), "emit", event.name)
+        done = await self._desk.once(
+            caller, Ordered.of(place, once, order), partial(emit_event, self._desk, caller, {}, order)
+        )
         result = "changed" if done.changed else "unchanged"
         return Response(status_code=303, headers={"location": links("jobs", done.job_id, done=result)})
 
 
-def read_json(text: str) -> object:
+def read_typed(text: str) -> object:
     """Return the JSON that somebody typed; nothing stands for null. Raises Problem, 422."""
-    try:
-        return msgspec.json.decode(text.strip() or "null")
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise Problem(422, f"the payload is not JSON: {error}; nothing was changed") from None
+    return read_json(text.strip() or "null", "the payload")

@@ -50,11 +50,7 @@ class FindingPage:
             query=query,
             found=found,
             problem=problem.detail if problem is not None and query.q else "",
-            names=[
-                each.queue
-                for each in known.queues
-                if self._desk.may(caller, "queue.read", queue_target(each.queue))
-            ],
+            names=[each.queue for each in known.queues if self._desk.sees(caller, queue_target(each.queue))],
             states=get_args(JobState),
         )
 

@@ -64,7 +64,7 @@ class FlowPages:
         ]
 
     async def _list(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, FlowsQuery)
+        query = read_query(request, FlowsQuery, "done")
         found = await read_flows(self._desk, caller, {}, query)
         told = await read_versions(self._desk, caller, {}, None)
         return self._renderer.page(
@@ -72,7 +72,7 @@ class FlowPages:
         )
 
     async def _show(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, StepsQuery)
+        query = read_query(request, StepsQuery, "done")
         found = await find_flow(self._desk, caller, names_in(request)["flow"])
         view, graph = await asyncio.gather(
             view_flow(self._desk, caller, found), view_graph(self._desk, caller, found, GraphQuery())

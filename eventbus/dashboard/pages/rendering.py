@@ -23,6 +23,7 @@ from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.assets import Assets
 from eventbus.dashboard.pages.visible import json_text, moment, span, visible
 from eventbus.model import clock
+from eventbus.schedules.options import show_times
 
 __all__ = ["Renderer"]
 
@@ -46,7 +47,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters.update({"moment": moment, "json_text": json_text})
+        self._environment.filters.update({"moment": moment, "json_text": json_text, "times": show_times})
 
     def page(self, request: Request, actor: Actor, links: Links, name: str, **values: Any) -> Response:
         """Return a page, or its live part if a script asks for that. `name` is its template."""

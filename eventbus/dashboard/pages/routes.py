@@ -23,11 +23,13 @@ from eventbus.dashboard.desk import (
 from eventbus.dashboard.desk.desk import Change, Desk
 from eventbus.dashboard.desk.edits import EditOrder
 from eventbus.dashboard.desk.fleet import server, workers
+from eventbus.dashboard.desk.queue_views import QueueView
+from eventbus.dashboard.desk.repeats import Ordered
 from eventbus.dashboard.desk.watching.tail import TailQuery, read_tail
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.links import Links
 from eventbus.dashboard.pages.columns import stack
-from eventbus.dashboard.pages.events import EventPages, read_json
+from eventbus.dashboard.pages.events import EventPages, read_typed
 from eventbus.dashboard.pages.finding import FindingPage
 from eventbus.dashboard.pages.flows import FlowPages
 from eventbus.dashboard.pages.rendering import Renderer
@@ -38,6 +40,7 @@ from eventbus.model.states import FINAL_STATES
 __all__ = ["Pages"]
 
 _ROWS = 50
+_MOST_QUEUES = 500
 
 
 class Pages:
@@ -71,10 +74,21 @@ class Pages:
 
     async def _overview(self, request: Request, caller: Caller, links: Links) -> Response:
         found = await queues.read_queues(self._desk, caller, {}, queues.NoQuery())
-        return self._page(request, caller, links, "overview", queues=found.queues)
+        # The busiest ones, if there are very many: a page of all would be megabytes.
+        busiest = sorted(found.queues, key=_busyness, reverse=True)[:_MOST_QUEUES]
+        shown = sorted(busiest, key=lambda view: view.queue)
+        return self._page(
+            request,
+            caller,
+            links,
+            "overview",
+            queues=shown,
+            counted=found.queues,
+            left_out=len(found.queues) - len(shown),
+        )
 
     async def _queue(self, request: Request, caller: Caller, links: Links) -> Response:
-        names, query = names_in(request), read_query(request, jobs.JobsQuery)
+        names, query = names_in(request), read_query(request, jobs.JobsQuery, "done")
         view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
         told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
         listed = None
@@ -115,7 +129,7 @@ class Pages:
 
     async def _bulk(self, request: Request, caller: Caller, links: Links) -> Response:
         """Show what an operation would be about, and ask."""
-        query = read_query(request, operations.PreviewQuery)
+        query = read_query(request, operations.PreviewQuery, "job")
         named = request.query_params.getlist("job")  # ticked ones count, whatever else is said
         if named:
             query = operations.PreviewQuery(action=query.action, jobs=named)
@@ -141,7 +155,7 @@ class Pages:
         return self._page(request, caller, links, "operation", view=view, operation=view.operation)
 
     async def _audit(self, request: Request, caller: Caller, links: Links) -> Response:
-        query = read_query(request, audit.AuditQuery)
+        query = read_query(request, audit.AuditQuery, "done")
         page = await audit.read_audit(self._desk, caller, {}, query)
         return self._page(request, caller, links, "audit", page=page, query=query)
 
@@ -159,8 +173,11 @@ class Pages:
         return self._plain(request, caller, links, "tail", found=found, query=query)
 
     async def _schedules(self, request: Request, caller: Caller, links: Links) -> Response:
-        found = await schedules.read_schedules(self._desk, caller, {}, None)
-        return self._page(request, caller, links, "schedules", schedules=found.schedules)
+        query = read_query(request, schedules.SchedulesQuery, "done")
+        found = await schedules.read_schedules(self._desk, caller, {}, query)
+        return self._page(
+            request, caller, links, "schedules", schedules=found.schedules, cursor=found.cursor, query=query
+        )
 
     async def _schedule(self, request: Request, caller: Caller, links: Links) -> Response:
         view = await schedules.read_schedule(self._desk, caller, names_in(request), None)
@@ -180,13 +197,14 @@ class Pages:
             raise Problem(422, f"type {name} to confirm; nothing was changed")
         order = to_order(form, act.order, is_text=True)
         if isinstance(order, EditOrder):
-            order = msgspec.structs.replace(order, payload=read_json(form["payload"]))
+            order = msgspec.structs.replace(order, payload=read_typed(form.get("payload", "")))
 
         async def do() -> Change:
             return await act.act(self._desk, caller, names, order)
 
-        key = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values(), once)
-        done: Change = await self._desk.repeats.once(key, do) if act.is_kept else await do()
+        place = (caller.actor.name, *sorted(caller.actor.roles), "form", act.form, *names.values())
+        ordered = Ordered.of(place, once if act.is_kept else "", order)
+        done = await self._desk.once(caller, ordered, do)
         if done.operation:
             return _redirect(links("operations", done.operation))
         kind = act.form.split("/")[1]
@@ -203,6 +221,12 @@ class Pages:
 
     def _plain(self, request: Request, caller: Caller, links: Links, name: str, **values: Any) -> Response:
         return self._renderer.plain(request, caller.actor, links, name, **values)
+
+
+def _busyness(view: QueueView) -> tuple[int, ...]:
+    """Return by what queues are shown first where there is no room for all: what waits or failed, then what runs."""
+    counts = view.counts
+    return (counts["waiting"] + counts["failed"] + counts["parked"], counts["active"] + counts["delayed"])
 
 
 def _redirect(url: str) -> Response:

@@ -16,7 +16,7 @@ import msgspec
 from eventbus.engine.job import Job, Settle
 from eventbus.model import clock
 from eventbus.model.names import DEFAULT_GROUP, EVENT_QUEUES, event_of, split_group
-from eventbus.telemetry.metrics import Instruments, Tally, instruments
+from eventbus.telemetry.metrics import OTHER, Instruments, Tally, few_errors, instruments
 from eventbus.telemetry.server_address import server_attributes
 
 __all__ = ["JobMeter", "note_lateness", "note_lost", "note_stall", "outcome_of"]
@@ -114,9 +114,9 @@ def outcome_of(settle: Settle) -> str:
 
 def _type_of(text: str) -> str:
     try:
-        return _read_type(text).type
+        return few_errors(_read_type(text).type)
     except (msgspec.MsgspecError, UnicodeError):
-        return "_OTHER"  # the conventions' word
+        return OTHER
 
 
 def note_lost(queue: str) -> None:

@@ -57,6 +57,7 @@ from eventbus.store.connection.repeat_policy import (
 from eventbus.store.connection.replication import NoReplica, ReplicatedChannel
 from eventbus.store.connection.started_call import StartedCall
 from eventbus.store.keys import EDITION, Keys
+from eventbus.store.readable import readable
 from eventbus.store.scripting.scripts import pack
 from eventbus.telemetry.logging import get_logger
 
@@ -164,6 +165,29 @@ class RetryingCaller:
     async def command(self, *command: str | bytes | float, deadline: float | None = None) -> Any:
         """Run a plain command that may be repeated. Repeats and raises as `script`."""
         return await self.repeat(Invocation.plain(command), deadline)
+
+    async def look(self, *command: str | bytes | float, missing: Any, deadline: float | None = None) -> Any:
+        """Run a plain command for somebody who only looks: `missing` for a key of another type, and all text is `readable`.
+
+        Repeats and raises as `script`.
+        """
+        try:
+            return readable(await self.command(*command, deadline=deadline))
+        except StoreRefused as error:
+            if error.code != "WRONGTYPE":
+                raise
+            return missing
+
+    async def look_by(
+        self, name: str, arguments: list[Any], *, missing: Any = None, deadline: float | None = None
+    ) -> Any:
+        """Run a script for somebody who only looks, as `look`; without `missing` a key of another type is an error."""
+        try:
+            return readable(await self.script(name, arguments, deadline=deadline))
+        except StoreRefused as error:
+            if error.code != "WRONGTYPE" or missing is None:
+                raise
+            return missing
 
     async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
         """Send a call until it is answered; raises as `script`."""

@@ -11,12 +11,13 @@
 local now = args.take_now()
 local id, first, limit, bytes = args.take(), args.take(), args.take(), args.take()
 local FIELDS = { 'gen', 'slot', 'last', 'lastjob', 'fired', 'skipped', 'missed', 'held', 'paused', 'owner', 'version', 'digest' }
-local page = id ~= '' and { id, redis.call('ZSCORE', shard.root .. ':schedules', id) or 'inf' }
-  or redis.call('ZRANGE', shard.root .. ':schedules', first, first + limit - 1, 'WITHSCORES')
+local page = id ~= '' and { id, commands.try('ZSCORE', shard.root .. ':schedules', id) or 'inf' }
+  or commands.try('ZRANGE', shard.root .. ':schedules', first, first + limit - 1, 'WITHSCORES') or {}
 local rows = {}
 for i = 1, #page, 2 do
-  local known = redis.call('HMGET', shard.key('schedule', page[i]), unpack(FIELDS))
-  local plan = redis.call('GET', shard.key('plan', page[i]))
+  -- Somebody else's value may stand there: then the schedule has no plan, and whoever looks sees that it cannot be read.
+  local known = commands.try('HMGET', shard.key('schedule', page[i]), unpack(FIELDS)) or { '-' }
+  local plan = commands.try('GET', shard.key('plan', page[i]))
   if known[1] and bytes > 0 then
     bytes = bytes - #(plan or '')
     rows[#rows + 1] = page[i]
@@ -25,4 +26,4 @@ for i = 1, #page, 2 do
     rows[#rows + 1] = plan or ''
   end
 end
-return { now, redis.call('ZCARD', shard.root .. ':schedules'), rows }
+return { now, commands.try('ZCARD', shard.root .. ':schedules') or 0, rows }

@@ -50,5 +50,7 @@ class AuditStore:
         """Return the newest entries, or those before the entry with the id `before`; newest first."""
         last = f"({before}" if before else "+"
         name = self._keys.shard_key("audit")
-        rows = await self._caller.command("XREVRANGE", name, last, "-", "COUNT", most, deadline=deadline)
+        rows = await self._caller.look(
+            "XREVRANGE", name, last, "-", "COUNT", most, missing=[], deadline=deadline
+        )
         return [AuditRow(id_, dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in rows]

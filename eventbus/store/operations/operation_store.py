@@ -17,6 +17,10 @@ from eventbus.store.keys import Keys
 __all__ = ["OperationRecord", "OperationStore"]
 
 
+_DAMAGED: dict[str, str] = {"": ""}
+"""Stands for a record of another type of key."""
+
+
 class OperationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One operation, as it is kept.
 
@@ -109,14 +113,17 @@ class OperationStore:
         return await self._call("stop", id_, fields={"stopped_by": by}, deadline=deadline, now=now)
 
     async def read(self, id_: str, *, deadline: float | None = None) -> OperationRecord | None:
-        """Return one operation; None if there is none of that id."""
+        """Return one operation; None if there is none of that id. One that is damaged has failed, and says so as its `problem`."""
         name = self._keys.of("operation", id_)
-        return _read(id_, await self._caller.command("HGETALL", name, deadline=deadline))
+        flat = await self._caller.look("HGETALL", name, missing=_DAMAGED, deadline=deadline)
+        return _read(id_, flat) or (_damaged(id_) if flat else None)
 
     async def list(self, most: int, *, deadline: float | None = None) -> list[OperationRecord]:
         """Return the newest operations."""
         name = self._keys.shard_key("operations")
-        ids: list[str] = await self._caller.command("ZRANGE", name, 0, most - 1, "REV", deadline=deadline)
+        ids: list[str] = await self._caller.look(
+            "ZRANGE", name, 0, most - 1, "REV", missing=[], deadline=deadline
+        )
         found = [await self.read(id_, deadline=deadline) for id_ in ids]
         return [record for record in found if record is not None]
 
@@ -135,6 +142,11 @@ class OperationStore:
     ) -> Any:
         arguments: list[Any] = [now, what, id_, token, lease_ms, state, _flat(fields), _flat(following)]
         return await self._caller.script("operation", arguments, deadline=deadline)
+
+
+def _damaged(id_: str) -> OperationRecord:
+    problem = "its record in the server is damaged, so nobody goes on with it"
+    return OperationRecord(id=id_, action="", queue="", state="failed", problem=problem)
 
 
 def _flat(fields: Mapping[str, Any] | None) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
+from eventbus.store.readable import number, readable
 
 __all__ = ["EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
 
@@ -63,21 +64,19 @@ class RosterStore:
         """Return the queues that somebody serves, or got jobs, or for which anything is ordered; sorted."""
         names: set[str] = set()
         served = self._keys.shard_key("served")
-        names.update(await self._caller.command("ZRANGE", served, 0, -1, deadline=deadline))
-        names.update(
-            await self._caller.command("SMEMBERS", self._keys.shard_key("limited"), deadline=deadline)
-        )
+        names.update(await self._caller.look("ZRANGE", served, 0, -1, missing=(), deadline=deadline))
+        limited = self._keys.shard_key("limited")
+        names.update(await self._caller.look("SMEMBERS", limited, missing=(), deadline=deadline))
         names.update(await self.group_queues(deadline=deadline))
         return sorted(names)
 
     async def group_queues(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues of all groups. The calls are sent together, so that many events with groups are no long way."""
-        bases: list[str] = await self._caller.command(
-            "SMEMBERS", self._keys.shard_key("grouped"), deadline=deadline
-        )
+        grouped = self._keys.shard_key("grouped")
+        bases: list[str] = await self._caller.look("SMEMBERS", grouped, missing=[], deadline=deadline)
         groups = await asyncio.gather(
             *(
-                self._caller.command("SMEMBERS", self._keys.of("groups", base), deadline=deadline)
+                self._caller.look("SMEMBERS", self._keys.of("groups", base), missing=[], deadline=deadline)
                 for base in bases
             )
         )
@@ -91,7 +90,7 @@ class RosterStore:
         for first in range(0, len(queues), _BATCH):
             batch = queues[first : first + _BATCH]
             arguments = [now, _MINUTES, len(batch), *batch]
-            span, *flat = await self._caller.script("ended", arguments, deadline=deadline)
+            span, *flat = await self._caller.look_by("ended", arguments, deadline=deadline)
             for i in range(0, len(flat), 5):
                 completed, failed, cancelled, *lately = flat[i : i + 5]
                 rates = (round(count * _MINUTE / max(1, span), 2) for count in lately)
@@ -105,21 +104,23 @@ class RosterStore:
         while True:
             after, *flat = await self._caller.script("active", [after, _HELD], deadline=deadline)
             for i in range(0, len(flat), 2):
-                counts[flat[i]] += flat[i + 1]
+                counts[readable(flat[i])] += flat[i + 1]
             if not after:
                 return counts
 
     async def workers(self, *, deadline: float | None = None) -> list[WorkerLook]:
         """Return all workers that announced themselves within 10 minutes and have not ended, sorted by id."""
         fleet = self._keys.shard_key("fleet")
-        flat: list[Any] = await self._caller.command("ZRANGE", fleet, 0, -1, "WITHSCORES", deadline=deadline)
+        flat: list[Any] = await self._caller.look(
+            "ZRANGE", fleet, 0, -1, "WITHSCORES", missing=[], deadline=deadline
+        )
         announced = dict(sorted(zip(flat[::2], flat[1::2], strict=True)))
         ids = list(announced)
         found: list[WorkerLook] = []
         for first in range(0, len(ids), _BATCH):
             batch = ids[first : first + _BATCH]
-            rows = await self._caller.script("workers", [len(batch), *batch], deadline=deadline)
+            rows = await self._caller.look_by("workers", [len(batch), *batch], deadline=deadline)
             for worker, (held, pairs) in zip(batch, rows, strict=True):
                 fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-                found.append(WorkerLook(worker, int(float(announced[worker])), held, fields))
+                found.append(WorkerLook(worker, number(announced[worker]), held, fields))
         return found

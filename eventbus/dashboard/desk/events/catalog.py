@@ -73,11 +73,11 @@ async def _find_events(desk: Desk, caller: Caller) -> list[tuple[str, list[Group
     found: dict[str, list[GroupView]] = {}
     known = await desk.queues.read()
     for view in known.queues:
-        if view.queue.startswith(EVENT_QUEUES) and desk.may(caller, "queue.read", queue_target(view.queue)):
+        if view.queue.startswith(EVENT_QUEUES) and desk.sees(caller, queue_target(view.queue)):
             base, group = split_group(view.queue)
             found.setdefault(base.removeprefix(EVENT_QUEUES), []).append(_group(view, group))
     for event in desk.provider.inspector.events():
-        if event.name not in found and desk.may(caller, "queue.read", queue_target(queue_name(event.name))):
+        if event.name not in found and desk.sees(caller, queue_target(queue_name(event.name))):
             found[event.name] = []
     return sorted(found.items())
 

@@ -26,7 +26,7 @@ from eventbus.model.names import queue_name
 from eventbus.model.redaction.redacting import find_hidden
 from eventbus.settings.keywords import EmitKeywords
 
-__all__ = ["EmitOrder", "emit_event", "typed_payload"]
+__all__ = ["EmitOrder", "WaitQuery", "emit_event", "typed_payload"]
 
 _LONGEST_WAIT = 8.0
 _SENT_WITHIN = 5.0
@@ -45,6 +45,12 @@ class EmitOrder(msgspec.Struct, frozen=True):
     idempotency_key: str = ""
     wait: str = ""
     reason: Reason = ""
+
+
+class WaitQuery(msgspec.Struct, frozen=True):
+    """`wait` of an emission may also stand in the query."""
+
+    wait: str = ""
 
 
 async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: EmitOrder) -> Change:

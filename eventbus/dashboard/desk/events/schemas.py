@@ -63,10 +63,10 @@ def fields_of(schema: dict[str, Any] | None) -> list[FormField] | None:
 
 
 def payload_of(fields: list[FormField], form: dict[str, str]) -> dict[str, Any]:
-    """Return the payload that a form holds; what is no number stays text, so that the codec names the field."""
+    """Take the payload out of a form, and return it; what is no number stays text, so that the codec names the field."""
     payload: dict[str, Any] = {}
     for field in fields:
-        text = form.get(f"f.{field.name}", "")
+        text = form.pop(f"f.{field.name}", "")
         if field.kind == "flag":
             payload[field.name] = text == "true"
         elif text:

@@ -47,4 +47,4 @@ async def read_server(desk: Desk, caller: Caller, _path: dict[str, str], _query:
 
 async def _sees_all(desk: Desk, caller: Caller) -> bool:
     known = await desk.queues.read()
-    return all(desk.may(caller, "queue.read", queue_target(each.queue)) for each in known.queues)
+    return all(desk.sees(caller, queue_target(each.queue)) for each in known.queues)

@@ -21,12 +21,17 @@ class WorkerList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_workers(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> WorkerList:
-    """Return the workers, each without the queues that the caller may not see."""
+    """Return the workers, each without the queues that the caller may not see, and without the versions of their jobs."""
     desk.demand(caller, "server.read", Target("server"), "such page")
     found = await desk.provider.inspector.workers(call_timeout=READ_SECONDS)
-    seen = [msgspec.structs.replace(each, queues=_seen(desk, caller, each.queues)) for each in found]
-    return WorkerList(workers=seen)
+    return WorkerList(workers=[_shown(desk, caller, each) for each in found])
 
 
-def _seen(desk: Desk, caller: Caller, queues: list[str]) -> list[str]:
-    return [queue for queue in queues if desk.may(caller, "queue.read", queue_target(queue))]
+def _shown(desk: Desk, caller: Caller, worker: WorkerReport) -> WorkerReport:
+    named = {*worker.queues, *worker.versions}
+    seen = {queue for queue in named if desk.sees(caller, queue_target(queue))}
+    return msgspec.structs.replace(
+        worker,
+        queues=[queue for queue in worker.queues if queue in seen],
+        versions={queue: known for queue, known in worker.versions.items() if queue in seen},
+    )

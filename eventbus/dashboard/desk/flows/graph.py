@@ -70,10 +70,13 @@ async def view_graph(desk: Desk, caller: Caller, found: Found, query: GraphQuery
     flow_id = found.target.id
     graph = await flows_of(desk).graph(flow_id, tree=found.read, folded=query.fold, call_timeout=READ_SECONDS)
     view = msgspec.convert(graph, GraphView, from_attributes=True)
-    nodes = [
-        each
-        if not each.flow_id or may_see(desk, caller, each.flow_id, each.about)
-        else msgspec.structs.replace(each, flow_id="")
-        for each in view.nodes
-    ]
-    return msgspec.structs.replace(view, nodes=nodes)
+    return msgspec.structs.replace(view, nodes=[_shown(desk, caller, each) for each in view.nodes])
+
+
+def _shown(desk: Desk, caller: Caller, node: NodeLine) -> NodeLine:
+    """Return a node without the flow that it started, and its workflow, if the caller may not see that."""
+    if node.kind != "flow" and not node.flow_id:
+        return node
+    if may_see(desk, caller, node.flow_id, node.about):
+        return node
+    return msgspec.structs.replace(node, flow_id="", about="")

@@ -11,6 +11,7 @@ from eventbus.dashboard.desk.flows.flow import find_flow, flows_of
 from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.entry.gate import Caller
 from eventbus.dashboard.problem import Problem
+from eventbus.dashboard.reading import read_json
 from eventbus.model.states import FINAL_STATES
 
 __all__ = ["CancelFlowOrder", "RetryOrder", "SignalOrder", "cancel_flow", "retry_flow", "signal_flow"]
@@ -80,14 +81,7 @@ async def signal_flow(desk: Desk, caller: Caller, path: dict[str, str], order: S
     _, tree, target = await find_flow(desk, caller, path["flow"])
     payload = order.payload
     if order.text:
-        try:
-            payload = msgspec.json.decode(order.text)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise Problem(
-                422,
-                f"expected the payload of signal {path['signal']!r} to be JSON: {error}",
-                errors=[{"pointer": "/text", "detail": str(error)}],
-            ) from None
+        payload = read_json(order.text, f"the payload of signal {path['signal']!r}")
 
     async def send() -> Change:
         flow_id = tree["report"]["flow_id"]

@@ -24,10 +24,9 @@ import msgspec
 
 from eventbus.admin.watching.watch import Change, Watch
 from eventbus.dashboard.desk.desk import Desk
-from eventbus.dashboard.desk.queue_views import READ_SECONDS, event_of_queue
+from eventbus.dashboard.desk.queue_views import READ_SECONDS
 from eventbus.dashboard.desk.queues import find_queue, queue_target
 from eventbus.dashboard.entry.gate import Caller
-from eventbus.dashboard.entry.rights import Action
 from eventbus.dashboard.problem import Problem
 from eventbus.errors import ProviderStopped, StoreError
 from eventbus.model import clock
@@ -37,7 +36,6 @@ __all__ = ["ChangeView", "Slice", "TailPage", "TailQuery", "open_slice", "read_t
 SLICE_SECONDS = 5.0
 _NEWEST = 100
 _AT_ONCE = 100
-_FLOWS = "workflow."
 _TYPE = re.compile(r"([A-Za-z_][\w.]*): ")
 _QUEUE_CHANGES = ("drained", "paused", "resumed", "missed")
 
@@ -128,13 +126,7 @@ class _Sight:
             return True
         key = (change.queue, change.what not in _QUEUE_CHANGES)
         if key not in self._known:
-            needed: list[Action] = ["queue.read"]
-            if key[1]:
-                needed.append("job.read")
-            if change.queue.startswith(_FLOWS):
-                needed.append("flow.read")
-            target = queue_target(change.queue)
-            self._known[key] = all(self._desk.may(self._caller, action, target) for action in needed)
+            self._known[key] = self._desk.sees(self._caller, queue_target(change.queue), jobs=key[1])
         return self._known[key]
 
     def view(self, change: Change) -> ChangeView:
@@ -187,7 +179,5 @@ def _watch(desk: Desk, caller: Caller, query: TailQuery) -> Watch:
     wanted = query.event or query.queue
     if not wanted:
         return desk.provider.watch(since=query.since or None)
-    queue = find_queue(desk, caller, wanted)
-    if event_of_queue(queue).startswith(_FLOWS):
-        desk.demand(caller, "flow.read", queue_target(queue), f"queue {queue!r}")
+    find_queue(desk, caller, wanted)
     return desk.provider.watch(wanted, since=query.since or None)
