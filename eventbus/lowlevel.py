@@ -47,6 +47,7 @@ from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
+from eventbus.model.containment import Passing, contained, contained_await, original
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
@@ -130,6 +131,7 @@ __all__ = [
     "Metric",
     "Outcome",
     "OutcomeDecoder",
+    "Passing",
     "Places",
     "Policy",
     "ProcessCalls",
@@ -166,6 +168,8 @@ __all__ = [
     "check_priority",
     "clock",
     "complete",
+    "contained",
+    "contained_await",
     "current",
     "describe",
     "describe_cancelled",
@@ -193,6 +197,7 @@ __all__ = [
     "mark_own",
     "message_attributes",
     "milliseconds",
+    "original",
     "outcome_of",
     "park",
     "progress_text",

@@ -24,6 +24,7 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
+from eventbus.model.containment import contained, original
 from eventbus.model.redaction.hidden_around import hidden_around
 from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.model.retry import Retry
@@ -168,6 +169,7 @@ def describe(
     `hidden` are values that its texts must not show, beside those of the job that runs around the caller. The arguments of a
     declared error stay. The record of an error that another process reported is the one that was made there.
     """
+    error = original(error)
     hidden = hidden or hidden_around()
     known = recorded(error)
     if known is not None:
@@ -305,7 +307,7 @@ def _is_named(kind: type[Exception], name: str) -> bool:
 def message_of(error: BaseException) -> str:
     """Return the text of an error; never raises."""
     try:
-        return str(error)
+        return contained(str, error)
     except Exception:  # noqa: BLE001  (the user's __str__)
         return "<the error has no readable text>"
 

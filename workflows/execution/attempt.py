@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import clock, get_logger, mark_own
+from eventbus.lowlevel import clock, get_logger, mark_own, original
 
 __all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns", "begin_task"]
 
@@ -170,7 +170,5 @@ async def _guarded(call: Callable[[], Awaitable[Any]]) -> Ended:
     """Run `call` and return its outcome, so that no error of a user's function ends the event loop."""
     try:
         return Ended(value=await call())
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # noqa: BLE001  (whatever a function raises)
-        return Ended(error=error)
+        return Ended(error=original(error))

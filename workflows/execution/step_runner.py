@@ -19,6 +19,8 @@ from eventbus import Later, PayloadError, Retry
 from eventbus.lowlevel import (
     LONGEST,
     Ambient,
+    contained,
+    contained_await,
     current,
     describe,
     enter,
@@ -28,6 +30,7 @@ from eventbus.lowlevel import (
     is_excluded,
     is_final,
     log_failure,
+    original,
     with_facts,
 )
 from workflows import errors
@@ -151,7 +154,7 @@ async def _call_hook(name: HookName, ctx: StepContext[Any], *arguments: Any, cal
 async def _is_final(error: Exception, ctx: StepContext[Any], call_sync: CallSync) -> bool:
     """Ask the `on_error` hook whether an error is final. Its own error is logged, and changes nothing."""
     try:
-        return await _call_hook("on_error", ctx, error, call_sync=call_sync) is False
+        return await _call_hook("on_error", ctx, original(error), call_sync=call_sync) is False
     except Exception as own:  # noqa: BLE001  (the error of the step must reach its record)
         log_failure(_log, "on_error hook raised", describe(own, attempts=1), log_facts(ctx))
         return False
@@ -181,8 +184,8 @@ async def ask(function: Callable[..., Any], ctx: StepContext[Any]) -> Any:
     """Call a plain or async function without side effects, such as a condition, in the event loop."""
     await _make_data(ctx, in_thread)
     with Surrounded(ctx):
-        answer = function(ctx)
-        return await answer if inspect.isawaitable(answer) else answer
+        answer = contained(function, ctx)
+        return await contained_await(answer) if inspect.isawaitable(answer) else answer
 
 
 async def call(
@@ -206,7 +209,7 @@ async def call(
 
     async def go_on() -> Any:
         if is_async:
-            return await function(ctx, *arguments)
+            return await contained_await(function(ctx, *arguments))
         return await call_sync(lambda: function(ctx, *arguments))
 
     with Surrounded(ctx):
@@ -219,7 +222,7 @@ async def _call(
     """Call a function without the middleware."""
     with Surrounded(ctx):
         if is_async:
-            return await function(ctx, *arguments)
+            return await contained_await(function(ctx, *arguments))
         return await call_sync(lambda: function(ctx, *arguments))
 
 
