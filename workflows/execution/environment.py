@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+import anyio
 import anyio.to_thread
 import msgspec
 
@@ -42,7 +43,8 @@ async def in_thread(call: Callable[[], Any]) -> Any:
             raise
         running.add_done_callback(_ignore)
     try:
-        return await asyncio.shield(running)
+        with anyio.CancelScope(shield=True):  # the repeats of anyio are no second cancellation
+            return await asyncio.shield(running)
     except asyncio.CancelledError:
         if running.done():
             raise

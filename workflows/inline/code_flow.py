@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
+
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
@@ -80,8 +82,9 @@ class CodeFlow(ABC):
             else:
                 await self._undo("failed", step=ending.step, failure=ending.failure)
         finally:
-            await self._cut()
-            await self._children.close()
+            with anyio.CancelScope(shield=True):  # no function of the flow may outlive this call
+                await self._cut()
+                await self._children.close()
 
     # What a flow is that another one started.
 
