@@ -2,7 +2,7 @@
 
 A record holds the type's name, the message, the traceback as text (without the frames of this package, see
 `tracebacks`) and the chain of causes. Exceptions themselves are never sent. An error that its event declares
-in `errors` comes back as its own class, made from its arguments if they are JSON values. Log events of a
+in `errors` comes back as its own class, with its arguments and attributes (`carried`). Log events of a
 failure are made from its record, so that the traceback is formatted once, in the process that raised the
 error.
 """
@@ -28,6 +28,7 @@ from eventbus.model.containment import contained, original
 from eventbus.model.redaction.hidden_around import hidden_around
 from eventbus.model.redaction.redacting import hide_in_text
 from eventbus.model.retry import Retry
+from eventbus.telemetry.carried import Carried, carry, hide_in_carried, rebuild
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
@@ -63,6 +64,8 @@ class Failure(msgspec.Struct, omit_defaults=True):
     """Whether the job itself expired. False if its handler raised the EmissionExpired of another job."""
     event: str = ""
     """The event, or the name of another kind of job. Empty in records of older releases, or if unknown."""
+    carried: Carried | None = None
+    """What makes a declared error again. None in records of older releases, which have its arguments alone."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -91,7 +94,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 def mark_recorded(error: BaseException, record: Recorded) -> None:
     """Keep the record of an error that another process reported; `describe` and `is_final` then use it."""
-    setattr(error, _RECORDED, record)
+    object.__setattr__(error, _RECORDED, record)
 
 
 def recorded(error: BaseException) -> Recorded | None:
@@ -128,7 +131,7 @@ def is_excluded(error: BaseException, rule: Retry) -> bool:
 
 def mark_own(error: BaseException) -> None:
     """Mark `error` as made by the engine: no handler raised it, so it is not an answer."""
-    setattr(error, _OWN, True)
+    object.__setattr__(error, _OWN, True)
 
 
 def is_answer(
@@ -167,7 +170,7 @@ def describe(
     """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
 
     `hidden` are values that its texts must not show, beside those of the job that runs around the caller. The arguments of a
-    declared error stay. The record of an error that another process reported is the one that was made there.
+    declared error stay; an attribute that holds such a value is left out. The record of an error that another process reported is the one that was made there.
     """
     error = original(error)
     hidden = hidden or hidden_around()
@@ -184,6 +187,7 @@ def describe(
         declared=type_name(kind) if kind else "",
         args=_args_of(error) if kind else None,
         event=event,
+        carried=carry(error, kind, hidden) if kind else None,
     )
     try:
         return _encode(failure).decode()
@@ -201,6 +205,8 @@ def without(text: str, values: Sequence[str]) -> str:
     failure.message = hide_in_text(failure.message, values)
     failure.traceback = hide_in_text(failure.traceback, values)
     failure.causes = [(kind, hide_in_text(cause, values)) for kind, cause in failure.causes]
+    if failure.carried is not None:
+        failure.carried = hide_in_carried(failure.carried, values)
     return _encode(failure).decode()
 
 
@@ -288,12 +294,19 @@ def _as_declared(
     if kind is None:
         return None
     arguments = failure.args if failure.args is not None else [failure.message]
-    try:
-        error = kind(*arguments)
-    except Exception:  # noqa: BLE001  (a constructor of the user's with other parameters)
-        error = Exception.__new__(kind, *arguments)
-    error.__cause__ = remote
+    carried = failure.carried
+    error = _construct(kind, arguments) if carried is None else rebuild(kind, carried, arguments)
+    if error is not None:
+        object.__setattr__(error, "__cause__", remote)  # a frozen dataclass refuses other ways
     return error
+
+
+def _construct(kind: type[Exception], arguments: Sequence[Any]) -> Exception | None:
+    """Return a declared error from the record of an older release, which does not know its attributes."""
+    try:
+        return contained(kind, *arguments)
+    except Exception:  # noqa: BLE001  (a constructor of the user's with other parameters)
+        return rebuild(kind, Carried(), arguments)
 
 
 def _is_named(kind: type[Exception], name: str) -> bool:
