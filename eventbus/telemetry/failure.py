@@ -36,6 +36,7 @@ __all__ = ["Failure", "describe", "log_failure", "read_failure", "revive", "with
 
 _OWN = "__eventbus_own__"
 _RECORDED = "__eventbus_recorded__"
+_AWAITED = "__eventbus_awaited__"
 
 MAX_TEXT = 16 * 1024
 """The most characters of an error text that are kept; longer texts are cut in the middle."""
@@ -84,12 +85,13 @@ def type_name(kind: type[BaseException]) -> str:
 class Recorded(msgspec.Struct, frozen=True):
     """The record of an error that another process of the worker reported. `is_final` says that no retry can help.
 
-    `kinds` are the names of its class and of those that this inherits from.
+    `is_awaited` says that it is that of a job which the code awaited. `kinds` are the names of its class and of those that this inherits from.
     """
 
     text: str
     is_final: bool
     kinds: tuple[str, ...] = ()
+    is_awaited: bool = False
 
 
 def mark_recorded(error: BaseException, record: Recorded) -> None:
@@ -119,14 +121,33 @@ def is_excluded(error: BaseException, rule: Retry) -> bool:
     """Return whether a rule does not try again after an error of this kind, also if another process reported it."""
     if not (rule.only or rule.never):
         return False
+    return _is_one_of(error, rule.never) or bool(rule.only and not _is_one_of(error, rule.only))
+
+
+def _is_one_of(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
     known = recorded(error)
+    if known is None:
+        return isinstance(error, kinds)
+    return any(type_name(kind) in known.kinds for kind in kinds)
 
-    def is_one_of(kinds: tuple[type[Exception], ...]) -> bool:
-        if known is None:
-            return isinstance(error, kinds)
-        return any(type_name(kind) in known.kinds for kind in kinds)
 
-    return is_one_of(rule.never) or bool(rule.only and not is_one_of(rule.only))
+def mark_awaited(error: BaseException) -> None:
+    """Mark `error` as the final failure of a job whose outcome somebody awaits."""
+    object.__setattr__(error, _AWAITED, True)
+
+
+def is_awaited(error: BaseException) -> bool:
+    """Return whether this very error is the final failure of a job that the code awaited."""
+    known = recorded(error)
+    return hasattr(error, _AWAITED) if known is None else known.is_awaited
+
+
+def is_settled_below(error: BaseException, rule: Retry) -> bool:
+    """Return whether an error is the final failure of an awaited job, whose own rule has tried the rest.
+
+    Another attempt above would multiply the attempts below. A rule that names its kind in `only` wants them.
+    """
+    return is_awaited(error) and not (rule.only and _is_one_of(error, rule.only))
 
 
 def mark_own(error: BaseException) -> None:

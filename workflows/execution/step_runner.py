@@ -29,6 +29,7 @@ from eventbus.lowlevel import (
     hide_frames,
     is_excluded,
     is_final,
+    is_settled_below,
     log_failure,
     original,
     with_facts,
@@ -262,14 +263,22 @@ def rule_of(workflow: Workflow[Any, Any], step: Step[Any, Any]) -> Retry:
 
 
 def decide(
-    rule: Retry, attempts: int, error: BaseException, workflow: Answering | None = None
+    rule: Retry,
+    attempts: int,
+    error: BaseException,
+    workflow: Answering | None = None,
+    *,
+    is_undo: bool = False,
 ) -> float | None:
     """Return the seconds to wait before the next attempt; None if the error is final.
 
     `attempts` counts the attempts that ended in an error, including this one. The declared errors of
     `workflow` are final, except those in its `retry_on`; `workflow` is None for rollbacks, which have no
-    caller to answer. Raises the error of a custom retry strategy; that error is then the final one.
+    caller to answer. So is the failure of a job that the code awaited, except in a rollback (`is_undo`), which must be done.
+    Raises the error of a custom retry strategy; that error is then the final one.
     """
+    if not is_undo and is_settled_below(error, rule):
+        return None
     is_end = is_final(error) or is_last(error) or attempts >= rule.attempts or is_excluded(error, rule)
     if is_end or (workflow is not None and workflow.is_answer(error)):
         return None
@@ -277,10 +286,15 @@ def decide(
 
 
 def judge(
-    rule: Retry, attempts: int, error: BaseException, workflow: Answering | None = None
+    rule: Retry,
+    attempts: int,
+    error: BaseException,
+    workflow: Answering | None = None,
+    *,
+    is_undo: bool = False,
 ) -> tuple[float | None, BaseException]:
     """Decide as `decide` does; return also the error that counts: the retry strategy's own if it raised."""
     try:
-        return decide(rule, attempts, error, workflow), error
+        return decide(rule, attempts, error, workflow, is_undo=is_undo), error
     except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
         return None, own

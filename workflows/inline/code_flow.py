@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 
+from eventbus.lowlevel import mark_awaited
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
@@ -65,7 +66,9 @@ class CodeFlow(ABC):
         known = self._definition
         if self._state == "completed":
             return flow_codecs(known).output.decode(self._text)
-        raise revive_flow(self._state, self._text, known.name, self.facts.flow_id, known.errors)
+        error = revive_flow(self._state, self._text, known.name, self.facts.flow_id, known.errors)
+        mark_awaited(error)
+        raise error
 
     async def settle(self) -> None:
         """Run the flow to its end. Raises what `_advance` raises."""

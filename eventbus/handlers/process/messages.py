@@ -61,7 +61,7 @@ class Request(msgspec.Struct):
 class Report(msgspec.Struct, omit_defaults=True):
     """How a job ended: `result`, or `error`, a record of `telemetry.failure`; `is_final` if no retry can help.
 
-    `kinds` are the names of the error's class and of those that this inherits from. A job that is put off has neither,
+    `kinds` are the names of the error's class and of those that this inherits from. `is_awaited`: see `Recorded`. A job that is put off has neither,
     but `later`, in seconds.
     """
 
@@ -69,6 +69,7 @@ class Report(msgspec.Struct, omit_defaults=True):
     error: str = ""
     is_final: bool = False
     kinds: list[str] = []
+    is_awaited: bool = False
     later: float | None = None
 
 
