@@ -183,7 +183,7 @@ class Executor:
                 settle = self._decide_cancelled(run)
         except asyncio.CancelledError as error:
             settle = self._decide_cancelled(run, error)
-        except BaseException as error:  # noqa: BLE001  (whatever a handler raises, SystemExit too: the worker lives on)
+        except BaseException as error:  # noqa: BLE001  (whatever a handler raises, SystemExit too)
             settle = run.consumer.decide(run.job, original(error))
             if run.cause is not None:  # the error came from the cancellation, so the cause decides
                 settle = self._decide_cancelled(run)

@@ -90,7 +90,7 @@ class Shared:
 
 
 class _Contained(AbstractAsyncContextManager[Any]):
-    """A lifespan whose exit of the process is an error of the worker: a task that ended with it would end the loop."""
+    """A lifespan whose SystemExit is an error of the worker: a task that ended with it would end the loop."""
 
     def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
         self._manager = manager

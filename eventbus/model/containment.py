@@ -1,12 +1,12 @@
 """Containment: code of the user's that raises what is no Exception, such as SystemExit, fails alone.
 
-`sys.exit()` and KeyboardInterrupt end an event loop if one of its tasks ends with them, and so the worker. Any other
-BaseException passes each `except Exception`, and ends a role of the worker. So every call of a user's function goes
-through here, unless what calls it catches BaseException itself: the executor, an `Attempt` of flows, and the run of a
-durable function.
+`sys.exit()` and KeyboardInterrupt end an event loop if one of its tasks ends with them, and so the worker.
+Any other BaseException passes each `except Exception`, and ends a role of the worker. So every call of a
+user's function goes through here, unless what calls it catches BaseException itself: the executor, an
+`Attempt` of flows, and the run of a durable function.
 
-What must always hold: a cancellation, and the end of a generator, pass as they are; so does what ends a run of a flow
-without being an error (`Passing`).
+What must always hold: a cancellation, and the end of a generator, pass as they are; so does what ends a run
+of a flow without being an error (`Passing`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Passing(BaseException):
 
 
 class Contained(Exception):
-    """A user's function raised what is no Exception. `describe` records the error itself, which is the cause of this one."""
+    """A user's function raised what is no Exception. `describe` records that, which is the cause of this one."""
 
     def __init__(self, error: BaseException) -> None:
         text = str(error)
@@ -35,7 +35,7 @@ class Contained(Exception):
 
 
 def contained(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a plain function of the user's. Raises Contained for what is neither an Exception nor a cancellation."""
+    """Call a plain function of the user's. Raises Contained for what is no Exception and no cancellation."""
     try:
         return function(*args, **kwargs)
     except (Exception, asyncio.CancelledError, Passing):

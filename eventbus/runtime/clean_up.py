@@ -1,14 +1,16 @@
 """Clean-up that awaits, and comes to its end under every kind of cancellation.
 
-asyncio cancels a task once; who awaits in a `finally` block after that is not disturbed, unless somebody cancels again.
-anyio cancels each further await, until its scope is left: `with anyio.move_on_after(1):` cuts off every `finally` block inside
-that awaits. So clean-up runs in a task of its own, and its caller waits for it behind a shield of anyio.
+asyncio cancels a task once; who awaits in a `finally` block after that is not disturbed, unless somebody
+cancels again. anyio cancels each further await, until its scope is left: `with anyio.move_on_after(1):`
+cuts off every `finally` block inside that awaits. So clean-up runs in a task of its own, and its caller
+waits for it behind a shield of anyio.
 
-What must always hold: what `run_to_end` begins is ended, or cancelled at its deadline; a cancellation that came meanwhile is
-raised after that, so it is never lost.
+What must always hold: what `run_to_end` begins is ended, or cancelled at its deadline; a cancellation that
+came meanwhile is raised after that, so it is never lost.
 
-Where a second cancellation of asyncio means something by itself (a handler that ignores the first one), a plain
-`anyio.CancelScope(shield=True)` around the wait takes the place of this: it keeps off anyio's repeats alone.
+Where a second cancellation of asyncio means something by itself (a handler that ignores the first one), a
+plain `anyio.CancelScope(shield=True)` around the wait takes the place of this: it keeps off anyio's repeats
+alone.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ _log = get_logger("eventbus")
 
 
 async def run_to_end(work: Coroutine[Any, Any, T], what: str, *, within: float = _PATIENCE) -> T | None:
-    """Run clean-up to its end, also if the caller is cancelled, once or again and again; then raise the cancellation.
+    """Run clean-up to its end, also if the caller is cancelled, once or again; then raise the cancellation.
 
-    After `within` seconds it is cancelled, logged with the name `what`, and left behind; then this returns None. Raises
-    what the work raises.
+    After `within` seconds it is cancelled, logged with the name `what`, and left behind; then this returns
+    None. Raises what the work raises.
     """
     task = asyncio.get_running_loop().create_task(work, name=f"eventbus-clean-up {what}")
     end = clock.monotonic() + within

@@ -1,16 +1,19 @@
-"""Declared errors on their way: what is recorded of one, and the error that is made from that, without its constructor.
+"""Declared errors on their way: what is recorded of one, and the error that is made from that.
 
-    raised -> its arguments and attributes as JSON values -> in the record -> an object of its class, with the same ones
+    raised -> its arguments and attributes as JSON values -> the record -> an object of its class with them
 
-A constructor may take other parameters than those that it passes on (`super().__init__(f"no article {sku}")`), so the error is
-made as pickle makes one: a new object, and then its state. No code of its class runs.
+A constructor may take other parameters than those that it passes on (`super().__init__(f"no article
+{sku}")`), so the error is made as pickle makes one: a new object, and then its state. No code of its class
+runs.
 
-What is carried: None, bool, int, float, str, bytes, lists, dicts, tuples, sets, dates and times, Decimal and UUID; what the
-annotation of an attribute describes, as payloads are; notes; in an exception group and elsewhere exceptions, as their own class if that
-is built in. An attribute of another kind, one that is too long and one that holds a hidden value is left out. If an argument
-is of another kind, the text of the error is its only argument.
+What is carried: None, bool, int, float, str, bytes, lists, dicts, tuples, sets, dates and times, Decimal
+and UUID; what the annotation of an attribute describes, as payloads are; notes; in an exception group and
+elsewhere exceptions, as their own class if that is built in. An attribute of another kind, one that is too
+long and one that holds a hidden value is left out. If an argument is of another kind, the text of the error
+is its only argument.
 
-What must always hold: nothing here raises; older releases read the record as before, for it only has a field more.
+What must always hold: nothing here raises; older releases read the record as before, for it only has a
+field more.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ def carry(error: BaseException, kind: type[Exception], hidden: Sequence[str]) ->
 
 
 def hide_in_carried(carried: Carried, hidden: Sequence[str]) -> Carried:
-    """Return it without the attributes that hold one of these values, and with the texts of notes and exceptions hidden."""
+    """Return it without the attributes that hold one of these values; texts of notes and exceptions are hidden."""
     if not hidden:
         return carried
     kept = {
@@ -99,9 +102,9 @@ def hide_in_carried(carried: Carried, hidden: Sequence[str]) -> Carried:
 
 
 def rebuild(kind: type[Exception], carried: Carried, args: Sequence[Any]) -> Exception | None:
-    """Return an error of `kind` with these attributes and arguments; None if there can be none. Runs no code of its class.
+    """Return an error of `kind` with these attributes and arguments; None if there can be none.
 
-    `args` are its arguments if `carried` has none.
+    `args` are its arguments if `carried` has none. Runs no code of its class.
     """
     try:
         given = tuple(args if carried.args is None else map(_from_plain, carried.args))
@@ -273,7 +276,7 @@ def _read_exception(found: Mapping[str, Any]) -> Exception:
 
 
 def _hide_exceptions(plain: Any, hidden: Sequence[str]) -> Any:
-    """Return an argument whose exceptions do not show these values; other arguments stay, because they are the answer."""
+    """Return an argument whose exceptions do not show these values; others stay, because they are the answer."""
     if isinstance(plain, list):
         return [_hide_exceptions(each, hidden) for each in cast("list[Any]", plain)]
     if not isinstance(plain, dict):

@@ -66,7 +66,7 @@ class Failure(msgspec.Struct, omit_defaults=True):
     event: str = ""
     """The event, or the name of another kind of job. Empty in records of older releases, or if unknown."""
     carried: Carried | None = None
-    """What makes a declared error again. None in records of older releases, which have its arguments alone."""
+    """What makes a declared error again. None in records of older releases, which have arguments alone."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +85,8 @@ def type_name(kind: type[BaseException]) -> str:
 class Recorded(msgspec.Struct, frozen=True):
     """The record of an error that another process of the worker reported. `is_final` says that no retry can help.
 
-    `is_awaited` says that it is that of a job which the code awaited. `kinds` are the names of its class and of those that this inherits from.
+    `is_awaited` says that it is that of a job which the code awaited. `kinds` are the names of its class and of
+    those that this inherits from.
     """
 
     text: str
@@ -191,7 +192,8 @@ def describe(
     """Return the record of an attempt's `error` as JSON text. `event` is the event's name. Never raises.
 
     `hidden` are values that its texts must not show, beside those of the job that runs around the caller. The arguments of a
-    declared error stay; an attribute that holds such a value is left out. The record of an error that another process reported is the one that was made there.
+    declared error stay; an attribute that holds such a value is left out. The record of an error that another
+    process reported is the one that was made there.
     """
     error = original(error)
     hidden = hidden or hidden_around()

@@ -1,4 +1,4 @@
-"""Declared errors come as they were raised: from handlers of every kind, `provider.sync`, flows, durable functions and children."""
+"""Declared errors come as they were raised: from handlers, `provider.sync`, flows, functions and children."""
 
 from __future__ import annotations
 

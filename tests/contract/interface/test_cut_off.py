@@ -1,4 +1,4 @@
-"""Whatever is cut off, by asyncio or by a cancel scope of anyio, closes what it opened: connections, tasks, processes."""
+"""Whatever is cut off, by asyncio or by a cancel scope of anyio, closes what it opened."""
 
 from __future__ import annotations
 

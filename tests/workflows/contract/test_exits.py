@@ -1,4 +1,4 @@
-"""Functions of flows that exit: `sys.exit()` or a KeyboardInterrupt fails the attempt, and the worker lives on."""
+"""Functions of flows that exit: `sys.exit()` or a KeyboardInterrupt fails the attempt alone."""
 
 from __future__ import annotations
 
