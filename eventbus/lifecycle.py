@@ -285,7 +285,7 @@ class Lifecycle:
                 raise
 
     async def _to_the_end_of(self, ending: Coroutine[Any, Any, None]) -> None:
-        """Wait for the end of a failed start; a second cancellation ends the wait alone, and anyio's repeats do not."""
+        """Wait for the end of a failed start; a second cancellation ends the wait, anyio's repeats do not."""
         with anyio.CancelScope(shield=True):
             await asyncio.shield(self._keep(ending))
 

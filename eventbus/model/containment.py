@@ -26,7 +26,7 @@ class Passing(BaseException):
 
 
 class Contained(Exception):
-    """A user's function raised what is no Exception. `describe` records that, which is the cause of this one."""
+    """A user's function raised what is no Exception: the cause of this one, which `describe` records."""
 
     def __init__(self, error: BaseException) -> None:
         text = str(error)

@@ -89,7 +89,7 @@ def carry(error: BaseException, kind: type[Exception], hidden: Sequence[str]) ->
 
 
 def hide_in_carried(carried: Carried, hidden: Sequence[str]) -> Carried:
-    """Return it without the attributes that hold one of these values; texts of notes and exceptions are hidden."""
+    """Return it without the attributes that hold one of these values; notes and exceptions hide them."""
     if not hidden:
         return carried
     kept = {
@@ -267,7 +267,7 @@ def _from_plain(plain: Any) -> Any:
 
 
 def _read_exception(found: Mapping[str, Any]) -> Exception:
-    kind = getattr(builtins, found["type"], None)
+    kind: Any = getattr(builtins, found["type"], None)
     if _OF in found and isinstance(kind, type) and issubclass(kind, Exception):
         error = _blank(kind, tuple(map(_from_plain, found[_OF])))
         if error is not None:
@@ -276,7 +276,7 @@ def _read_exception(found: Mapping[str, Any]) -> Exception:
 
 
 def _hide_exceptions(plain: Any, hidden: Sequence[str]) -> Any:
-    """Return an argument whose exceptions do not show these values; others stay, because they are the answer."""
+    """Return an argument whose exceptions do not show these values; others stay: they are the answer."""
     if isinstance(plain, list):
         return [_hide_exceptions(each, hidden) for each in cast("list[Any]", plain)]
     if not isinstance(plain, dict):

@@ -85,8 +85,8 @@ def type_name(kind: type[BaseException]) -> str:
 class Recorded(msgspec.Struct, frozen=True):
     """The record of an error that another process of the worker reported. `is_final` says that no retry can help.
 
-    `is_awaited` says that it is that of a job which the code awaited. `kinds` are the names of its class and of
-    those that this inherits from.
+    `is_awaited` says that it is that of a job which the code awaited. `kinds` are the names of its class and
+    of those that this inherits from.
     """
 
     text: str

@@ -274,8 +274,8 @@ def decide(
 
     `attempts` counts the attempts that ended in an error, including this one. The declared errors of
     `workflow` are final, except those in its `retry_on`; `workflow` is None for rollbacks, which have no
-    caller to answer. So is the failure of a job that the code awaited, except in a rollback (`is_undo`), which
-    must be done. Raises the error of a custom retry strategy; that error is then the final one.
+    caller to answer. So is the failure of a job that the code awaited, except in a rollback (`is_undo`),
+    which must be done. Raises the error of a custom retry strategy; that error is then the final one.
     """
     if not is_undo and is_settled_below(error, rule):
         return None

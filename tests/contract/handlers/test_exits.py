@@ -1,4 +1,4 @@
-"""Code of the user's that exits: `sys.exit()` or any BaseException fails its job, and no worker ends by it."""
+"""Code of the user's that exits: `sys.exit()` or any BaseException fails its job, and ends no worker."""
 
 from __future__ import annotations
 
