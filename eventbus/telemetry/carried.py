@@ -201,7 +201,7 @@ def _read(plain: Any, codec: Codec | None) -> Any:
 
 def _is_json(value: Any, depth: int) -> bool:
     if type(value) is list:
-        return depth < _DEEPEST and all(_is_json(each, depth + 1) for each in value)
+        return depth < _DEEPEST and all(_is_json(each, depth + 1) for each in cast("list[Any]", value))
     if type(value) is dict:
         inside = cast("dict[Any, Any]", value)
         names = all(type(name) is str and name != _IS for name in inside)
@@ -218,7 +218,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if depth > _DEEPEST:
         raise _Uncarried
-    kind: Any = type(value)
+    kind: Any = cast("Any", type(value))
     name: str = kind.__name__
     if kind is list:
         return [_plain(each, depth + 1) for each in value]

@@ -114,7 +114,7 @@ class Watch:
         return change
 
     async def aclose(self) -> None:
-        """End the watch, also if the caller is cancelled. Idempotent. The server tells on for 30 s at most."""
+        """End the watch, also if the caller is cancelled. Idempotent. It is told for 30 s more."""
         self._is_closed = True
         self._life.watches.discard(self)
         await run_to_end(self._close(), "watch")
