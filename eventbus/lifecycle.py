@@ -115,8 +115,9 @@ class Lifecycle:
             try:
                 await emitter.start(reads_only=reads_only)
             except BaseException:
-                # Shielded, so that a cancelled start does not leave open connections behind.
-                await asyncio.shield(self._keep(emitter.aclose()))
+                await self._to_the_end_of(
+                    emitter.aclose()
+                )  # a cancelled start leaves no open connections behind
                 raise
             self.store, self.emitter, self.loop = emitter.store, emitter, loop
             self._ownership.is_forked = False
@@ -245,8 +246,9 @@ class Lifecycle:
             await worker.start(subscriptions, extensions)
         except BaseException:
             self.worker = None
-            # Shielded, so that a cancelled start does not leave half a worker behind.
-            await asyncio.shield(self._keep(worker.stop(at_once=True)))
+            await self._to_the_end_of(
+                worker.stop(at_once=True)
+            )  # a cancelled start leaves no half a worker behind
             raise
         return worker
 
@@ -281,6 +283,11 @@ class Lifecycle:
                 if is_patient:
                     await asyncio.wait([task])
                 raise
+
+    async def _to_the_end_of(self, ending: Coroutine[Any, Any, None]) -> None:
+        """Wait for the end of a failed start; a second cancellation ends the wait, anyio's repeats do not."""
+        with anyio.CancelScope(shield=True):
+            await asyncio.shield(self._keep(ending))
 
     def _keep(self, ending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(ending, name="eventbus-stop")

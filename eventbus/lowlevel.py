@@ -47,6 +47,7 @@ from eventbus.handlers.worker_pools import WorkerPool, WorkerPools
 from eventbus.job_client import JobClient
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
+from eventbus.model.containment import Passing, contained, contained_await, original
 from eventbus.model.durations import LONGEST, Duration, milliseconds, seconds
 from eventbus.model.emits import Emits
 from eventbus.model.keep import KeepGiven, check_keep
@@ -74,7 +75,9 @@ from eventbus.telemetry.failure import (
     is_answer,
     is_excluded,
     is_final,
+    is_settled_below,
     log_failure,
+    mark_awaited,
     mark_own,
     read_failure,
     revive,
@@ -132,6 +135,7 @@ __all__ = [
     "Metric",
     "Outcome",
     "OutcomeDecoder",
+    "Passing",
     "Places",
     "Policy",
     "ProcessCalls",
@@ -169,6 +173,8 @@ __all__ = [
     "check_priority",
     "clock",
     "complete",
+    "contained",
+    "contained_await",
     "current",
     "describe",
     "describe_cancelled",
@@ -190,14 +196,17 @@ __all__ = [
     "is_answer",
     "is_excluded",
     "is_final",
+    "is_settled_below",
     "is_untyped",
     "later",
     "log_failure",
     "make_failure_hook",
+    "mark_awaited",
     "mark_own",
     "message_attributes",
     "milliseconds",
     "note_around",
+    "original",
     "outcome_of",
     "park",
     "progress_text",

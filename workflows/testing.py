@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
+import anyio
 import msgspec
 
 from eventbus import SignalRefused, UsageError
@@ -99,7 +100,8 @@ class InlineHandle(Generic[O]):
     async def aclose(self) -> None:
         """End the flow at once, like the end of the process: cancel running functions and undo nothing."""
         self._task.cancel()
-        await asyncio.wait({self._task})
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({self._task})
 
 
 def start_inline(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import anyio
 import structlog
 
 from eventbus.errors import StoreUnavailable
@@ -42,7 +43,8 @@ async def started(
     try:
         yield
     finally:
-        await asyncio.shield(provider.stop())  # a second interrupt must not cut the stop short
+        with anyio.CancelScope(shield=True):
+            await asyncio.shield(provider.stop())  # a second interrupt must not cut the stop short
 
 
 async def _reach(connector: Connector, name: str, deadline: float) -> None:

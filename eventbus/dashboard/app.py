@@ -39,6 +39,7 @@ from eventbus.dashboard.pages.sign_in import SignInPages
 from eventbus.dashboard.problem import Problem, problem_of
 from eventbus.dashboard.redaction import Redact
 from eventbus.errors import ConfigError, EventBusError, UsageError
+from eventbus.model.containment import contained_await
 from eventbus.model.durations import Duration, seconds
 from eventbus.provider import EventProvider
 from eventbus.telemetry.logging import get_logger
@@ -153,7 +154,7 @@ class Dashboard:
         writer = HeaderWriter(send, frame_ancestors=self._frame_ancestors, request_id=request_id)
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
-                response = await self._answer(request, links, request_id)
+                response = await contained_await(self._answer(request, links, request_id))
         except Exception as error:  # noqa: BLE001  (each becomes an answer)
             response = self._explain(request, links, request_id, error)
         await response(inner, receive, writer)

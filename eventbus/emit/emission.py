@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from eventbus.errors import EmitError, JobCancelled, ProviderStopped, UsageError
 from eventbus.model.durations import Duration
+from eventbus.telemetry.failure import mark_awaited
 from eventbus.telemetry.log_context import with_facts
 from eventbus.telemetry.logging import get_logger
 
@@ -289,7 +290,9 @@ class PendingEmission(Emission[R]):
             self._text = text  # decoded when a waiter first asks for it
             self._finish()
         else:
-            self.fail(self._route.revive(state, text, self.job_id))
+            error = self._route.revive(state, text, self.job_id)
+            mark_awaited(error)
+            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """End the emission with an error. Does nothing if it has ended already."""

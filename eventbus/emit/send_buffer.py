@@ -51,6 +51,7 @@ from eventbus.emit.route import Route
 from eventbus.emit.tree_sender import TreeSender
 from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
 from eventbus.model import clock
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
@@ -212,9 +213,8 @@ class SendBuffer:
             await anyio.sleep_forever()
         finally:
             self._is_ended = True
-            # Shielded, because this task is cancelled already, and each emission still needs its end.
-            with anyio.CancelScope(shield=True):
-                await end_calls(self._in_flight)
+            # This task is cancelled already, and each emission still needs its end.
+            await run_to_end(end_calls(self._in_flight), "send buffer")
 
     async def flush(self) -> None:
         """Wait until each emission in the buffer is answered or given up."""

@@ -37,6 +37,7 @@ from typing import Any, Literal, cast
 from eventbus.engine.consumer import Consumer, SharingConsumer
 from eventbus.engine.job import Job, Settle, cancelled, give_back
 from eventbus.engine.metering.job_meter import JobMeter, note_lost
+from eventbus.model.containment import original
 from eventbus.runtime.timers import TimerWheel
 from eventbus.telemetry.failure import mark_own
 from eventbus.telemetry.listeners import Teller
@@ -182,10 +183,8 @@ class Executor:
                 settle = self._decide_cancelled(run)
         except asyncio.CancelledError as error:
             settle = self._decide_cancelled(run, error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  (whatever a handler raises)
-            settle = run.consumer.decide(run.job, error)
+        except BaseException as error:  # noqa: BLE001  (whatever a handler raises, SystemExit too)
+            settle = run.consumer.decide(run.job, original(error))
             if run.cause is not None:  # the error came from the cancellation, so the cause decides
                 settle = self._decide_cancelled(run)
         if run.job.id in self.unsaid:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 
-import anyio
-
 from eventbus.engine.claiming.claimer import Claimer
 from eventbus.engine.claiming.handed_jobs import ECHO
 from eventbus.errors import StoreError, StoreRefused
@@ -66,9 +64,7 @@ class WakeListener:
                 while not self._is_stopping and self._claimer.pool == pool:
                     await self.run_once(reader)
             finally:
-                await (
-                    reader.aclose()
-                )  # a reader serves one pool, and consumers that are added change the pool
+                await reader.aclose()  # it serves one pool, and consumers that are added change the pool
         self.ended.set()
         await self._hear_out()
 
@@ -80,8 +76,7 @@ class WakeListener:
                 await self._hear_all(reader)
                 await asyncio.sleep(_PAUSE)
         finally:
-            with anyio.CancelScope(shield=True):
-                await reader.aclose()
+            await reader.aclose()
 
     async def _hear_all(self, reader: WakeReader) -> None:
         try:

@@ -40,6 +40,7 @@ from eventbus.engine.wake_listener import WakeListener
 from eventbus.errors import ProviderStopped
 from eventbus.model import clock
 from eventbus.model.history.windows import Windows
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.settings.settings import Settings
 from eventbus.store.store import Store
 from eventbus.telemetry.listeners import Teller
@@ -278,7 +279,7 @@ class Worker:
             # After a drain nothing runs. After an error nothing renews the leases, so cancel what runs.
             self.claimer.executor.abort()
             self.claimer.executor.deadlines.close()
-            await self.leases.aclose()
+            await run_to_end(self.leases.aclose(), "leases")
 
     async def _shut_down(self) -> None:
         end_of_grace = clock.monotonic() + self._options.grace

@@ -33,6 +33,7 @@ from eventbus.telemetry.failure import (
     is_answer,
     is_excluded,
     is_final,
+    is_settled_below,
     log_failure,
     read_failure,
     recorded,
@@ -80,6 +81,7 @@ class FailureRules:
         )
         rule = self._rule_for(job)
         is_last = known.is_final if known else self._is_final(error)
+        is_last = is_last or is_settled_below(error, rule)
         if is_last or attempts >= rule.attempts or is_excluded(error, rule):
             return fail(text)
         try:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from types import TracebackType
 from typing import Any, TypeAlias, cast
 
 from eventbus.errors import DefinitionError, UsageError
+from eventbus.model.containment import contained, contained_await
 from eventbus.model.names import shown
 
 __all__ = ["Lifespan", "Shared", "check_lifespan"]
@@ -55,7 +57,7 @@ class Shared:
         for lifespan in self._lifespans:
             self.current = _name_of(lifespan)
             try:
-                self._values[lifespan] = await stack.enter_async_context(self._call(lifespan))
+                self._values[lifespan] = await stack.enter_async_context(_Contained(self._call(lifespan)))
             except Exception as error:
                 error.add_note(f"in the lifespan {self.current}")
                 raise
@@ -77,13 +79,29 @@ class Shared:
 
     def _call(self, lifespan: Lifespan) -> AbstractAsyncContextManager[Any]:
         make: Any = asynccontextmanager(lifespan) if inspect.isasyncgenfunction(lifespan) else lifespan
-        made = make(self._provider) if _needed(inspect.signature(lifespan).parameters.values()) else make()
+        needs = _needed(inspect.signature(lifespan).parameters.values())
+        made = contained(make, self._provider) if needs else contained(make)
         if not isinstance(made, AbstractAsyncContextManager):
             raise DefinitionError(
                 f"expected lifespan {_name_of(lifespan)} to make an async context manager, got: {shown(made)}; "
                 "write it as an async function that yields once"
             )
         return cast("AbstractAsyncContextManager[Any]", made)
+
+
+class _Contained(AbstractAsyncContextManager[Any]):
+    """A lifespan whose SystemExit is an error of the worker: a task that ended with it would end the loop."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> Any:
+        return await contained_await(self._manager.__aenter__())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await contained_await(self._manager.__aexit__(kind, error, trace))
 
 
 def _name_of(lifespan: Any) -> str:

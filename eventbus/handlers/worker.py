@@ -21,6 +21,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from types import MappingProxyType
 
+import anyio
+
 from eventbus.engine.consumer import Consumer
 from eventbus.engine.drain import Wait
 from eventbus.engine.executor import Running
@@ -322,10 +324,12 @@ class EventWorker:
                     self._worker.teller.error("worker", error)
                     raise
                 finally:
-                    await self._failures.finish()
-                    await self._pools.aclose()
-                    self._start_clock()
-                    await self._worker.teller.tell_rest()
+                    # A lifespan may hold a cancel scope of anyio, which would cancel each of these waits.
+                    with anyio.CancelScope(shield=True):
+                        await self._failures.finish()
+                        await self._pools.aclose()
+                        self._start_clock()
+                        await self._worker.teller.tell_rest()
         except asyncio.CancelledError:
             if not self._strikes:
                 raise
@@ -357,6 +361,7 @@ class EventWorker:
         self._end(self._error)
 
     def _on_ended(self, task: asyncio.Task[None]) -> None:
+        self._threads.close()  # here, because the caller of `stop` may have stopped waiting
         if self._clock is not None:
             self._clock.cancel()
         if task.cancelled():

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from eventbus.errors import DefinitionError
+from eventbus.model.containment import contained
 from eventbus.model.durations import LONGEST, Duration, seconds
 from eventbus.model.names import shown
 
@@ -108,7 +109,7 @@ class Retry(_Attempts, frozen=True, kw_only=True):
 
     def _wait(self, attempt: int, error: BaseException) -> float:
         if callable(self.backoff):
-            return seconds(self.backoff(attempt, error), setting="the delay returned by backoff")
+            return seconds(contained(self.backoff, attempt, error), setting="the delay returned by backoff")
         delay = cast("float", self.delay)
         if self.backoff == "fixed":
             return delay

@@ -29,6 +29,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import anyio
+
 from eventbus._version import __version__
 from eventbus.errors import ProcessDied
 from eventbus.runtime.process_channel import Attending, Channel, ChannelEnded
@@ -111,10 +113,13 @@ class ProcessPool:
         try:
             answer = await process.ask(request, read, on_progress, attending)
         except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and await _part(process, attending):
-                self._keep(process)
-            else:
-                await process.kill()
+            with anyio.CancelScope(
+                shield=True
+            ):  # a scope in a middleware would cut the moment of the process short
+                if isinstance(error, asyncio.CancelledError) and await _part(process, attending):
+                    self._keep(process)
+                else:
+                    await process.kill()
             raise
         self._keep(process)
         return answer

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from eventbus.model.containment import contained
 from eventbus.runtime.places import Places
 
 __all__ = ["ThreadPool"]
@@ -31,7 +32,7 @@ class ThreadPool:
     async def run(self, call: Callable[[], Any]) -> Any:
         """Run `call` in a thread, in a copy of the caller's context. A cancellation ends only the waiting.
 
-        Raises what `call` raises; RuntimeError for a StopIteration.
+        Raises what `call` raises; RuntimeError for a StopIteration, Contained for what is no Exception.
         """
         await self._tokens.acquire()
         loop = asyncio.get_running_loop()
@@ -68,6 +69,6 @@ class ThreadPool:
 def _as_in_a_coroutine(call: Callable[[], Any]) -> Any:
     """Call it; raise a StopIteration as a RuntimeError, as coroutines do. No future takes one: on Python 3.11 it never ends."""
     try:
-        return call()
+        return contained(call)
     except StopIteration as error:
         raise RuntimeError("the function raised StopIteration") from error

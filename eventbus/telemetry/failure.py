@@ -2,7 +2,7 @@
 
 A record holds the type's name, the message, the traceback as text (without the frames of this package, see
 `tracebacks`) and the chain of causes. Exceptions themselves are never sent. An error that its event declares
-in `errors` comes back as its own class, made from its arguments if they are JSON values. Log events of a
+in `errors` comes back as its own class, with its arguments and attributes (`carried`). Log events of a
 failure are made from its record, so that the traceback is formatted once, in the process that raised the
 error.
 """
@@ -25,10 +25,12 @@ from eventbus.errors import (
     StoreCorrupt,
     Unrecoverable,
 )
+from eventbus.model.containment import contained, original
 from eventbus.model.redaction.hidden_around import hidden_around
 from eventbus.model.redaction.hidden_values import NOTHING_HIDDEN, HiddenTexts
 from eventbus.model.redaction.places import find_hidden_in, plain
 from eventbus.model.retry import Retry
+from eventbus.telemetry.carried import Carried, carry, hide_in_carried, rebuild
 from eventbus.telemetry.logging import Logger
 from eventbus.telemetry.tracebacks import short_traceback
 
@@ -46,6 +48,7 @@ __all__ = [
 _OWN = "__eventbus_own__"
 _HIDDEN = "__eventbus_hidden__"
 _RECORDED = "__eventbus_recorded__"
+_AWAITED = "__eventbus_awaited__"
 
 MAX_TEXT = 16 * 1024
 """The most characters of an error text that are kept; longer texts are cut in the middle."""
@@ -80,6 +83,8 @@ class Failure(msgspec.Struct, omit_defaults=True):
     """Whether the job itself expired. False if its handler raised the EmissionExpired of another job."""
     event: str = ""
     """The event, or the name of another kind of job. Empty in records of older releases, or if unknown."""
+    carried: Carried | None = None
+    """What makes a declared error again. None in records of older releases, which have arguments alone."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -99,17 +104,19 @@ class Recorded(msgspec.Struct, frozen=True):
     """The record of an error that another process of the worker reported. `is_final` says that no retry can
     help.
 
-    `kinds` are the names of its class and of those that this inherits from.
+    `is_awaited` says that it is that of a job which the code awaited. `kinds` are the names of its class and
+    of those that this inherits from.
     """
 
     text: str
     is_final: bool
     kinds: tuple[str, ...] = ()
+    is_awaited: bool = False
 
 
 def mark_recorded(error: BaseException, record: Recorded) -> None:
     """Keep the record of an error that another process reported; `describe` and `is_final` then use it."""
-    setattr(error, _RECORDED, record)
+    object.__setattr__(error, _RECORDED, record)
 
 
 def recorded(error: BaseException) -> Recorded | None:
@@ -138,19 +145,38 @@ def is_excluded(error: BaseException, rule: Retry) -> bool:
     """
     if not (rule.only or rule.never):
         return False
+    return _is_one_of(error, rule.never) or bool(rule.only and not _is_one_of(error, rule.only))
+
+
+def _is_one_of(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
     known = recorded(error)
+    if known is None:
+        return isinstance(error, kinds)
+    return any(type_name(kind) in known.kinds for kind in kinds)
 
-    def is_one_of(kinds: tuple[type[Exception], ...]) -> bool:
-        if known is None:
-            return isinstance(error, kinds)
-        return any(type_name(kind) in known.kinds for kind in kinds)
 
-    return is_one_of(rule.never) or bool(rule.only and not is_one_of(rule.only))
+def mark_awaited(error: BaseException) -> None:
+    """Mark `error` as the final failure of a job whose outcome somebody awaits."""
+    object.__setattr__(error, _AWAITED, True)
+
+
+def is_awaited(error: BaseException) -> bool:
+    """Return whether this very error is the final failure of a job that the code awaited."""
+    known = recorded(error)
+    return hasattr(error, _AWAITED) if known is None else known.is_awaited
+
+
+def is_settled_below(error: BaseException, rule: Retry) -> bool:
+    """Return whether an error is the final failure of an awaited job, whose own rule has tried the rest.
+
+    Another attempt above would multiply the attempts below. A rule that names its kind in `only` wants them.
+    """
+    return is_awaited(error) and not (rule.only and _is_one_of(error, rule.only))
 
 
 def mark_own(error: BaseException) -> None:
     """Mark `error` as made by the engine: no handler raised it, so it is not an answer."""
-    setattr(error, _OWN, True)
+    object.__setattr__(error, _OWN, True)
 
 
 def is_answer(
@@ -190,8 +216,10 @@ def describe(
 
     `hidden` is what its texts must not quote; by default that of the job that runs around the caller. To it
     comes what is hidden in the errors of other jobs that this one was raised from. The arguments of a
-    declared error stay. The record of an error that another process reported is the one that was made there.
+    declared error stay; an attribute that holds a sensitive value is left out. The record of an error that
+    another process reported is the one that was made there.
     """
+    error = original(error)
     hidden = (hidden or hidden_around()).with_secret(hidden_of(error))
     known = recorded(error)
     if known is not None:
@@ -206,6 +234,7 @@ def describe(
         declared=type_name(kind) if kind else "",
         args=_args_of(error) if kind else None,
         event=event,
+        carried=carry(error, kind, hidden) if kind else None,
     )
     try:
         return _encode(failure).decode()
@@ -219,7 +248,10 @@ def without(text: str, hidden: HiddenTexts) -> str:
     """Return the record of an error with this hidden in its texts. The arguments of a declared error stay."""
     if not hidden:
         return text
-    return _encode(_each_text(_read(text), hidden.recorded)).decode()
+    failure = _each_text(_read(text), hidden.recorded)
+    if failure.carried is not None:
+        failure.carried = hide_in_carried(failure.carried, hidden)
+    return _encode(failure).decode()
 
 
 def read_failure(text: str) -> Failure:
@@ -351,12 +383,19 @@ def _as_declared(
     if kind is None:
         return None
     arguments = failure.args if failure.args is not None else [failure.message]
-    try:
-        error = kind(*arguments)
-    except Exception:  # noqa: BLE001  (a constructor of the user's with other parameters)
-        error = Exception.__new__(kind, *arguments)
-    error.__cause__ = remote
+    carried = failure.carried
+    error = _construct(kind, arguments) if carried is None else rebuild(kind, carried, arguments)
+    if error is not None:
+        object.__setattr__(error, "__cause__", remote)  # a frozen dataclass refuses other ways
     return error
+
+
+def _construct(kind: type[Exception], arguments: Sequence[Any]) -> Exception | None:
+    """Return a declared error from the record of an older release, which does not know its attributes."""
+    try:
+        return contained(kind, *arguments)
+    except Exception:  # noqa: BLE001  (a constructor of the user's with other parameters)
+        return rebuild(kind, Carried(), arguments)
 
 
 def _is_named(kind: type[Exception], name: str) -> bool:
@@ -370,7 +409,7 @@ def _is_named(kind: type[Exception], name: str) -> bool:
 def message_of(error: BaseException) -> str:
     """Return the text of an error; never raises."""
     try:
-        return str(error)
+        return contained(str, error)
     except Exception:  # noqa: BLE001  (the user's __str__)
         return "<the error has no readable text>"
 

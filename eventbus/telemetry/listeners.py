@@ -23,6 +23,7 @@ import msgspec
 
 from eventbus.errors import DefinitionError
 from eventbus.model import clock
+from eventbus.model.containment import contained, contained_await
 from eventbus.model.names import shown
 from eventbus.telemetry.change import Change, ChangeKind
 from eventbus.telemetry.logging import get_logger
@@ -164,9 +165,9 @@ class Teller:
     async def _call(self, function: Listener, change: Change) -> None:
         try:
             if inspect.iscoroutinefunction(function):
-                await function(change)
+                await contained_await(function(change))
             else:
-                await asyncio.to_thread(function, change)
+                await asyncio.to_thread(contained, function, change)
         except Exception as error:  # noqa: BLE001  (whatever a listener raises)
             _log.error("listener failed", listener=_name(function), change=change.what, exc_info=error)
             if change.what != "error":

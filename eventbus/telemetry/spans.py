@@ -19,7 +19,6 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote_plus
 
-import msgspec
 from opentelemetry import trace
 from opentelemetry.baggage import get_all
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -184,9 +183,8 @@ def _record_without(span: trace.Span, error: Exception, hidden: HiddenTexts) -> 
     """Record an error as the SDK does, without what is sensitive. As logs, a trace has what is only secret by
     its name.
     """
-    hidden = msgspec.structs.replace(hidden, secret=(), has_all_secret=True)
-    text = hidden.recorded(str(error))
-    stack = hidden.recorded("".join(traceback.format_exception(error)))
+    text = hidden.shown(str(error))
+    stack = hidden.shown("".join(traceback.format_exception(error)))
     facts = {"type": type_name(type(error)), "message": text, "stacktrace": stack, "escaped": "False"}
     span.add_event("exception", {f"exception.{name}": value for name, value in facts.items()})
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{type(error).__name__}: {text}"))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eventbus import StoreCorrupt
-from eventbus.lowlevel import Job, JobClient, Settle, Signal, clock, suspend
+from eventbus.lowlevel import Job, JobClient, Passing, Settle, Signal, clock, suspend
 from workflows.records.entries import Entry, encode_entry, read_entries
 
 __all__ = ["Activation", "FlowStops", "LeaseLost", "read_journal"]
@@ -27,11 +27,11 @@ _PAGE = 500
 _MOST = 1000  # entries of one append
 
 
-class FlowStops(BaseException):
+class FlowStops(Passing):
     """The entries are recorded, but the flow is being stopped, so nothing that follows is wanted."""
 
 
-class LeaseLost(BaseException):
+class LeaseLost(Passing):
     """This worker's lease of the flow ran out, so nothing was recorded."""
 
 

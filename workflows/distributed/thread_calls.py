@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+
 from eventbus.lowlevel import ThreadPool
 from workflows.execution.attempt import PATIENCE, StillRuns
 
@@ -32,7 +34,8 @@ async def call_in_thread(threads: ThreadPool, call: Callable[[], Any]) -> Any:
         if plain.revoke():  # it still waited for a thread, so nothing was done
             thread.cancel()
             raise
-        return await _let_end(thread)
+        with anyio.CancelScope(shield=True):  # the repeats of anyio are no second cancellation
+            return await _let_end(thread)
 
 
 class _Plain:

@@ -19,9 +19,10 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeVar
 
+import anyio
 import msgspec
 
-from eventbus.lowlevel import clock, get_logger, mark_own
+from eventbus.lowlevel import clock, get_logger, mark_own, original
 
 __all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns", "begin_task"]
 
@@ -113,7 +114,8 @@ class Attempt:
         except asyncio.CancelledError:
             if not cut_on_cancel:
                 self.ending = "cut"
-                await self._end(task)  # otherwise the function would run on after its attempt
+                with anyio.CancelScope(shield=True):  # the repeats of anyio are no second cancellation
+                    await self._end(task)  # otherwise the function would run on after its attempt
                 raise
             self._is_cut = self.was_cancelled = True
         finally:
@@ -121,7 +123,8 @@ class Attempt:
                 timer.cancel()
         if not task.done():
             self.ending = "cut" if self._is_cut else "timeout"
-            await self._end(task, stays=cut_on_cancel)
+            with anyio.CancelScope(shield=True):
+                await self._end(task, stays=cut_on_cancel)
             if not self._is_cut:
                 return Ended(error=self._late(task))
         return self._outcome(task)
@@ -170,7 +173,5 @@ async def _guarded(call: Callable[[], Awaitable[Any]]) -> Ended:
     """Run `call` and return its outcome, so that no error of a user's function ends the event loop."""
     try:
         return Ended(value=await call())
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # noqa: BLE001  (whatever a function raises)
-        return Ended(error=error)
+        return Ended(error=original(error))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
+import anyio
 import anyio.to_thread
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import Emits, run_blocking, running_loop
+from eventbus.lowlevel import Emits, contained, run_blocking, running_loop
 from workflows.definition.middleware import FlowMiddleware
 from workflows.execution.attempt import StillRuns
 from workflows.records.records import StepRecord
@@ -31,7 +33,9 @@ async def in_thread(call: Callable[[], Any]) -> Any:
     A thread cannot be cancelled, and its effect counts. So after the first cancellation this waits for the
     function and returns its value; a second cancellation leaves the thread running and raises StillRuns.
     """
-    running = asyncio.ensure_future(anyio.to_thread.run_sync(call, abandon_on_cancel=True))
+    running = asyncio.ensure_future(
+        anyio.to_thread.run_sync(partial(contained, call), abandon_on_cancel=True)
+    )
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -39,7 +43,8 @@ async def in_thread(call: Callable[[], Any]) -> Any:
             raise
         running.add_done_callback(_ignore)
     try:
-        return await asyncio.shield(running)
+        with anyio.CancelScope(shield=True):  # the repeats of anyio are no second cancellation
+            return await asyncio.shield(running)
     except asyncio.CancelledError:
         if running.done():
             raise

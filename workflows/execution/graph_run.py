@@ -212,8 +212,6 @@ class GraphRun:
         except asyncio.CancelledError:
             self._note_cancelled()
             self.cut()
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # noqa: BLE001  (what `record` raises)
             self._error = self._error or error
             self.halt()

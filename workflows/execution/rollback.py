@@ -193,7 +193,7 @@ class Saga(Generic[U]):
             if ended.error is None:
                 return ""
             attempts += 1
-            delay, error = judge(rule, attempts, ended.error)
+            delay, error = judge(rule, attempts, ended.error, is_undo=True)
             failure = describe(error, attempts=attempts, declared=undo.errors)
             self._tell(undo, failure, attempt=attempts, attempts=rule.attempts, delay=delay)
             if delay is None:

@@ -19,6 +19,8 @@ from eventbus import Later, PayloadError, Retry
 from eventbus.lowlevel import (
     LONGEST,
     Ambient,
+    contained,
+    contained_await,
     current,
     describe,
     enter,
@@ -27,7 +29,9 @@ from eventbus.lowlevel import (
     hide_frames,
     is_excluded,
     is_final,
+    is_settled_below,
     log_failure,
+    original,
     with_facts,
 )
 from workflows import errors
@@ -151,7 +155,7 @@ async def _call_hook(name: HookName, ctx: StepContext[Any], *arguments: Any, cal
 async def _is_final(error: Exception, ctx: StepContext[Any], call_sync: CallSync) -> bool:
     """Ask the `on_error` hook whether an error is final. Its own error is logged, and changes nothing."""
     try:
-        return await _call_hook("on_error", ctx, error, call_sync=call_sync) is False
+        return await _call_hook("on_error", ctx, original(error), call_sync=call_sync) is False
     except Exception as own:  # noqa: BLE001  (the error of the step must reach its record)
         log_failure(_log, "on_error hook raised", describe(own, attempts=1), log_facts(ctx))
         return False
@@ -181,8 +185,8 @@ async def ask(function: Callable[..., Any], ctx: StepContext[Any]) -> Any:
     """Call a plain or async function without side effects, such as a condition, in the event loop."""
     await _make_data(ctx, in_thread)
     with Surrounded(ctx):
-        answer = function(ctx)
-        return await answer if inspect.isawaitable(answer) else answer
+        answer = contained(function, ctx)
+        return await contained_await(answer) if inspect.isawaitable(answer) else answer
 
 
 async def call(
@@ -206,7 +210,7 @@ async def call(
 
     async def go_on() -> Any:
         if is_async:
-            return await function(ctx, *arguments)
+            return await contained_await(function(ctx, *arguments))
         return await call_sync(lambda: function(ctx, *arguments))
 
     with Surrounded(ctx):
@@ -219,7 +223,7 @@ async def _call(
     """Call a function without the middleware."""
     with Surrounded(ctx):
         if is_async:
-            return await function(ctx, *arguments)
+            return await contained_await(function(ctx, *arguments))
         return await call_sync(lambda: function(ctx, *arguments))
 
 
@@ -259,14 +263,22 @@ def rule_of(workflow: Workflow[Any, Any], step: Step[Any, Any]) -> Retry:
 
 
 def decide(
-    rule: Retry, attempts: int, error: BaseException, workflow: Answering | None = None
+    rule: Retry,
+    attempts: int,
+    error: BaseException,
+    workflow: Answering | None = None,
+    *,
+    is_undo: bool = False,
 ) -> float | None:
     """Return the seconds to wait before the next attempt; None if the error is final.
 
     `attempts` counts the attempts that ended in an error, including this one. The declared errors of
     `workflow` are final, except those in its `retry_on`; `workflow` is None for rollbacks, which have no
-    caller to answer. Raises the error of a custom retry strategy; that error is then the final one.
+    caller to answer. So is the failure of a job that the code awaited, except in a rollback (`is_undo`),
+    which must be done. Raises the error of a custom retry strategy; that error is then the final one.
     """
+    if not is_undo and is_settled_below(error, rule):
+        return None
     is_end = is_final(error) or is_last(error) or attempts >= rule.attempts or is_excluded(error, rule)
     if is_end or (workflow is not None and workflow.is_answer(error)):
         return None
@@ -274,10 +286,15 @@ def decide(
 
 
 def judge(
-    rule: Retry, attempts: int, error: BaseException, workflow: Answering | None = None
+    rule: Retry,
+    attempts: int,
+    error: BaseException,
+    workflow: Answering | None = None,
+    *,
+    is_undo: bool = False,
 ) -> tuple[float | None, BaseException]:
     """Decide as `decide` does; return also the error that counts: the retry strategy's own if it raised."""
     try:
-        return decide(rule, attempts, error, workflow), error
+        return decide(rule, attempts, error, workflow, is_undo=is_undo), error
     except Exception as own:  # noqa: BLE001  (a custom strategy of the user's)
         return None, own

@@ -218,8 +218,6 @@ class CodeRun:
             scope.routine.throw(error)
         except StopIteration as stop:
             self._leave(scope, stop.value, None)
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException as error:  # noqa: BLE001  (whatever the code raises)
             self._leave(scope, None, error)
         finally:
@@ -266,8 +264,6 @@ class CodeRun:
         try:
             scope.routine.throw(why)
             scope.routine.close()  # it waits for something in a `finally` block
-        except (KeyboardInterrupt, SystemExit):
-            raise
         except BaseException:  # noqa: BLE001, S110  (its own, or `why` again)
             pass
         finally:

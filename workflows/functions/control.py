@@ -1,22 +1,24 @@
 """The exceptions by which a run ends the code of a durable function. They are no errors.
 
-What must always hold: they are BaseException, so that `except Exception` does not catch them.
+What must always hold: they are no Exception, so that `except Exception` does not catch them.
 """
 
 from __future__ import annotations
 
+from eventbus.lowlevel import Passing
+
 __all__ = ["ContinueAsNew", "FlowStopping", "FlowSuspended"]
 
 
-class FlowSuspended(BaseException):
+class FlowSuspended(Passing):
     """This run of the code ends, because the flow sleeps or its worker stops; a later one repeats it and goes on."""
 
 
-class FlowStopping(BaseException):
+class FlowStopping(Passing):
     """The flow was cancelled or timed out, so no further call of its context does anything."""
 
 
-class ContinueAsNew(BaseException):
+class ContinueAsNew(Passing):
     """The function starts again from its top, with an empty history and the input in `text`."""
 
     def __init__(self, text: bytes) -> None:

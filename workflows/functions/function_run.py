@@ -24,8 +24,10 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+from eventbus.lowlevel import Passing
 from workflows.execution.attempt import PATIENCE, begin_task
 from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
@@ -168,7 +170,7 @@ class FunctionRun(CodeRun):
         # A function that ends waits for the children that lost a race, which undo themselves, and for emissions that are to be
         # tried again. One that raised waits for neither.
         is_left = bool(self._children or self.pending)
-        if self.result is not None and (not is_left or isinstance(self.result[1], Exception)):
+        if self.result is not None and (not is_left or not isinstance(self.result[1], (Passing, NoneType))):
             return self._result_of(*self.result)
         dues = [call.due_ms for call in self.pending.values() if call.due_ms is not None]
         due, listens = min(dues, default=None), any(call.family == "wait" for call in self.pending.values())

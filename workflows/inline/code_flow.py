@@ -14,6 +14,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
+
+from eventbus.lowlevel import mark_awaited
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
@@ -63,7 +66,9 @@ class CodeFlow(ABC):
         known = self._definition
         if self._state == "completed":
             return flow_codecs(known).output.decode(self._text)
-        raise revive_flow(self._state, self._text, known.name, self.facts.flow_id, known.errors)
+        error = revive_flow(self._state, self._text, known.name, self.facts.flow_id, known.errors)
+        mark_awaited(error)
+        raise error
 
     async def settle(self) -> None:
         """Run the flow to its end. Raises what `_advance` raises."""
@@ -80,8 +85,9 @@ class CodeFlow(ABC):
             else:
                 await self._undo("failed", step=ending.step, failure=ending.failure)
         finally:
-            await self._cut()
-            await self._children.close()
+            with anyio.CancelScope(shield=True):  # no function of the flow may outlive this call
+                await self._cut()
+                await self._children.close()
 
     # What a flow is that another one started.
 

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import AttemptTools, describe
+from eventbus.lowlevel import AttemptTools, describe, mark_awaited
 from workflows.definition.checks.nesting import start_id
 from workflows.definition.codecs import Codecs, flow_codecs
 from workflows.definition.context import FlowFacts, StepContext
@@ -125,9 +125,10 @@ class InlineFlow:
         """Return the output or raise the flow's error, as a caller in another process would get it."""
         if self.state == "completed":
             return self.codecs.output.decode(self._text)
-        raise revive_flow(
-            self.state, self._text, self.workflow.name, self.facts.flow_id, self.workflow.errors
-        )
+        known = self.workflow
+        error = revive_flow(self.state, self._text, known.name, self.facts.flow_id, known.errors)
+        mark_awaited(error)
+        raise error
 
     def stop(self, stop: Stop) -> bool:
         """Stop the flow early; return False if `stop` is not its outcome: it was stopping or had ended.

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from eventbus.lowlevel import Passing, clock
 from eventbus.lowlevel import Signal as SentSignal
-from eventbus.lowlevel import clock
 from workflows.records.entries import Entry
 
 __all__ = ["MemoryRecorder", "RunAgain"]
 
 
-class RunAgain(BaseException):
+class RunAgain(Passing):
     """Something was recorded, and the code is to start again from its top."""
 
 

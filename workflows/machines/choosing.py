@@ -9,7 +9,6 @@ ended and for no others, because one that has ended would release it at once.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -142,7 +141,7 @@ class Chooser:
             said = transition.guard(self._make_context(snapshot, state, transition), *fire.argument)
             if not inspect.isawaitable(said):
                 return bool(said)
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001  (nothing was awaited: it is its own)
+        except BaseException as error:  # noqa: BLE001  (nothing was awaited: it is its own)
             return error
         ended = await Attempt(
             partial(_await, said), what=f"the guard of {transition.where}", timeout=transition.timeout

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from eventbus import UsageError
-from eventbus.lowlevel import shown
+from eventbus.lowlevel import contained, shown
 from workflows.execution.attempt import Attempt
 from workflows.functions.surroundings import Surroundings
 from workflows.machines.choosing import Fire
@@ -64,7 +64,7 @@ class Firing:
         transition = fire.transition
         try:
             if self._machine is None:
-                self._machine = self._definition.machine()
+                self._machine = contained(self._definition.machine)
             context = self._make_context(snapshot, state, transition, fire.attempts + 1)
         except Exception as error:  # noqa: BLE001  (a state that does not fit a later release, or what `__init__` raises)
             return Failure(error=error)

@@ -25,6 +25,7 @@ from eventbus.errors import DefinitionError, ProviderStopped, StoreError, StoreR
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.event import Event
 from eventbus.model.names import shown
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.changes.stream import ALL, ChangeStream
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.telemetry.change import Change
@@ -113,9 +114,12 @@ class Watch:
         return change
 
     async def aclose(self) -> None:
-        """End the watch. Idempotent. The server goes on telling for 30 s at most."""
+        """End the watch, also if the caller is cancelled. Idempotent. It is told for 30 s more."""
         self._is_closed = True
         self._life.watches.discard(self)
+        await run_to_end(self._close(), "watch")
+
+    async def _close(self) -> None:
         if self._renewals is not None:
             self._renewals.cancel()
             await asyncio.wait([self._renewals])

@@ -29,6 +29,7 @@ from eventbus.cli.signals import Interrupts
 from eventbus.errors import HandlerError
 from eventbus.model import clock
 from eventbus.provider import EventProvider
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.embedded.server import EmbeddedServer
 
 __all__ = ["SHOP", "WorkerProcess", "demo", "run_server", "run_worker"]
@@ -120,7 +121,7 @@ async def run_worker(url: str, place: str) -> AsyncGenerator[WorkerProcess]:
         try:
             yield worker
         finally:
-            await asyncio.shield(worker.aclose())
+            await run_to_end(worker.aclose(), "worker of the demo", within=2 * _WORKER_ENDS_WITHIN)
 
 
 async def _before_end_of(worker: WorkerProcess, play: Awaitable[None]) -> None:

@@ -30,6 +30,7 @@ from eventbus.dashboard.problem import Problem
 from eventbus.dashboard.redaction import Redact, Redaction
 from eventbus.errors import EventBusError
 from eventbus.provider import EventProvider
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.diagnostics import Finding
 from eventbus.telemetry.logging import get_logger
 
@@ -145,7 +146,7 @@ class Desk:
         except (
             BaseException
         ) as error:  # also one that is cut off after 10 s: nobody knows whether it was done
-            await trail.end("failed", _kind_of(error))
+            await run_to_end(trail.end("failed", _kind_of(error)), "audit trail")
             if isinstance(error, (EventBusError, Problem)):
                 await self._hooks.tell(caller.actor, action, target, "failed")
             raise

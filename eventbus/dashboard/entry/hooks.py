@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from eventbus.dashboard.entry.actor import Actor
 from eventbus.dashboard.entry.rights import ACTIONS, Target
 from eventbus.errors import ConfigError
+from eventbus.model.containment import contained, contained_await
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["After", "Before", "Hooks"]
@@ -53,8 +54,8 @@ class Hooks:
         for name in ("*", action):
             if name in self._after:
                 try:
-                    told = self._after[name](actor, action, target, outcome)
+                    told: Any = contained(self._after[name], actor, action, target, outcome)
                     if inspect.isawaitable(told):
-                        await told
+                        await contained_await(told)
                 except Exception:  # noqa: BLE001  (a hook may raise anything)
                     _log.exception("hook of the dashboard failed", action=action)

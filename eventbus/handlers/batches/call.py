@@ -13,6 +13,7 @@ from typing import Any
 
 from eventbus.engine.job import Job
 from eventbus.handlers.failure_rules import BATCH
+from eventbus.model.containment import Contained, contained_await, original
 from eventbus.model.message import EventMessage
 
 __all__ = ["BatchCall", "Item"]
@@ -133,8 +134,6 @@ class BatchCall:
 async def _shielding_the_loop(run: Coroutine[Any, Any, Sequence[Any]]) -> Sequence[Any] | BaseException:
     """Return what the handler returns, or an error of it that would end the loop if a task ended with it: a SystemExit."""
     try:
-        return await run
-    except (Exception, asyncio.CancelledError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # noqa: BLE001  (whatever a handler raises)
-        return error
+        return await contained_await(run)
+    except Contained as error:
+        return original(error)

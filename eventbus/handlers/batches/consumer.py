@@ -138,9 +138,9 @@ class BatchConsumer(HandlerConsumer):
 
 
 def _raisable(outcome: Any) -> Any:
-    """Return the outcome; a StopIteration, which no coroutine can raise, and a KeyboardInterrupt as a RuntimeError."""
-    if not isinstance(outcome, (StopIteration, KeyboardInterrupt)):
+    """Return the outcome; a StopIteration, which no coroutine can raise, as a RuntimeError."""
+    if not isinstance(outcome, StopIteration):
         return outcome
-    error = RuntimeError(f"the batch handler returned a {type(outcome).__name__}")
+    error = RuntimeError("the batch handler returned a StopIteration")
     error.__cause__ = outcome
     return error

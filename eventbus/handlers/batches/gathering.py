@@ -44,6 +44,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
+import anyio
+
 from eventbus.engine.job import Job
 from eventbus.handlers.batches.call import BatchCall, Item
 from eventbus.model.batch import Batch
@@ -114,7 +116,8 @@ class Gathering:
             return await item.outcome
         except asyncio.CancelledError:
             if item.call is not None:
-                return await item.call.leave(item)
+                with anyio.CancelScope(shield=True):  # the repeats of anyio are no second cancellation
+                    return await item.call.leave(item)
             if item in self._waiting:
                 self._waiting.remove(item)
             raise

@@ -41,6 +41,7 @@ from eventbus.errors import StoreError
 from eventbus.handlers.failures.descriptions import describe_job
 from eventbus.handlers.failures.hook import FailureHook
 from eventbus.model import clock
+from eventbus.model.containment import original
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import error_line, message_of, type_name
@@ -261,9 +262,10 @@ class FailureDesk:
         try:
             async with limit:
                 await self._run(hook, failure)
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001  (whatever a hook raises)
+        except BaseException as raised:  # noqa: BLE001  (whatever a hook raises)
+            error = original(raised)
             late = f"it ran longer than {_HOOK_WITHIN:g} s, and was cancelled"
             line = error_line(type_name(type(error)), late if limit.expired() else message_of(error))
             _log.error("failure hook raised", **facts, hook=hook.name, error=line, exc_info=error)

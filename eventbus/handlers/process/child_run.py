@@ -21,7 +21,7 @@ from eventbus.handlers.process.messages import HandlerSpec, Report, Request
 from eventbus.model.codec.codec import Codec
 from eventbus.model.later import Later
 from eventbus.model.names import DEFAULT_GROUP
-from eventbus.telemetry.failure import describe, is_answer, is_final, kinds_of
+from eventbus.telemetry.failure import describe, is_answer, is_awaited, is_final, kinds_of
 from eventbus.telemetry.log_context import EVENT_NAME, GROUP, SPAN_ID, TRACE_ID, fact
 from eventbus.telemetry.propagation import Ambient, enter
 from eventbus.telemetry.spans import attach_context, trace_id_of
@@ -75,7 +75,7 @@ def _run_here(given: Request, tools: ProcessTools) -> tuple[Report, BaseExceptio
             event=given.task.event,
         )
         final = is_final(error) or is_answer(error, declared, retry_on)
-        return Report(error=text, is_final=final, kinds=kinds_of(error)), error
+        return Report(error=text, is_final=final, kinds=kinds_of(error), is_awaited=is_awaited(error)), error
 
 
 class _Prepared(msgspec.Struct, frozen=True):

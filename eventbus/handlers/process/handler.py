@@ -121,5 +121,5 @@ async def run_in_process(
     if not report.error:
         return bytes(report.result)
     error = revive("failed", report.error, event=event, job_id=job_id, declared=declared)
-    mark_recorded(error, Recorded(report.error, report.is_final, tuple(report.kinds)))
+    mark_recorded(error, Recorded(report.error, report.is_final, tuple(report.kinds), report.is_awaited))
     raise error

@@ -180,7 +180,7 @@ def _prepare_pydantic(type_: Any) -> tuple[Callable[[Any], bytes], Callable[[Jso
     def decode(data: Json) -> Any:
         return adapter.validate_json(bytes(data) if isinstance(data, memoryview) else data)
 
-    encode = functools.partial(adapter.dump_json, by_alias=True, warnings="none")
+    encode = functools.partial(adapter.dump_json, by_alias=True, round_trip=True, warnings="none")
     return encode, decode, _Shape(open=True, delicate=True, has_pydantic=True)
 
 

@@ -67,6 +67,10 @@ class HiddenTexts(msgspec.Struct, frozen=True):
         secret = self.secret if self.has_all_secret else (text,)
         return record_places(text, secret, self.sensitive)
 
+    def shown(self, text: str) -> str:
+        """Return a text that a program gets, or another system: without sensitive values alone."""
+        return msgspec.structs.replace(self, secret=(), has_all_secret=True).recorded(text)
+
     def joined(self, others: Iterable[HiddenTexts]) -> HiddenTexts:
         """Return what these and those must not quote, together."""
         every = [self, *others]

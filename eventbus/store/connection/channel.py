@@ -26,6 +26,7 @@ import hiredis
 
 from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.connection.connector import Connector, translate
 from eventbus.store.connection.wire import ReplySink, Wire
 
@@ -135,6 +136,9 @@ class Channel:
     async def aclose(self) -> None:
         """Close the connection; calls under way get StoreUnavailable. Idempotent."""
         self._closed = True
+        await run_to_end(self._close(), self._name)
+
+    async def _close(self) -> None:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])

@@ -26,6 +26,7 @@ from eventbus._version import __version__
 from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavailable
 from eventbus.model.names import shown
 from eventbus.model.url_redaction import redact
+from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.embedded.server import EmbeddedServer
 
 __all__ = ["TRANSIENT", "Connector", "refusal", "translate"]
@@ -165,6 +166,10 @@ def _introduction() -> dict[str, Any]:
 _INTRODUCTION = _introduction()
 
 
+_LEAVE_WITHIN = 30.0
+"""Seconds for leaving an embedded server; its last user writes its data."""
+
+
 class Connector:
     """Opens connections to the server of one URL, and starts the embedded server if the URL names one."""
 
@@ -197,12 +202,8 @@ class Connector:
     async def aclose(self) -> None:
         """Leave the embedded server; its last user process ends it. Idempotent."""
         self._is_closed = True
-        if self._server is None:
-            return
-        try:
-            await asyncio.to_thread(self._server.stop)
-        except RuntimeError:  # an interpreter that is ending starts no more threads
-            self._server.stop()
+        if self._server is not None:
+            await run_to_end(_leave(self._server), "embedded server", within=_LEAVE_WITHIN)
 
     async def open(self, *, name: str) -> asyncio_connection.Connection:
         """Open one connection. CLIENT LIST shows `name`.
@@ -331,3 +332,10 @@ def _address_of(arguments: dict[str, Any]) -> str:
     if "path" in arguments:
         return f"unix:{os.fspath(arguments['path'])}"
     return f"{arguments.get('host', 'localhost')}:{arguments.get('port', 6379)}"
+
+
+async def _leave(server: EmbeddedServer) -> None:
+    try:
+        await asyncio.to_thread(server.stop)
+    except RuntimeError:  # an interpreter that is ending starts no more threads
+        server.stop()

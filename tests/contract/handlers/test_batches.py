@@ -144,11 +144,11 @@ async def test_any_kind_of_exception_in_the_list_fails_its_job(
             reports = [await provider.inspector.job(job_id) for job_id in ids]
         assert [report.failures[0].type for report in reports[:4]] == [
             "asyncio.exceptions.CancelledError",
-            "RuntimeError",
+            "KeyboardInterrupt",
             "RuntimeError",
             "SystemExit",
         ]
-        assert "returned a KeyboardInterrupt" in reports[1].failures[0].message
+        assert "returned a StopIteration" in reports[2].failures[0].message
         assert reports[4].state == "completed"
 
 

@@ -1,137 +1,98 @@
-"""Declared errors are answers: they fail the job at once, unless the event says to retry them."""
+"""Declared errors come as they were raised: from handlers, `provider.sync`, flows, functions and children."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from importable import refusing
-from importable.refusing import Busy, Order, Refused, SoldOut, ordered
 
-from eventbus import CallNext, Event, EventContext, EventProvider, HandlerError, Retry
+from eventbus import Event, EventProvider, Retry
+from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable
+from workflows.testing import run_inline
 
 MakeProvider = Callable[..., EventProvider]
 
-_ATTEMPTS = 2
-_PATIENT = 40.0
-"""Seconds: interpreters start slowly on a machine that has other things to do."""
 
-_ENDS = [
-    ("sold out", Refused, 1),  # a subclass arrives as the declared class
-    ("refused", Refused, 1),
-    ("late", TimeoutError, 1),
-    ("busy", Refused, _ATTEMPTS),
-    ("broken", HandlerError, _ATTEMPTS),
-]
+class NotFound(Exception):
+    def __init__(self, sku: str, *, left: int) -> None:
+        super().__init__(f"no article {sku}")
+        self.sku = sku
+        self.left = left
 
 
-async def _refuse_in_the_loop(order: Order) -> int:
-    return refusing.refuse(order)
+find = Event("find", payload=str, errors=[NotFound])
 
 
-def _refuse_in_a_thread(order: Order) -> int:
-    return refusing.refuse(order)
+async def missing(sku: str) -> None:
+    raise NotFound(sku, left=0)
 
 
-@pytest.fixture
-def provider(make_provider: MakeProvider) -> EventProvider:
-    return make_provider(retry=Retry(attempts=_ATTEMPTS, delay=0), reply_timeout=_PATIENT)
+def missing_in_thread(sku: str) -> None:
+    raise NotFound(sku, left=0)
 
 
-def _attempts(notes: Path) -> int:
-    return len(notes.read_text().splitlines()) if notes.exists() else 0
+def check(error: BaseException) -> None:
+    assert type(error) is NotFound
+    assert (str(error), error.sku, error.left) == ("no article A1", "A1", 0)
 
 
-def _serve(provider: EventProvider, where: Literal["loop", "thread", "process"], **options: Any) -> None:
-    if where == "loop":
-        provider.on(ordered, **options)(_refuse_in_the_loop)
-    elif where == "thread":
-        provider.on(ordered, **options)(_refuse_in_a_thread)
+@pytest.mark.parametrize("pool", ["loop", "thread", "process"])
+async def test_of_events(make_provider: MakeProvider, pool: str) -> None:
+    provider = make_provider()
+    if pool == "loop":
+        provider.on(find)(missing)
     else:
-        provider.on(ordered, pool="process", **options)(refusing.refuse)
+        provider.on(find, pool=pool)(missing_in_thread)
+    async with provider, provider.worker():
+        with pytest.raises(NotFound) as caught:
+            await provider.emit(find, "A1")
+        check(caught.value)
+        with pytest.raises(NotFound) as caught:
+            await asyncio.to_thread(lambda: provider.sync.emit(find, "A1").result())
+        check(caught.value)
 
 
-@pytest.mark.parametrize("where", ["loop", "thread", "process"])
-async def test_a_declared_error_is_the_answer_and_what_it_is_declared_to_be(
-    provider: EventProvider, where: Literal["loop", "thread", "process"], tmp_path: Path
-) -> None:
-    _serve(provider, where)
-    async with provider.worker():
-        for how, kind, attempts in _ENDS:
-            notes = tmp_path / how
-            with pytest.raises(kind) as caught:
-                await provider.emit(ordered, Order(how, str(notes)))
-            assert _attempts(notes) == attempts, how
-            cause = caught.value if isinstance(caught.value, HandlerError) else caught.value.__cause__
-            assert isinstance(cause, HandlerError)
-            assert cause.attempts == attempts
+inner = Workflow("finds", input=str, errors=[NotFound], retry=Retry(1))
 
 
-@pytest.mark.parametrize("where", ["loop", "thread", "process"])
-async def test_it_is_so_in_every_group(
-    provider: EventProvider, where: Literal["loop", "thread", "process"], tmp_path: Path
-) -> None:
-    provider.on(ordered)(lambda order: 1)
-    _serve(provider, where, group="mail")
-    async with provider.worker():
-        for how, kind, attempts in _ENDS:
-            emission = provider.emit(ordered, Order(how, str(tmp_path / how)))
-            assert await emission == 1
-            with pytest.raises(kind):
-                await provider.result(f"{emission.job_id}@mail", event=ordered, reply_timeout=_PATIENT)
-            assert _attempts(tmp_path / how) == attempts, how
+@inner.step()
+async def look(ctx: StepContext[str]) -> None:
+    raise NotFound(ctx.input, left=0)
 
 
-async def test_a_timeout_of_an_attempt_is_no_answer_though_its_class_is_declared(
-    provider: EventProvider,
-) -> None:
-    attempts: list[int] = []
-
-    @provider.on(ordered, timeout="50ms")
-    async def hang(order: Order, ctx: EventContext) -> int:
-        attempts.append(ctx.attempt)
-        await asyncio.Event().wait()
-        return 1
-
-    async with provider.worker():
-        with pytest.raises(TimeoutError, match=r"ran longer than its timeout of 0\.05 s"):
-            await provider.emit(ordered, Order("", ""))
-    assert attempts == [1, 2]
+outer = Workflow("asks", input=str, errors=[NotFound], retry=Retry(1))
+outer.flow(inner)
 
 
-async def test_a_middleware_may_answer_with_a_declared_error(provider: EventProvider, tmp_path: Path) -> None:
-    tried: list[str] = []
-
-    @provider.use
-    async def refuse(payload: Any, ctx: EventContext, call: CallNext) -> Any:
-        tried.append(payload.how)
-        raise SoldOut("here") if payload.how == "sold out" else Busy("here")
-
-    provider.on(ordered)(_refuse_in_the_loop)
-    async with provider.worker():
-        for how in ("sold out", "busy"):
-            with pytest.raises(Refused, match="here"):
-                await provider.emit(ordered, Order(how, ""))
-    assert tried == ["sold out", "busy", "busy"]
+@durable("asks-too", errors=[NotFound])
+async def program(ctx: FlowContext[str]) -> None:
+    try:
+        await ctx.flow(inner, ctx.input)
+    except NotFound as error:
+        check(error)
+    try:
+        await ctx.step(missing, ctx.input)
+    except NotFound as error:
+        check(error)
+    await ctx.emit(find, ctx.input)
 
 
-async def test_a_refusal_that_a_handler_only_hears_of_is_an_error_of_its_own_event(
-    provider: EventProvider, tmp_path: Path
-) -> None:
-    attempts: list[int] = []
-    outer = Event("outer", payload=Order, result=int)
+async def test_of_flows_inline() -> None:
+    with pytest.raises(NotFound) as caught:
+        await run_inline(outer, "A1")
+    check(caught.value)
 
-    @provider.on(outer)
-    async def ask(order: Order, ctx: EventContext) -> int:
-        attempts.append(ctx.attempt)
-        return await ctx.emit(ordered, order)
 
-    provider.on(ordered)(_refuse_in_the_loop)
-    async with provider.worker():
-        with pytest.raises(HandlerError, match="Refused: refused"):
-            await provider.emit(outer, Order("refused", str(tmp_path / "notes")))
-    assert attempts == [1, 2]
-    assert _attempts(tmp_path / "notes") == 2  # one for each emission
+@pytest.mark.parametrize("definition", [inner, outer, program], ids=["flow", "child", "durable"])
+async def test_of_flows(make_provider: MakeProvider, definition: Any) -> None:
+    provider = make_provider()
+    provider.on(find)(missing)
+    flows = WorkflowProvider(provider)
+    for each in (inner, outer, program):
+        flows.register(each)
+    async with provider, provider.worker():
+        with pytest.raises(NotFound) as caught:
+            await (await flows.execute(definition, "A1")).result(timeout=10)
+        check(caught.value)

@@ -8,6 +8,7 @@ one pydantic model: encode 12 us.
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import dataclasses
 import enum
@@ -343,3 +344,48 @@ def test_pydantic_is_not_imported_without_need() -> None:
 
     check = f"{source}; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+class Computing(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    net: int
+
+    @pydantic.computed_field
+    @property
+    def gross(self) -> int:
+        return self.net + 1
+
+
+class Enclosing(pydantic.BaseModel):
+    inner: pydantic.Json[list[int]]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Computing, Computing(net=1)),
+        (list[Computing], [Computing(net=1)]),
+        (Enclosing, Enclosing(inner="[1, 2]")),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_what_pydantic_computes_or_encloses_arrives(type_: Any, value: Any) -> None:
+    codec = Codec(type_, role="payload", owner="ask", max_bytes=1000)
+    assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("type_", "sent", "arrives"),
+    [
+        (Sequence[int], (1, 2), list),
+        (collections.abc.Collection[int], (1, 2), list),
+        (collections.abc.MutableSequence[int], [1], list),
+        (collections.abc.Set[int], frozenset({1}), set),
+        (collections.abc.MutableSet[int], {1}, set),
+        (Mapping[str, int], {"a": 1}, dict),
+        (collections.abc.MutableMapping[str, int], {"a": 1}, dict),
+    ],
+)
+def test_an_abstract_type_arrives_as_the_docs_say(type_: Any, sent: Any, arrives: type[Any]) -> None:
+    codec = Codec(type_, role="payload", owner="ask", max_bytes=1000)
+    assert type(codec.decode(codec.encode(sent))) is arrives

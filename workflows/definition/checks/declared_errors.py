@@ -63,7 +63,7 @@ def check_declared(
 
 def mark_last(error: BaseException) -> None:
     """Mark `error` as one that no further attempt follows."""
-    setattr(error, _LAST, True)
+    object.__setattr__(error, _LAST, True)
 
 
 def is_last(error: BaseException) -> bool:

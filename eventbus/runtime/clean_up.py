@@ -1,0 +1,65 @@
+"""Clean-up that awaits, and comes to its end under every kind of cancellation.
+
+asyncio cancels a task once; who awaits in a `finally` block after that is not disturbed, unless somebody
+cancels again. anyio cancels each further await, until its scope is left: `with anyio.move_on_after(1):`
+cuts off every `finally` block inside that awaits. So clean-up runs in a task of its own, and its caller
+waits for it behind a shield of anyio.
+
+What must always hold: what `run_to_end` begins is ended, or cancelled at its deadline; a cancellation that
+came meanwhile is raised after that, so it is never lost.
+
+Where a second cancellation of asyncio means something by itself (a handler that ignores the first one), a
+plain `anyio.CancelScope(shield=True)` around the wait takes the place of this: it keeps off anyio's repeats
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+from eventbus.model import clock
+from eventbus.telemetry.logging import get_logger
+
+__all__ = ["run_to_end"]
+
+T = TypeVar("T")
+
+_PATIENCE = 5.0
+"""Seconds for closing a connection, or a few of them."""
+
+_log = get_logger("eventbus")
+
+
+async def run_to_end(work: Coroutine[Any, Any, T], what: str, *, within: float = _PATIENCE) -> T | None:
+    """Run clean-up to its end, also if the caller is cancelled, once or again; then raise the cancellation.
+
+    After `within` seconds it is cancelled, logged with the name `what`, and left behind; then this returns
+    None. Raises what the work raises.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=f"eventbus-clean-up {what}")
+    end = clock.monotonic() + within
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done() and (left := end - clock.monotonic()) > 0:
+            try:
+                await asyncio.wait({task}, timeout=left)
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if not task.done():
+        _log.warning("clean-up takes too long, cancelled", what=what)
+        task.add_done_callback(_forget)
+        task.cancel()
+    elif cancelled is not None:
+        _forget(task)
+    if cancelled is not None:
+        raise cancelled
+    return task.result() if task.done() else None
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # marks it as retrieved, so that asyncio does not log it

@@ -1,0 +1,228 @@
+"""Whatever is cut off, by asyncio or by a cancel scope of anyio, closes what it opened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+from leaks import find_tasks
+
+from eventbus import Event, EventProvider
+from eventbus.runtime.clean_up import run_to_end
+from workflows import StepContext, Workflow
+from workflows.testing import run_inline
+
+MakeProvider = Callable[..., EventProvider]
+Until = Callable[..., Awaitable[None]]
+Use = Callable[[asyncio.Event], Awaitable[None]]
+
+asked = Event("asked")
+
+
+async def cut_off(use: Use, kind: str, meanwhile: Callable[[], Any] = lambda: None) -> None:
+    """Run `use` until it has set its event, cut it off, and wait for its end."""
+    begun, scope = asyncio.Event(), anyio.CancelScope()
+
+    async def run() -> None:
+        with scope:
+            await use(begun)
+
+    task = asyncio.create_task(run())
+    while not begun.is_set() and not task.done():
+        meanwhile()
+        await asyncio.sleep(0)
+    if kind == "anyio":
+        scope.cancel()
+    else:
+        task.cancel()
+        if kind == "asyncio twice":
+            await asyncio.sleep(0)
+            task.cancel()
+    await asyncio.wait({task}, timeout=20)
+    assert task.done()
+    if not task.cancelled() and task.exception() is not None:
+        raise AssertionError("it ended by itself") from task.exception()
+
+
+async def for_ever(begun: asyncio.Event) -> None:
+    begun.set()
+    await asyncio.Event().wait()
+
+
+def named(*words: str) -> list[str]:
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if any(word in name for word in words)]
+
+
+every_kind = pytest.mark.parametrize("kind", ["asyncio", "asyncio twice", "anyio"])
+
+
+@every_kind
+@pytest.mark.parametrize("how", ["iterated", "entered", "opening", "next"])
+async def test_a_watch_closes_its_connection(
+    make_provider: MakeProvider, admin: Callable[..., Any], until: Until, how: str, kind: str
+) -> None:
+    provider = make_provider()
+
+    def connections() -> int:
+        return admin("CLIENT", "LIST").count("-changes ")
+
+    async def use(begun: asyncio.Event) -> None:
+        if how == "iterated":
+            async for _ in provider.watch("asked"):
+                await for_ever(begun)
+        elif how == "entered":
+            async with provider.watch("asked"):
+                await for_ever(begun)
+        elif how == "opening":
+            begun.set()
+            async for _ in provider.watch("asked"):
+                raise AssertionError("nothing was emitted")
+        else:
+            async with provider.watch("asked") as watch:
+                begun.set()
+                await watch.__anext__()
+
+    def meanwhile() -> None:
+        if how == "iterated":
+            provider.emit("asked", reply=False)
+
+    async with provider:
+        await provider.emit("asked", reply=False).enqueued()
+        for _ in range(3):
+            await cut_off(use, kind, meanwhile)
+        await until(lambda: not connections(), "each connection is closed")
+        await until(lambda: not named("watch"), "each task has ended")
+        await provider.flush()
+
+
+async def test_a_watch_whose_iterator_is_dropped_closes_its_connection(
+    make_provider: MakeProvider, admin: Callable[..., Any], until: Until
+) -> None:
+    provider = make_provider()
+    async with provider:
+        await provider.emit("asked", reply=False).enqueued()
+        async for _ in provider.watch("asked", since="0"):
+            break
+        await until(lambda: "-changes " not in admin("CLIENT", "LIST"), "it is closed")
+
+
+@every_kind
+@pytest.mark.parametrize("how", ["started", "starting", "worker", "waits", "result"])
+async def test_a_provider_closes_all(
+    make_provider: MakeProvider, admin: Callable[..., Any], until: Until, how: str, kind: str
+) -> None:
+    before, tasks = len(admin("CLIENT", "LIST").splitlines()), find_tasks()
+
+    async def use(begun: asyncio.Event) -> None:
+        provider = make_provider()
+        provider.on("other")(_same)
+        if how == "starting":
+            begun.set()
+        async with provider:
+            if how == "worker":
+                async with provider.worker():
+                    await for_ever(begun)
+            elif how in ("waits", "result"):
+                emission = provider.emit(asked)
+                await emission.enqueued()
+                begun.set()
+                await (emission if how == "waits" else provider.result(emission.job_id))
+            else:
+                await for_ever(begun)
+
+    await cut_off(use, kind)
+    await until(lambda: len(admin("CLIENT", "LIST").splitlines()) == before, "each connection is closed")
+    await until(lambda: find_tasks() == tasks, "each task has ended")
+
+
+async def test_a_worker_in_a_task_group_of_a_lifespan_that_fails_ends_its_processes(
+    make_provider: MakeProvider, until: Until
+) -> None:
+    provider = make_provider()
+    breaks = asyncio.Event()
+
+    async def fail() -> None:
+        await breaks.wait()
+        raise ConnectionError("the pool broke")
+
+    @provider.lifespan
+    async def pool() -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(fail)
+            yield
+
+    provider.on("asked", pool="process")(len)
+    async with provider:
+        async with provider.worker() as worker:
+            assert await provider.emit("asked", "four") == 4
+            breaks.set()
+            with pytest.raises(ExceptionGroup):
+                await worker.wait()
+        await until(
+            lambda: not named("process", "worker"), "its tasks, and those of its processes, have ended"
+        )
+
+
+@every_kind
+async def test_a_step_of_an_inline_flow_ends_before_its_caller(kind: str) -> None:
+    workflow: Workflow[Any, Any] = Workflow("cut")
+    seen: list[str] = []
+    begins: list[asyncio.Event] = []
+
+    @workflow.step()
+    async def wait(ctx: StepContext[Any]) -> None:
+        try:
+            await for_ever(begins[0])
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            seen.append("step")
+
+    async def use(begun: asyncio.Event) -> None:
+        begins.append(begun)
+        try:
+            await run_inline(workflow, None)
+        finally:
+            seen.append("caller")
+
+    await cut_off(use, kind)
+    if kind != "asyncio twice":
+        assert seen == ["step", "caller"]
+
+
+@every_kind
+async def test_clean_up_runs_to_its_end(kind: str) -> None:
+    seen: list[str] = []
+
+    async def clean_up() -> None:
+        for n in range(3):
+            await asyncio.sleep(0)
+            seen.append(f"part {n}")
+
+    async def use(begun: asyncio.Event) -> None:
+        try:
+            await for_ever(begun)
+        finally:
+            await run_to_end(clean_up(), "test")
+
+    await cut_off(use, kind)
+    assert seen == ["part 0", "part 1", "part 2"]
+
+
+async def test_clean_up_that_never_ends_is_cancelled_and_logged(logs: list[dict[str, Any]]) -> None:
+    tasks = find_tasks()
+    assert await run_to_end(asyncio.Event().wait(), "endless", within=0) is None
+    assert [(each["event"], each["what"]) for each in logs] == [
+        ("clean-up takes too long, cancelled", "endless")
+    ]
+    await asyncio.sleep(0)
+    assert find_tasks() == tasks
+
+
+async def _same(payload: Any) -> Any:
+    return payload
