@@ -118,7 +118,7 @@ class FunctionRun(CodeRun):
         Raises what the recorder raises, after all steps have ended. A cancellation cuts the steps that run, records what
         they returned, and is raised at the end.
         """
-        self.start_scope(Scope("", routine, Mark(self.history.created_ms), self.key), None)
+        self.start_scope(Scope("", routine, Mark(self.history.created_ms), self.seed), None)
         try:
             return await self._rounds()
         except asyncio.CancelledError:
@@ -217,7 +217,7 @@ class FunctionRun(CodeRun):
 
     def _check_apart(self) -> None:
         """Refuse code that waits for something although it recorded more behind that: it has changed."""
-        if self.refusal is not None or self.history.is_reopened:
+        if self.refusal is not None:
             return
         for scope, _ in self.scopes.values():
             if not scope.is_ended and self.history.highest(scope.name) >= scope.count:

@@ -45,7 +45,8 @@ from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.execution.step_tools import JobShelf
-from workflows.functions.calls.history import History, Kept, kept_entries
+from workflows.functions.calls.history import History
+from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
@@ -115,7 +116,7 @@ class DurableFlow:
             kept = kept_entries(self._entries)
             # If a task is unknown here, this raises: the root is parked before it acknowledges its stop.
             plan = await plan_undo(
-                self._runtime, self._durable, kept.entries, self._around.make(self._run_of(kept))
+                self._runtime, self._durable, kept.entries, self._around.make(kept.run_of(self._message.run))
             )
             # From here on the server accepts no other outcome: neither a cancel nor the timeout changes it.
             if not await self._runtime.jobs.checkpoint(self._job, acknowledges=True):
@@ -147,7 +148,8 @@ class DurableFlow:
         entries = self._entries = self._recorder.entries = list(self._activation.entries)
         run = self._message.run
         if run > 1 and not any(entry.kind == "run" and entry.run == run for entry in entries):
-            begun = Entry(kind="run", run=run, started_ms=self._recorder.now_ms)
+            origin = str(kept_entries(entries).origin or 1) if entries else ""
+            begun = Entry(kind="run", run=run, origin=origin, started_ms=self._recorder.now_ms)
             try:
                 await self._recorder.append([begun])
             except FlowStops:
@@ -158,14 +160,19 @@ class DurableFlow:
         """Return a run of the code, and its context. Raises PayloadError for an input that does not fit."""
         kept = kept_entries(self._entries)
         history = History(
-            kept.entries, created_ms=self._job.created_ms, number=kept.first, reopened=kept.reopened
+            kept.entries, created_ms=self._job.created_ms, number=kept.first, loose=kept.loose
         )
         run = FunctionRun(
             self._durable,
             self._codecs,
             history,
             self._recorder,
-            self._around.make(self._run_of(kept), self._children, self._shelf),
+            self._around.make(
+                kept.run_of(self._message.run),
+                self._children,
+                self._shelf,
+                seed=kept.seed_of(self._message.run),
+            ),
             has_effects=has_effects,
             is_rescued=self._job.stalls > 0,  # an append of this run makes it 0
         )
@@ -183,9 +190,6 @@ class DurableFlow:
             )
         await self._children.ask(run.history)
         return await run.run(self._durable.function(context))
-
-    def _run_of(self, kept: Kept) -> str:
-        return f"{self._message.run}.{kept.again}" if kept.again else str(self._message.run)
 
     async def _settle(self, ending: Completed | Failed | Asleep | Mismatch) -> Settle | None:
         if isinstance(ending, Completed):
@@ -207,6 +211,7 @@ class DurableFlow:
             kind="raised",
             place=ending.step,
             error=msgspec.Raw(ending.failure.encode()),
+            steps=ending.sources,
             started_ms=self._recorder.now_ms,
         )
         await self._recorder.append([raised])

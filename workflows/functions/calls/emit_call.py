@@ -36,6 +36,7 @@ from eventbus.lowlevel import (
     shown,
 )
 from workflows.functions.calls.history import Record
+from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.task import AsyncTask
@@ -63,14 +64,13 @@ class EmitCall(StepCall[R]):
     ) -> None:
         """Take a position. Raises DefinitionError and PayloadError for what cannot be sent, also in each replay."""
         super().__init__(run, scope, _TASK)
-        scope.unawaited.pop(self.position)
         self._event = event
         self._payload = payload
         self._options = options
         self.is_sent_only: bool = False
-        if run.history.ended(self.position) is None:  # what is recorded was sent
+        self.name: str = event.name if isinstance(event, Event) else event
+        if self.recall() is None:  # what is recorded was sent
             self._check()
-        self.name: str = event if isinstance(event, str) else event.name
         scope.emissions.append(self)
 
     def _check(self) -> None:
@@ -119,7 +119,7 @@ class EmitCall(StepCall[R]):
         if entry.kind != "failed":
             return super().read(record)
         error = self._revive(entry.failure)
-        self.run.note_error(error, self.label, entry.failure)
+        set_origin(error, Origin(self.label, entry.failure))
         return None, error
 
     def _revive(self, text: str) -> Exception:
