@@ -31,7 +31,7 @@ from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.history import History, is_under, losers
 from workflows.functions.calls.scope import Mark, Scope
-from workflows.functions.calls.step_call import StepCall
+from workflows.functions.calls.step_call import HELD_SECONDS, StepCall
 from workflows.functions.code_run import CodeRun
 from workflows.functions.control import ContinueAsNew, FlowStopping, FlowSuspended
 from workflows.functions.definition import Durable
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionRun"]
 
-_HELD_MS = 1000  # a worker waits here for what is due within this time, if no signal is waited for
+_HELD_MS = round(HELD_SECONDS * 1000)  # a worker waits here for what is due within this time
 
 
 class FunctionRun(CodeRun):
@@ -162,7 +162,7 @@ class FunctionRun(CodeRun):
             raise self._broken
         if self._ended_children:
             return None
-        if self._working:
+        if self._working or self._pause_ms is not None:
             await self._wait()
             return None
         # A function that ends waits for the children that lost a race, which undo themselves, and for emissions that are to be
@@ -180,8 +180,17 @@ class FunctionRun(CodeRun):
         await self.recorder.wait_until(due)
         return None
 
+    @property
+    def _pause_ms(self) -> int | None:
+        """The time of the next attempt of a step that pauses here; None without one."""
+        if self.is_leaving:
+            return None
+        dues = [call.due_ms or 0 for call in self.pending.values() if isinstance(call, StepCall)]
+        first = min(dues, default=None)
+        return first if first is not None and first - self.now_ms <= _HELD_MS else None
+
     async def _wait(self) -> None:
-        """Wait until a step ends, a time comes, or a signal may have come."""
+        """Wait until a step ends or may try again, a time comes, or a signal may have come."""
         dues = [
             call.due_ms for call in self.pending.values() if call.due_ms is not None and self.may_begin(call)
         ]
@@ -191,7 +200,7 @@ class FunctionRun(CodeRun):
             self._ear = begin_task(self._listen())
         if not (self.ended or self._ended_children or self._has_heard or self._broken):
             self._something.clear()
-            await self._happens(left)
+            await self._happens(left, self._pause_ms)
         if self._has_heard:
             self._has_heard, self._ear = False, None
             if listens:
@@ -205,15 +214,24 @@ class FunctionRun(CodeRun):
         self._has_heard = True
         self._something.set()
 
-    async def _happens(self, seconds: float | None) -> None:
-        if seconds is None:
-            await self._something.wait()
-            return
+    async def _happens(self, seconds: float | None, pause_ms: int | None) -> None:
+        """Wait for something, at most so many seconds, and no longer than a pause that ends at this time of the recorder."""
+        pause = None if pause_ms is None else begin_task(self.recorder.wait_until(pause_ms))
+        if pause is not None:
+            pause.add_done_callback(self._note_pause)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds if pause is None else None):
                 await self._something.wait()
         except TimeoutError:
             pass
+        finally:
+            if pause is not None:
+                pause.cancel()
+
+    def _note_pause(self, pause: asyncio.Task[None]) -> None:
+        if not pause.cancelled():
+            self._broken = self._broken or pause.exception()  # type: ignore[assignment]  # of a `sleep` that a user supplied
+            self._something.set()
 
     def _check_apart(self) -> None:
         """Refuse code that waits for something although it recorded more behind that: it has changed."""

@@ -125,6 +125,10 @@ async def inner(ctx: FlowContext[int]) -> Effect:
 class RunElsewhere(Fleet):
     """Runs the items of maps, and flows, which owe a rollback if their number is even."""
 
+    def __init__(self, flow_id: str) -> None:
+        super().__init__(flow_id, self.play)
+        self.now = ""
+
     def end(self, child_id: str) -> None:
         self.now = child_id
         super().end(child_id)
@@ -136,14 +140,27 @@ class RunElsewhere(Fleet):
 
 def nodes() -> st.SearchStrategy[Node]:
     leaf = st.sampled_from(
-        ["plain", "plain", "booked", "booked", "items", "owed items", "far items", "owed far items", "flow", "sleep"]
+        [
+            "plain",
+            "plain",
+            "booked",
+            "booked",
+            "items",
+            "owed items",
+            "far items",
+            "owed far items",
+            "flow",
+            "sleep",
+        ]
     )
     leaves = st.builds(Node, leaf)
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
             st.builds(
-                Node, st.sampled_from(["row", "gather", "keeping"]), st.lists(inner, min_size=1, max_size=3).map(tuple)
+                Node,
+                st.sampled_from(["row", "gather", "keeping"]),
+                st.lists(inner, min_size=1, max_size=3).map(tuple),
             ),
             st.builds(
                 Node,
@@ -243,7 +260,9 @@ class Flow(RecordedFlow):
         kept = kept_entries(self.entries)
         for begun in History(kept.entries).open_children.values():
             end = self.fleet.ends.get(begun.child, Outcome(begun.child, "unknown", ""))
-            await self.append([end_entry(begun, end, flow_id=self.flow_id, now_ms=self.now_ms, is_wanted=False)])
+            await self.append(
+                [end_entry(begun, end, flow_id=self.flow_id, now_ms=self.now_ms, is_wanted=False)]
+            )
         await super().fail(ending)
         for entry in reversed(kept.entries):
             if entry.kind == "step" and entry.name == "inner":
@@ -255,8 +274,7 @@ class Flow(RecordedFlow):
 
 def open_flow(program: Program) -> Flow:
     flow = Flow(program.function)
-    fleet = RunElsewhere(flow.flow_id, lambda name, number: fleet.play(name, number))
-    flow.fleet = fleet
+    flow.fleet = RunElsewhere(flow.flow_id)
     return flow
 
 
@@ -301,7 +319,7 @@ def check(program: Program, ending: Ending) -> None:
 def test_a_retry_keeps_what_it_kept_and_runs_again_what_was_undone_or_failed(
     tree: Node, data: Any, kills: bool
 ) -> None:
-    global ledger  # noqa: PLW0603  (rollbacks find it there)
+    global ledger  # rollbacks find it there
     program = Program(tree)
     numbers = st.sets(st.tuples(st.integers(0, program.count - 1), st.integers(1, RUNS - 1)), max_size=8)
     ledger = Ledger(data.draw(numbers), data.draw(numbers))

@@ -41,6 +41,7 @@ from workflows.distributed.functions.flow_children import FlowChildren
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
@@ -110,7 +111,8 @@ class DurableFlow:
         """Run the rollbacks of a stopped flow, and settle it with its error. Raises UnknownTask."""
         try:
             await self._load()
-            root = (await self._runtime.jobs.look(self._job.id, limit=0)).root
+            page = await self._runtime.jobs.look(self._job.id, limit=0)
+            root, tries = page.root, UndoTries(self._runtime, self._job, page.saved)
             await self._note_stop(has_lost=bool(root.get("lost")))
             await note_ends(self._runtime, self._job.id, self._recorder)
             kept = kept_entries(self._entries)
@@ -127,6 +129,8 @@ class DurableFlow:
                 call_sync=self._runtime.call_sync,
                 sleep=asyncio.sleep,
                 save=self._save_undo,
+                save_try=tries.save,
+                tried=tries.done,
                 done=undone_in(kept.entries),
                 around=_undo_span_of(self._around),
                 facts=self._around.facts(),
@@ -159,9 +163,7 @@ class DurableFlow:
     def _prepare(self, *, has_effects: bool = True) -> tuple[FunctionRun, FlowContext[Any]]:
         """Return a run of the code, and its context. Raises PayloadError for an input that does not fit."""
         kept = kept_entries(self._entries)
-        history = History(
-            kept.entries, created_ms=self._job.created_ms, number=kept.first, loose=kept.loose
-        )
+        history = History(kept.entries, created_ms=self._job.created_ms, number=kept.first, loose=kept.loose)
         run = FunctionRun(
             self._durable,
             self._codecs,

@@ -227,7 +227,9 @@ def _places(entries: Sequence[Entry], forgotten: Collection[int]) -> set[str]:
 
 def _undecided(entries: Sequence[Entry], forgotten: Collection[int]) -> set[int]:
     """Return the races whose winner does not count any more, so that they are run again."""
-    races = [number for number, entry in enumerate(entries) if entry.kind == "race" and number not in forgotten]
+    races = [
+        number for number, entry in enumerate(entries) if entry.kind == "race" and number not in forgotten
+    ]
     there = _places(entries, forgotten) if races else set[str]()
     return {
         number

@@ -73,7 +73,9 @@ class MapCall(Call[Any]):
         self._begun = self._ended = 0
         self._stops = self._is_beginning = False
         self._counted: set[str] = set()
-        self.parts: list[StepCall[Any] | JobCall[Any]] = [self._part(index, item) for index, item in enumerate(self._items)]
+        self.parts: list[StepCall[Any] | JobCall[Any]] = [
+            self._part(index, item) for index, item in enumerate(self._items)
+        ]
 
     @property
     def _began_here(self) -> bool:
