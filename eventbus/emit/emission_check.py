@@ -1,4 +1,4 @@
-"""Whether an emission can be sent, asked before it is: for those who must refuse it where it is asked for, and send it later.
+"""Whether an emission can be sent: for those who must refuse it where it is asked for, and send it later.
 
 Not here: whether the payload fits, which is for its codec to say.
 """
@@ -42,7 +42,7 @@ def check_emission(event: Event[Any, Any] | str, payload: Any, options: EmitOpti
 
 
 def check_keyless(option: str, name: str, payload: Any) -> None:
-    """Raise DefinitionError if an emission without a key cannot have an option: all without a payload share one."""
+    """Raise DefinitionError if an option needs a key; emissions without a payload share one."""
     if option == "supersede" or payload is not None:
         raise DefinitionError(
             f"{option} needs a key: give idempotency_key, or the event {name} a key function that returns one"

@@ -60,7 +60,7 @@ def read_merging(options: EmitOptions) -> Merging | None:
 
 
 def option_of_key(options: EmitOptions) -> str:
-    """Return the option that says what becomes of other jobs of the key, so that it needs one; `""` without one.
+    """Return the option that decides about other jobs of the key, so that it needs one; `""` without one.
 
     Raises DefinitionError for contradictions.
     """

@@ -154,7 +154,7 @@ class Saga(Generic[U]):
     ) -> None:
         """Prepare the rollbacks `undos`, without those in `done`: outcomes that were saved before, by path.
 
-        `save_try(path, n)` stores that attempt number n failed and another one follows; `tried` is what it stored before.
+        `save_try(path, n)` stores that attempt n failed and another one follows; `tried` is what it stored.
 
         `around(undo, n)` surrounds attempt number n, and yields its traceparent. `save(path, failure)` stores
         one outcome; `sleep(seconds)` waits between attempts; `facts` are fields of log events besides the

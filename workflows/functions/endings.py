@@ -23,7 +23,8 @@ class Completed(msgspec.Struct, frozen=True):
 class Failed(msgspec.Struct, frozen=True):
     """The function raised. `step` names the call whose error that is; `failure` is the record of the error.
 
-    `sources` tell the calls whose errors led to it, each with the first positions behind its error (`functions.calls.origin`).
+    `sources` tell the calls whose errors led to it, each with the first positions behind its error
+    (`functions.calls.origin`).
     """
 
     step: str

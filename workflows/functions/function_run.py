@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionRun"]
 
+_REPEATED, _LEAST, _MOST = 0.0001, 0.01, 0.25
+"""Seconds that an activation needs for each entry that it repeats, about; and the least and the most to wait
+here for a child."""
+
 _HELD_MS = round(HELD_SECONDS * 1000)  # a worker waits here for what is due within this time
 
 
@@ -172,6 +176,8 @@ class FunctionRun(CodeRun):
             return self._result_of(*self.result)
         dues = [call.due_ms for call in self.pending.values() if call.due_ms is not None]
         due, listens = min(dues, default=None), any(call.family == "wait" for call in self.pending.values())
+        if self._children and await self._lingers(due):
+            return None
         if self._children:
             children = tuple(entry.child for entry, _ in self._children.values())
             return Asleep(due, listens=listens, children=children)
@@ -179,6 +185,24 @@ class FunctionRun(CodeRun):
             return Asleep(due, listens=listens)
         await self.recorder.wait_until(due)
         return None
+
+    async def _lingers(self, due: int | None) -> bool:
+        """Wait for the end of a child here, for as long as another activation would need to repeat the
+        history.
+
+        So the cost of a long map follows from its items: each sleep costs a replay of all that went before.
+        Return False if nothing came, or if it is not worth while. A signal that comes meanwhile lets the flow
+        not sleep.
+        """
+        patience = min(self.history.length * _REPEATED, _MOST)
+        if due is not None:
+            patience = min(patience, (due - self.now_ms) / 1000)
+        if patience < _LEAST or self.is_leaving:
+            return False
+        self._something.clear()
+        if not self._ended_children:
+            await self._happens(patience, None)
+        return bool(self._ended_children)
 
     @property
     def _pause_ms(self) -> int | None:
@@ -215,7 +239,7 @@ class FunctionRun(CodeRun):
         self._something.set()
 
     async def _happens(self, seconds: float | None, pause_ms: int | None) -> None:
-        """Wait for something, at most so many seconds, and no longer than a pause that ends at this time of the recorder."""
+        """Wait for something, at most so many seconds, or to the end of a pause by the recorder's clock."""
         pause = None if pause_ms is None else begin_task(self.recorder.wait_until(pause_ms))
         if pause is not None:
             pause.add_done_callback(self._note_pause)
@@ -230,7 +254,8 @@ class FunctionRun(CodeRun):
 
     def _note_pause(self, pause: asyncio.Task[None]) -> None:
         if not pause.cancelled():
-            self._broken = self._broken or pause.exception()  # type: ignore[assignment]  # of a `sleep` that a user supplied
+            error = pause.exception()  # of a `sleep` that a user supplied
+            self._broken = self._broken or (error if isinstance(error, Exception) else None)
             self._something.set()
 
     def _check_apart(self) -> None:

@@ -315,7 +315,7 @@ DIES_IN_PAUSE = [
     *(("rollback", "save undo-try:climb@0", failed) for failed in (1, 2)),
     ("beside a wait", "append 1", 1),
 ]
-"""What fails, the record behind which its worker dies, in a pause of 0.4 s, and how many attempts have failed then."""
+"""What fails, the record behind which its worker dies, in a pause of 0.4 s, and the failed attempts then."""
 
 
 @pytest.mark.parametrize(

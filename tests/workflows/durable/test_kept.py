@@ -1,4 +1,4 @@
-"""What a retry by hand keeps and what it forgets, one rule at a time; random programs are in `test_random_retries`."""
+"""What a retry by hand keeps and forgets, rule by rule; random programs are in `test_random_retries`."""
 
 from __future__ import annotations
 

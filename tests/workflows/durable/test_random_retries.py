@@ -1,8 +1,8 @@
 """Random programs that fail, tidy up, and are retried by hand, compared with a model of what a retry keeps.
 
-The programs have steps with and without rollbacks, maps here and elsewhere, flows, branches side by side, and code that
-records further calls because of an error before it raises that again, or another one because of it. Each of their runs
-fails in other places but the last one, which does not fail.
+The programs have steps with and without rollbacks, maps here and elsewhere, flows, branches side by side, and
+code that records further calls because of an error before it raises that again, or another one because of it.
+Each of their runs fails in other places but the last one, which does not fail.
 
 The ledger has each effect by the key of its step, as a service would that is called again with the same key.
 """
@@ -50,7 +50,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A piece of a program: its kind, its parts, and what follows an error in them. Pieces have numbers in their order."""
+    """A piece of a program: its kind, its parts, and what follows an error in them."""
 
     kind: str
     parts: tuple[Node, ...] = ()
@@ -279,7 +279,7 @@ def open_flow(program: Program) -> Flow:
 
 
 async def play(flow: Flow, *, kills: bool) -> Ending:
-    """Run a flow to the end of its run. With `kills`, each worker dies when it wants to record a second time."""
+    """Run a flow to the end of its run. With `kills`, each worker dies when it would record twice."""
     assert isinstance(flow.fleet, RunElsewhere)
     for _ in range(2000):
         flow.dies_at = len(flow.journal) + 1 if kills else None
@@ -308,7 +308,7 @@ def check(program: Program, ending: Ending) -> None:
         if effect.uuid and "swallow" not in str(program.tree):
             assert (effect.uuid, effect.chance) == (uuid, chance), "values stay the same"
     if "swallow" in str(program.tree):
-        return  # code that goes on behind an error makes other calls at the places of those that it made before
+        return  # code that goes on behind an error makes other calls at the same places
     for number, times in Counter(ledger.stands.values()).items():
         if number not in program.tidies:
             assert times == 1, f"step {number} took effect {times} times"

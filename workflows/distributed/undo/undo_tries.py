@@ -1,7 +1,7 @@
-"""How often each rollback of a stopped flow has failed, kept in the checkpoints of its root, whatever the kind of the flow.
+"""How often each rollback of a stopped flow has failed, kept in the checkpoints of its root, for all kinds.
 
-What must always hold: a failed attempt that another one follows is saved before its pause, so that a worker which takes over
-counts on: a rollback fails no more often than its rule allows.
+What must always hold: a failed attempt that another one follows is saved before its pause, so that a worker
+which takes over counts on: a rollback fails no more often than its rule allows.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
          -> refused                  it is awaited behind a race that it lost, also if it was done in time
 
 What must always hold: a call is done only after its end is recorded; a recorded call is done as soon as it has begun, so
-that awaiting it does not yield. A call that is refused where it is made, because of what it was given, is not made: nobody
-misses that it is never awaited, and nothing is recorded. `Scope.expect` makes it one that must be awaited, once it is whole.
+that awaiting it does not yield. A call that is refused where it is made, because of what it was given, is not
+made: nobody misses that it is never awaited, and nothing is recorded. `Scope.expect` makes it one that must
+be awaited, once it is whole.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class Call(Part, Generic[R]):
             self.start(begun)
 
     def recall(self) -> Record | None:
-        """Return the record of its end; None if it did not end. What a retry by hand has kept counts if it is of this call."""
+        """Return the record of its end. What a retry has kept counts if it is of this call."""
         return self.run.history.recall(self.position, self.family, self.name)
 
     def check(self) -> None:

@@ -4,9 +4,10 @@ What must always hold: the idempotency key of an emission follows from its posit
 the step runs; an emission that the code does not await is sent, and recorded, before the next call of the same code. An
 event, a payload or an option that cannot be sent is refused at the call, because the code may never await it.
 
-An option that says what becomes of other jobs of the key (`throttle`, `debounce`, `keep_last`, `supersede`) needs the key that
-those have: that of the event, or a given one. So it takes the place of the position's, and such an emission is sent at least
-once: one whose worker died before the record is sent again, and meets the jobs of its key once more.
+An option that says what becomes of other jobs of the key (`throttle`, `debounce`, `keep_last`, `supersede`)
+needs the key that those have: that of the event, or a given one. So it takes the place of the position's, and
+such an emission is sent at least once: one whose worker died before the record is sent again, and meets the
+jobs of its key once more.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class Race(_Group):
             self.begin_part(part)
 
     def recall(self) -> Record | None:
-        """Return the recorded decision. One that a retry by hand has kept counts if it is of a race of these calls."""
+        """Return the recorded decision. One that a retry has kept counts if it is of these calls."""
         history = self.run.history
         return history.recall(self.position, self.family, self.name, fits=self._fits)
 

@@ -2,8 +2,9 @@
 
     position   "2" is the third call of the function, "4.0.1" the second call of the first branch of the call "4"
 
-What must always hold: a history is read once and changes only by `add`, and by `recall`, which finds the same in each replay;
-each entry keeps its number in the journal, from which the code's times and lengths follow, so that they are the same, too.
+What must always hold: a history is read once and changes only by `add`, and by `recall`, which finds the same
+in each replay; each entry keeps its number in the journal, from which the code's times and lengths follow, so
+that they are the same, too.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class History:
     ) -> None:
         """Read `entries`; `number` is how many entries the journal has before them.
 
-        Those whose number among `entries` is in `loose` count only if the code asks for them (`functions.calls.kept`).
+        Those whose number among `entries` is in `loose` count only if the code asks for them
+        (`functions.calls.kept`).
         """
         self.created_ms = created_ms
         self.number: int = number

@@ -4,37 +4,42 @@
 
 At each retry, of what is recorded:
 
-1. *What was undone is run again.* A step whose rollback succeeded is forgotten, and so is a flow that was started and of
-   which anything was undone. A step whose rollback failed is kept: it may be in effect.
-2. *The failed call is run again*: the one whose error ended the function, also if the code raised another error because of
-   it; those that failed beside it, as items of a map or in other branches; and each other one behind which neither its code
-   nor code outside of that recorded anything. A failure that the code has dealt with is kept.
-3. *What the code recorded behind the failed call is forgotten*, in its own scope and in those outside: that was because of
-   the error, as code that tidies up and raises again. Other items of a map, other branches, and calls that were made before
-   the error was there, are not behind it. Nor is what an earlier run recorded, before the call failed.
+1. *What was undone is run again.* A step whose rollback succeeded is forgotten, and so is a flow that was
+   started and of which anything was undone. A step whose rollback failed is kept: it may be in effect.
+2. *The failed call is run again*: the one whose error ended the function, also if the code raised another
+   error because of it; those that failed beside it, as items of a map or in other branches; and each other
+   one behind which neither its code nor code outside of that recorded anything. A failure that the code has
+   dealt with is kept.
+3. *What the code recorded behind the failed call is forgotten*, in its own scope and in those outside: that
+   was because of the error, as code that tidies up and raises again. Other items of a map, other branches,
+   and calls that were made before the error was there, are not behind it. Nor is what an earlier run
+   recorded, before the call failed.
 4. *What had only begun is run again*: sleeps, waits, flows and jobs without an end, attempts.
 5. *A race whose winner does not count any more* is decided again.
 6. *All else is kept*, with its values and its place: it is not run again.
 
-What is kept is of two kinds. What was recorded before all that runs again is *firm*: the code must ask for it, or it has
-changed, and the flow is parked. What stands at or behind a call that runs again, in its own scope or in one outside of it, is
-*loose*: that call may end in another way now, so the code may go another way. A loose record counts if the code makes a call of
-the same kind and name at its place. If the code makes another one, or ends before, the record is passed over, and no park
-follows. It is not lost: the next retry has it, unless the new call was recorded in its place. What a run itself records is
-firm for its replays.
+What is kept is of two kinds. What was recorded before all that runs again is *firm*: the code must ask for
+it, or it has changed, and the flow is parked. What stands at or behind a call that runs again, in its own
+scope or in one outside of it, is *loose*: that call may end in another way now, so the code may go another
+way. A loose record counts if the code makes a call of the same kind and name at its place. If the code makes
+another one, or ends before, the record is passed over, and no park follows. It is not lost: the next retry
+has it, unless the new call was recorded in its place. What a run itself records is firm for its replays.
 
-Random numbers and ids follow from the run in which the flow began (`Kept.origin`), not from that of the retry. So they are
-the same for what is kept, and behind it.
+Random numbers and ids follow from the run in which the flow began (`Kept.origin`), not from that of the
+retry. So they are the same for what is kept, and behind it.
 
-What must always hold: what counts follows from the journal alone, so that each worker and each replay has the same; no retry
-of unchanged code parks a flow; no step that completed and was not undone runs again unless rule 3 forgets it.
+What must always hold: what counts follows from the journal alone, so that each worker and each replay has the
+same; no retry of unchanged code parks a flow; no step that completed and was not undone runs again unless
+rule 3 forgets it.
 
-Journals of old releases: a `raised` of theirs does not say what is behind the error (`steps`); then all counts as behind it that
-was recorded after the failure at a later position of its scope or of one outside. Their `run` does not say in which run the
-flow began; then ids follow from that run, as they did in that release.
+Journals of old releases: a `raised` of theirs does not say what is behind the error (`steps`); then all
+counts as behind it that was recorded after the failure at a later position of its scope or of one outside.
+Their `run` does not say in which run the flow began; then ids follow from that run, as they did in that
+release.
 
-Other ways that were weighed: to keep only what was recorded before the first call that runs again (steps without a rollback
-would take effect twice), and to forget what is loose once the code goes another way (the same, in the run after that).
+Other ways that were weighed: to keep only what was recorded before the first call that runs again (steps
+without a rollback would take effect twice), and to forget what is loose once the code goes another way (the
+same, in the run after that).
 """
 
 from __future__ import annotations
@@ -54,9 +59,10 @@ _FORGOTTEN = ("undo", "hook", "raised", "try", "cut", "stop")
 class Kept(msgspec.Struct):
     """What counts of a journal for the current run of a function.
 
-    `first` is the number of the first entry that counts, and `again` how often the function has started again. `input` is
-    the input of that; None: that of the flow. Of `entries`, those whose number in that list is in `loose` count only if the
-    code asks for them. `origin` is the run whose random numbers and ids the code has; 0: the only one.
+    `first` is the number of the first entry that counts, and `again` how often the function has started
+    again. `input` is the input of that; None: that of the flow. Of `entries`, those whose number in that list
+    is in `loose` count only if the code asks for them. `origin` is the run whose random numbers and ids the
+    code has; 0: the only one.
     """
 
     first: int = 0
@@ -132,7 +138,7 @@ def _undone(entries: Sequence[Entry]) -> set[int]:
 
 
 def _raised(entries: Sequence[Entry]) -> set[int]:
-    """Return the calls whose errors ended the function, and what the code recorded because of these errors."""
+    """Return the calls whose errors ended the function, and what the code recorded because of those."""
     found: set[int] = set()
     for entry in entries:
         if entry.kind == "raised":
@@ -145,7 +151,7 @@ def _raised(entries: Sequence[Entry]) -> set[int]:
 
 
 def _ended_by(entries: Sequence[Entry], place: str, behind: Sequence[list[int]] | None) -> set[int]:
-    """Return the entries of a failed call, and those that were recorded after its end at positions behind its error.
+    """Return the entries of a failed call, and those recorded after its end at positions behind its error.
 
     `behind` has the first such position of each scope; None: nobody has told it.
     """
@@ -168,7 +174,7 @@ def _ended_by(entries: Sequence[Entry], place: str, behind: Sequence[list[int]] 
 
 
 def _same(entries: Sequence[Entry], number: int) -> set[int]:
-    """Return all entries of the call of one entry: not those of another one that an earlier run made there."""
+    """Return all entries of the call of one entry: not those of another one made there in an earlier run."""
     name, place = entries[number].name, entries[number].place
     return {
         one
@@ -190,7 +196,8 @@ def _open(entries: Sequence[Entry]) -> set[int]:
 def _last_failures(entries: Sequence[Entry], raised: Collection[int]) -> set[int]:
     """Return the calls that failed, or that nothing came to, and behind which no code went on.
 
-    What was done because of the error that ended the function (`raised`) says nothing; what was undone later does.
+    What was done because of the error that ended the function (`raised`) says nothing; what was undone later
+    does.
     """
     waits = {(entry.place, entry.name) for entry in entries if entry.kind == "wait"}
     highest: dict[tuple[int, ...], int] = {}
@@ -239,7 +246,7 @@ def _undecided(entries: Sequence[Entry], forgotten: Collection[int]) -> set[int]
 
 
 def _stands(places: str, there: Collection[str]) -> bool:
-    """Tell whether the winner of a race is among the places that count: a call, a branch, or all parts of a gather."""
+    """Tell whether the winner of a race counts: a call, a branch, or all parts of a gather."""
     position, *parts = [place for place in places.split() if not place.startswith("-")]
     if parts:
         return all(_stands(part, there) for part in parts)
@@ -251,7 +258,7 @@ def _is_position(place: str) -> bool:
 
 
 def _is_at_or_behind(position: Sequence[int], first: Sequence[int]) -> bool:
-    """Tell whether a call was made in the scope of `first`, or in a branch that began there, at that number or later."""
+    """Tell whether a call was made in the scope of `first`, or below it, at that number or later."""
     last = len(first) - 1
     return len(position) > last and position[:last] == first[:last] and position[last] >= first[last]
 

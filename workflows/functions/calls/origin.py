@@ -1,9 +1,12 @@
-"""Where the error comes from that the code of a durable function raises: from which call, and what was called behind it.
+"""Where an error in the code of a durable function comes from: from which call, and what was called behind
+it.
 
-A retry by hand runs that call again, and forgets what the code did because of the error (`functions.calls.kept`).
+A retry by hand runs that call again, and forgets what the code did because of the error
+(`functions.calls.kept`).
 
-What must always hold: an error has its origin from the moment in which it is read from the history; each scope whose code gets
-it adds the position of its next call, once: what it calls from there on is behind the error.
+What must always hold: an error has its origin from the moment in which it is read from the history; each
+scope whose code gets it adds the position of its next call, once: what it calls from there on is behind the
+error.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ class Origin:
         self._behind.setdefault(scope.name, scope.position(scope.count))
 
     def told(self) -> str:
-        """Return the position of the call, and the first ones behind its error, as a `raised` entry has them."""
+        """Return the position of the call, and the first ones behind its error, as in `raised` entries."""
         return " ".join([self.label.rpartition("@")[2], *self._behind.values()])
 
 
@@ -68,7 +71,7 @@ def note_beside(error: BaseException, others: Iterable[BaseException | None]) ->
 
 
 def sources_of(error: BaseException) -> tuple[str, ...]:
-    """Return the origins of an error, told: its own or that of the error because of which it was raised, and those beside."""
+    """Return the origins of an error, told: its own or that of the error behind it, and those beside."""
     origin = _source(error)
     return () if origin is None else tuple(dict.fromkeys(one.told() for one in _all(origin, set())))
 

@@ -3,15 +3,15 @@
     begun -> active -> step | failed | cut
                     -> try (recorded) -> pauses, here or in the server -> active
 
-What must always hold: an attempt starts only after all that came before it is recorded, its failed attempts among it: so there
-are never more of these than the rule allows, wherever a worker dies. What the code gets is what the record says, a value or an
-error, also in the run in which it happened.
+What must always hold: an attempt starts only after all that came before it is recorded, its failed attempts
+among it: so there are never more of these than the rule allows, wherever a worker dies. What the code gets is
+what the record says, a value or an error, also in the run in which it happened.
 
-A failed attempt is recorded while its pause goes on, however short that is. `Later` is no failed attempt, and is recorded
-only if the flow sleeps.
+A failed attempt is recorded while its pause goes on, however short that is. `Later` is no failed attempt, and
+is recorded only if the flow sleeps.
 
-Crash windows: `dies-in-step` (it runs again with the same step key), `dies-before-record` (the same), `dies-in-pause` (the
-next attempt has the next number).
+Crash windows: `dies-in-step` (it runs again with the same step key), `dies-before-record` (the same),
+`dies-in-pause` (the next attempt has the next number).
 """
 
 from __future__ import annotations
