@@ -14,6 +14,7 @@ from eventbus.admin.inspector import (
     TimelineEntry,
 )
 from eventbus.emit.emission import Emission, OutcomeDecoder
+from eventbus.emit.emission_check import check_emission
 from eventbus.emit.job_tree import Member, Policy, Tree
 from eventbus.engine.consumer import Consumer, Retention, TellingConsumer
 from eventbus.engine.job import (
@@ -64,6 +65,7 @@ from eventbus.runtime.places import Places
 from eventbus.runtime.thread_pool import ThreadPool
 from eventbus.schedules.plan import RootForm, ScheduledRoot
 from eventbus.settings.keywords import check_priority, emit_options
+from eventbus.settings.merging import option_of_key
 from eventbus.store.journal_store import Signal
 from eventbus.store.scripting.script_rows import JOIN, REUSE, SUPERSEDE, Outcome, TreeMember
 from eventbus.store.tree_store import PAGE_BYTES, RootPlace, RootRow, TreePage
@@ -166,6 +168,7 @@ __all__ = [
     "chain",
     "check_answers",
     "check_correlation_id",
+    "check_emission",
     "check_job_id",
     "check_keep",
     "check_key",
@@ -206,6 +209,7 @@ __all__ = [
     "message_attributes",
     "milliseconds",
     "note_around",
+    "option_of_key",
     "original",
     "outcome_of",
     "park",

@@ -17,20 +17,21 @@ import msgspec
 
 from eventbus.emit.completion import CompletionTracker
 from eventbus.emit.emission import OutcomeDecoder, PendingEmission
+from eventbus.emit.emission_check import check_keyless
 from eventbus.emit.job_tree import Tree, chunks_of
 from eventbus.emit.route import Route
 from eventbus.emit.send_buffer import SendBuffer
 from eventbus.emit.tree_sender import TreeSender
 from eventbus.emit.uplink import Uplink
 from eventbus.engine.drain import Wait
-from eventbus.errors import DefinitionError, PayloadError, ProviderStopped, StoreError, StoreUnavailable
+from eventbus.errors import PayloadError, ProviderStopped, StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import Duration, milliseconds, seconds
 from eventbus.model.message import NOT_HIDDEN, EventMessage, encode_bare, encode_message
 from eventbus.model.names import check_key
 from eventbus.settings.keywords import EmitOptions, check_priority
-from eventbus.settings.merging import read_merging
+from eventbus.settings.merging import option_of_key, read_merging
 from eventbus.settings.settings import Settings
 from eventbus.settings.terms import keep_text, read_due, read_ttl
 from eventbus.store.keys import EVENT_KEY, key_digest, payload_digest
@@ -46,7 +47,7 @@ _log = get_logger("eventbus.provider")
 
 _START_PATIENCE = 2.0  # seconds that the server has to answer at the start; emissions wait longer
 _STOP_PATIENCE = 5.0  # seconds for the unsent emissions and trees at the stop
-_MERGING = {"throttle": THROTTLE, "debounce": DEBOUNCE, "keep_last": KEEP_LAST}
+_MEETINGS = {"throttle": THROTTLE, "debounce": DEBOUNCE, "keep_last": KEEP_LAST, "supersede": SUPERSEDE}
 _DEFAULT_DEADLINE = 30.0  # seconds; for an unsent emission without a reply timeout
 
 
@@ -172,7 +173,8 @@ class Emitter:
         key = self._key_of(route, payload, options)
         digest = key_digest(key) if key else ""
         if plan.keyed_by and not key:
-            digest = _digest_for_event(route, payload, plan.keyed_by)
+            check_keyless(plan.keyed_by, route.name, payload)
+            digest = EVENT_KEY
         ambient = current()
         body, correlation_id = self._message(route, data, job_id, key, options, ambient)
         emission: PendingEmission[Any] = PendingEmission(
@@ -203,9 +205,8 @@ class Emitter:
         timeout = self._reply_timeout(options)
         priority, merging = check_priority(options.priority), read_merging(options)
         keep = keep_text(options.keep_completed, options.keep_failed)
-        meeting, keyed_by = (
-            _meeting(options) if merging is None else (_MERGING[merging.option], merging.option)
-        )
+        keyed_by = option_of_key(options)
+        meeting = _MEETINGS.get(keyed_by, REUSE if options.reuse_failure else JOIN)
         if merging is not None and merging.delay:
             delay, wait = merging.delay, (merging.span or merging.delay) / 1000
         plan = _Plan(
@@ -368,21 +369,3 @@ def _row(job: str, body: str, digest: str, data: bytes, plan: _Plan, *, reply: b
         span=plan.span,
         keep=plan.keep,
     )
-
-
-def _meeting(options: EmitOptions) -> tuple[int, str]:
-    """Return what happens if a job has the key already, and the option that needs a key, or `""`."""
-    if not options.supersede:
-        return (REUSE if options.reuse_failure else JOIN), ""
-    if options.reuse_failure:
-        raise DefinitionError("expected either supersede or reuse_failure, got both")
-    return SUPERSEDE, "supersede"
-
-
-def _digest_for_event(route: Route, payload: Any, option: str) -> str:
-    """Return the digest of the key of an emission that has none: all emissions without a payload share one."""
-    if option == "supersede" or payload is not None:
-        raise DefinitionError(
-            f"{option} needs a key: give idempotency_key, or the event {route.name} a key function that returns one"
-        )
-    return EVENT_KEY

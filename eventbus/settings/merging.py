@@ -15,7 +15,7 @@ from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.names import shown
 from eventbus.settings.keywords import EmitOptions
 
-__all__ = ["Merging", "read_merging"]
+__all__ = ["Merging", "option_of_key", "read_merging"]
 
 
 class Merging(msgspec.Struct, frozen=True):
@@ -57,6 +57,19 @@ def read_merging(options: EmitOptions) -> Merging | None:
             f"expected longest to be at least debounce, got: {_named(options, 'longest')}, {_named(options, 'debounce')}"
         )
     return Merging("debounce", delay=delay, span=span)
+
+
+def option_of_key(options: EmitOptions) -> str:
+    """Return the option that decides about other jobs of the key, so that it needs one; `""` without one.
+
+    Raises DefinitionError for contradictions.
+    """
+    merging = read_merging(options)
+    if merging is not None or not options.supersede:
+        return "" if merging is None else merging.option
+    if options.reuse_failure:
+        raise DefinitionError("expected either supersede or reuse_failure, got both")
+    return "supersede"
 
 
 #: What says by itself when the job is due, or what becomes of the key's job.

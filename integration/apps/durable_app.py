@@ -14,9 +14,9 @@ from apps.step_actions import die_at
 from harness.journal import Journal
 
 from eventbus import EventProvider, Retry
-from workflows import FlowContext, Signal, WorkflowProvider, durable, step_key, task
+from workflows import FlowContext, Signal, WorkflowProvider, durable, step_key, task, task_context
 
-__all__ = ["STEPS", "approval", "contest", "flows", "part", "provider", "report", "whole"]
+__all__ = ["STEPS", "approval", "contest", "flows", "part", "provider", "report", "stumbling", "whole"]
 
 STEPS = ("collect", "render", "print", "mail")
 
@@ -89,6 +89,37 @@ async def contest(ctx: FlowContext[None]) -> None:
     raise ValueError("refused")
 
 
+@task(retry=Retry(5, delay="0.4s", backoff="fixed"))
+async def stumble(name: str) -> str:
+    """Fail in each attempt, after it is written down."""
+    _journal().write("tried", step_key(), task_context().attempt, name)
+    raise ConnectionError(name)
+
+
+@task
+async def climb(name: str) -> str:
+    return name
+
+
+@climb.rollback(retry=Retry(5, delay="0.4s", backoff="fixed"))
+async def descend(name: str) -> None:
+    """Fail in each attempt, as `stumble` does."""
+    _journal().write("tried", step_key(), task_context().attempt, f"undo {name}")
+    raise ConnectionError(name)
+
+
+@durable("stumbling", retry=Retry(attempts=1))
+async def stumbling(ctx: FlowContext[str]) -> None:
+    """Make a step fail until its rule gives up: alone, or beside a wait; or the rollback of one."""
+    if ctx.input == "rollback":
+        await ctx.step(climb, "it")
+        raise ValueError("refused")
+    if ctx.input == "beside a wait":
+        await ctx.gather(ctx.wait_for(approval, timeout="1s"), ctx.step(stumble, "it"))
+    await ctx.step(stumble, "it")
+
+
+flows.register(stumbling)
 flows.register(contest)
 flows.register(report)
 flows.register(part)

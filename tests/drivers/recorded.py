@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 
 from eventbus.lowlevel import Signal as SentSignal
+from eventbus.lowlevel import describe
 from workflows import Durable, FlowContext
 from workflows.execution.environment import InlineTools, in_thread
-from workflows.functions.calls.history import History, kept_entries
+from workflows.functions.calls.history import History
+from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.definition import DurableCodecs
-from workflows.functions.endings import Ending
+from workflows.functions.endings import Ending, Failed
 from workflows.functions.function_run import FunctionRun
+from workflows.functions.rollbacks import undos_of
 from workflows.functions.surroundings import Children, NoChildren, Surroundings
 from workflows.records.entries import Entry, encode_entry, read_entries
 
@@ -39,6 +42,8 @@ class RecordedFlow:
         self.journal: list[str] = []
         self.inbox: list[SentSignal] = []
         self.live: dict[str, str] = {}
+        self.run = 1
+        """The number of the run; a retry by hand raises it."""
         self.now_ms = 1_000_000
         self.dies_at: int | None = None
         self.is_rescued = False
@@ -100,6 +105,27 @@ class RecordedFlow:
     async def refresh(self) -> None:
         """See what is in the inbox, as always."""
 
+    async def fail(self, ending: Failed) -> None:
+        """Record why the function failed, and run its rollbacks, as the worker that claims it next does."""
+        raised = Entry(
+            kind="raised", place=ending.step, error=msgspec.Raw(ending.failure.encode()), steps=ending.sources
+        )
+        await self.append([raised])
+        kept = kept_entries(self.entries)
+        for undo in undos_of(self.durable, kept.entries, self.around(kept)):
+            undone = Entry(kind="undo", place=undo.path)
+            try:
+                await undo.perform(1, in_thread, self.flow_id)
+            except Exception as error:  # noqa: BLE001  (whatever a rollback of a test raises)
+                undone.error = msgspec.Raw(describe(error, attempts=1).encode())
+            await self.append([undone])
+
+    async def retry(self) -> None:
+        """Begin the next run, which keeps what counts."""
+        origin = str(kept_entries(self.entries).origin or 1) if self.journal else ""
+        self.run += 1
+        await self.append([Entry(kind="run", run=self.run, origin=origin)])
+
     async def activate(self, durable: Durable[Any, Any] | None = None, *, has_effects: bool = True) -> Ending:
         """Run the code, of this or of another release, from what is recorded."""
         run, context = self.prepare(durable, has_effects=has_effects)
@@ -113,24 +139,26 @@ class RecordedFlow:
         self.is_dead = False
         codecs = DurableCodecs(function)
         kept = kept_entries(self.entries)
-        history = History(kept.entries, created_ms=1_000_000, number=kept.first, reopened=kept.reopened)
+        history = History(kept.entries, created_ms=1_000_000, number=kept.first, loose=kept.loose)
         run = FunctionRun(
             function,
             codecs,
             history,
             self,
-            self.around(kept.again),
+            self.around(kept),
             has_effects=has_effects,
             is_rescued=self.is_rescued,
         )
         given = codecs.input.decode(bytes(kept.input)) if kept.input is not None else self.given
-        return run, FlowContext(run, given)
+        return run, FlowContext(run, given, number=self.run)
 
-    def around(self, again: int = 0) -> Surroundings:
+    def around(self, kept: Kept | None = None) -> Surroundings:
         """What surrounds the code."""
+        kept = kept or kept_entries(self.entries)
         return Surroundings(
             flow_id=self.flow_id,
-            run=f"1.{again}" if again else "1",
+            run=kept.run_of(self.run),
+            seed=kept.seed_of(self.run),
             workflow=self.durable.name,
             tools=self.emitter or InlineTools(None, {}),
             call_sync=in_thread,

@@ -12,7 +12,7 @@ from eventbus.lowlevel import JobClient
 from workflows.client.flow_list import step_of
 from workflows.client.reports.durable_report import children_of
 from workflows.distributed.activation import read_journal
-from workflows.functions.calls.history import kept_entries
+from workflows.functions.calls.kept import kept_entries
 from workflows.functions.rollbacks import undone_in
 from workflows.records.checkpoints import read_undone
 from workflows.records.graph_history import read_graph

@@ -146,11 +146,15 @@ class Saga(Generic[U]):
         call_sync: CallSync,
         sleep: Callable[[float], Awaitable[Any]],
         save: Callable[[str, str], Awaitable[Any]] | None = None,
+        save_try: Callable[[str, int], Awaitable[Any]] | None = None,
+        tried: Mapping[str, int] | None = None,
         done: Mapping[str, str] | None = None,
         around: Callable[[U, int], AbstractContextManager[str]] | None = None,
         facts: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare the rollbacks `undos`, without those in `done`: outcomes that were saved before, by path.
+
+        `save_try(path, n)` stores that attempt n failed and another one follows; `tried` is what it stored.
 
         `around(undo, n)` surrounds attempt number n, and yields its traceparent. `save(path, failure)` stores
         one outcome; `sleep(seconds)` waits between attempts; `facts` are fields of log events besides the
@@ -161,6 +165,8 @@ class Saga(Generic[U]):
         self._call_sync = call_sync
         self._sleep = sleep
         self._save = save
+        self._save_try = save_try
+        self._tried = tried or {}
         self._done = dict(done or {})
         self._around = around
         self._facts = facts or {}
@@ -187,7 +193,7 @@ class Saga(Generic[U]):
     async def _run(self, undo: U) -> str:
         """Run one rollback with its retries; return the record of its last error, empty on success."""
         rule = undo.rule
-        attempts = 0
+        attempts = self._tried.get(undo.path, 0)
         while True:
             ended = await self._attempt(undo, attempts + 1)
             if ended.error is None:
@@ -198,6 +204,8 @@ class Saga(Generic[U]):
             self._tell(undo, failure, attempt=attempts, attempts=rule.attempts, delay=delay)
             if delay is None:
                 return failure
+            if self._save_try is not None:  # before the pause, so that whoever takes over counts on
+                await self._save_try(undo.path, attempts)
             await self._sleep(delay)
 
     def _tell(self, undo: U, failure: str, *, attempt: int, attempts: int, delay: float | None) -> None:

@@ -20,6 +20,7 @@ from eventbus import UsageError
 from workflows.errors import HistoryFull, NonDeterminismError
 from workflows.functions.calls.call import Call, Part
 from workflows.functions.calls.history import History, family_of
+from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.definition import MAX_HISTORY_BYTES, Durable
 from workflows.functions.step_key import running_code
@@ -55,6 +56,7 @@ class CodeRun:
         self.around = around
         self.flow_id: str = around.flow_id
         self.key: str = f"{around.flow_id}/{around.run}"
+        self.seed: str = f"{around.flow_id}/{around.seed or around.run}"
         self.max_bytes: int = codecs.max_bytes
         self.fresh: list[StepCall[Any]] = []
         self.pending: dict[str, TimedCall[Any]] = {}
@@ -153,12 +155,8 @@ class CodeRun:
         """Return the error that the record of a failed step represents."""
         owner = f"{self.durable.name}.{label}"
         error = revive_error(failure, owner=owner, job=self.flow_id, errors=self.durable.errors)
-        self.note_error(error, label, failure)
+        set_origin(error, Origin(label, failure))
         return error
-
-    def note_error(self, error: BaseException, label: str, failure: str = "") -> None:
-        """Remember which call an error came from, for the case that the code does not catch it."""
-        error.__workflows_call__ = (label, failure)  # type: ignore[attr-defined]
 
     def refuse(
         self, message: str, *, position: str = "", recorded: str = "", asked: str = ""

@@ -24,6 +24,7 @@ from workflows.functions.calls.emit_call import EmitCall
 from workflows.functions.calls.group import Gather, Race, Winner
 from workflows.functions.calls.history import family_of
 from workflows.functions.calls.map_call import MapCall
+from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.calls.wait_call import SleepCall, WaitCall
 from workflows.functions.control import ContinueAsNew
@@ -92,12 +93,13 @@ class FlowContext(Generic[I]):
         contradicts the declared errors.
         """
         scope = self._run.scope("step")
-        return StepCall(self._run, scope, self._task_of(call), args, kwargs)
+        return scope.expect(StepCall[Any](self._run, scope, self._task_of(call), args, kwargs))
 
     def sleep(self, delay: Duration) -> Awaitable[None]:
         """Sleep, in seconds, as a timedelta or a text such as "3 days". No worker waits meanwhile."""
         scope = self._run.scope("sleep")
-        return SleepCall(self._run, scope, round(seconds(delay, setting="the delay of ctx.sleep") * 1000))
+        delay_ms = round(seconds(delay, setting="the delay of ctx.sleep") * 1000)
+        return scope.expect(SleepCall(self._run, scope, delay_ms))
 
     def wait_for(self, signal: Signal[T], *, timeout: Duration | None = None) -> Awaitable[T]:
         """Wait for a signal; awaiting it returns its payload. No worker waits meanwhile.
@@ -111,7 +113,8 @@ class FlowContext(Generic[I]):
         self._run.durable.check_signal(signal.name)
         limit = None if timeout is None else seconds(timeout, setting="the timeout of ctx.wait_for")
         scope = self._run.scope("wait_for")
-        return WaitCall(self._run, scope, signal, None if limit is None else round(limit * 1000))
+        limit_ms = None if limit is None else round(limit * 1000)
+        return scope.expect(WaitCall[T](self._run, scope, signal, limit_ms))
 
     @overload
     def emit(
@@ -151,7 +154,8 @@ class FlowContext(Generic[I]):
         a failed one has undone it itself. Raises the error of the flow as its caller gets it: StepError, a declared error,
         FlowTimeout, FlowCancelled. Raises DefinitionError for a workflow that is not registered, and PayloadError.
         """
-        return FlowCall(self._run, self._run.scope("flow"), workflow, input, timeout)
+        scope = self._run.scope("flow")
+        return scope.expect(FlowCall(self._run, scope, workflow, input, timeout))
 
     @overload
     def map(
@@ -191,14 +195,16 @@ class FlowContext(Generic[I]):
         `return_exceptions` errors are values, and all items are called. Raises DefinitionError, and PayloadError for an item.
         """
         scope = self._run.scope("map")
-        return MapCall(
-            self._run,
-            scope,
-            self._task_of(call),
-            items,
-            limit=limit,
-            is_local=local,
-            keeps_errors=return_exceptions,
+        return scope.expect(
+            MapCall(
+                self._run,
+                scope,
+                self._task_of(call),
+                items,
+                limit=limit,
+                is_local=local,
+                keeps_errors=return_exceptions,
+            )
         )
 
     @overload
@@ -240,7 +246,7 @@ class FlowContext(Generic[I]):
         Raises UsageError for a call that belongs to another group, and for one that lost a race.
         """
         scope = self._run.scope("gather")
-        return Gather(self._run, scope, calls, keeps_errors=return_exceptions)
+        return scope.expect(Gather(self._run, scope, calls, keeps_errors=return_exceptions))
 
     def race(self, *calls: Awaitable[T]) -> Awaitable[Winner[T]]:
         """Run calls and coroutines side by side until the first one ends; returns its number, from 0, and its value.
@@ -249,7 +255,7 @@ class FlowContext(Generic[I]):
         more. Raises the error of the winner, and UsageError as `gather` does.
         """
         scope = self._run.scope("race")
-        return Race(self._run, scope, calls)
+        return scope.expect(Race(self._run, scope, calls))
 
     def rollback(self, undo: Task[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Have a task run, at least once, if the flow stops from now on; it belongs to no step.
@@ -275,11 +281,10 @@ class FlowContext(Generic[I]):
         """
         run, scope = self._run, self._run.scope("patched")
         position = scope.position(scope.count)
-        entry = run.history.at(position)
-        if entry is not None and (entry.kind, entry.name) == ("patch", name):
+        if self._has_patch(scope, name):
             scope.take()
             return True
-        if run.history.highest(scope.name) >= scope.count:
+        if run.history.highest(scope.name) >= scope.count or run.history.has_loose(scope.name, scope.count):
             return False
         scope.take()
         run.outbox.append(Entry(kind="patch", place=position, name=name, started_ms=run.now_ms))
@@ -287,9 +292,8 @@ class FlowContext(Generic[I]):
 
     def retired(self, name: str) -> None:
         """Say that all flows run the new code of a change: remove `patched(name)`, and put this in its place."""
-        run, scope = self._run, self._run.scope("retired")
-        entry = run.history.at(scope.position(scope.count))
-        if entry is not None and (entry.kind, entry.name) == ("patch", name):
+        scope = self._run.scope("retired")
+        if self._has_patch(scope, name):
             scope.take()
 
     def continue_as_new(self, input: I) -> NoReturn:  # noqa: A002  (the word of the glossary)
@@ -377,6 +381,12 @@ class FlowContext(Generic[I]):
         """
         return self._run.around.tools.shared(lifespan)
 
+    def _has_patch(self, scope: Scope, name: str) -> bool:
+        history, position = self._run.history, scope.position(scope.count)
+        history.recall(position, "patch", name)
+        entry = history.at(position)
+        return entry is not None and (entry.kind, entry.name) == ("patch", name)
+
     def _task_of(self, call: Any) -> Task[..., Any]:
         task, durable = as_task(call), self._run.durable
         check_rule(task, durable.where, durable.errors, durable.retry_on)
@@ -386,9 +396,9 @@ class FlowContext(Generic[I]):
         """Take a position for something that is not awaited; return its entry if it is not recorded yet."""
         run, scope = self._run, self._run.scope(family)
         position = scope.take()
+        run.history.recall(position, family, name)
         entry = run.history.at(position)
-        is_new = run.history.highest(scope.name) < scope.count or run.history.is_open_again(position)
-        if entry is None and is_new:
+        if entry is None and run.history.highest(scope.name) < scope.count:
             return Entry(kind=family, place=position, name=name, started_ms=run.now_ms)
         if entry is None or (family_of(entry), entry.name) != (family, name):
             found = entry or run.history.first_from(scope.name, scope.count - 1)

@@ -8,6 +8,7 @@ import msgspec
 
 from eventbus.lowlevel import describe
 from workflows.errors import FUNCTION, NonDeterminismError
+from workflows.functions.calls.origin import origin_of, sources_of
 from workflows.functions.definition import Durable, DurableCodecs
 
 __all__ = ["Again", "Asleep", "Completed", "Ending", "Failed", "Mismatch", "end_of"]
@@ -20,10 +21,15 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The function raised. `step` names the call whose error that is; `failure` is the record of the error."""
+    """The function raised. `step` names the call whose error that is; `failure` is the record of the error.
+
+    `sources` tell the calls whose errors led to it, each with the first positions behind its error
+    (`functions.calls.origin`).
+    """
 
     step: str
     failure: str
+    sources: tuple[str, ...] = ()
 
 
 class Asleep(msgspec.Struct, frozen=True):
@@ -61,5 +67,10 @@ def end_of(
             return Completed(codecs.output.encode(value).decode())
         except Exception as unfit:  # noqa: BLE001  (a value that cannot be sent)
             error = unfit
-    step, failure = getattr(error, "__workflows_call__", (FUNCTION, ""))
-    return Failed(step, failure or describe(error, attempts=1, declared=durable.errors, event=durable.name))
+    origin = origin_of(error)
+    step, failure = (FUNCTION, "") if origin is None else (origin.label, origin.failure)
+    return Failed(
+        step,
+        failure or describe(error, attempts=1, declared=durable.errors, event=durable.name),
+        sources_of(error),
+    )

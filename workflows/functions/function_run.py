@@ -33,7 +33,7 @@ from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.history import History, is_under, losers
 from workflows.functions.calls.scope import Mark, Scope
-from workflows.functions.calls.step_call import StepCall
+from workflows.functions.calls.step_call import HELD_SECONDS, StepCall
 from workflows.functions.code_run import CodeRun
 from workflows.functions.control import ContinueAsNew, FlowStopping, FlowSuspended
 from workflows.functions.definition import Durable
@@ -48,7 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionRun"]
 
-_HELD_MS = 1000  # a worker waits here for what is due within this time, if no signal is waited for
+_REPEATED, _LEAST, _MOST = 0.0001, 0.01, 0.25
+"""Seconds that an activation needs for each entry that it repeats, about; and the least and the most to wait
+here for a child."""
+
+_HELD_MS = round(HELD_SECONDS * 1000)  # a worker waits here for what is due within this time
 
 
 class FunctionRun(CodeRun):
@@ -120,7 +124,7 @@ class FunctionRun(CodeRun):
         Raises what the recorder raises, after all steps have ended. A cancellation cuts the steps that run, records what
         they returned, and is raised at the end.
         """
-        self.start_scope(Scope("", routine, Mark(self.history.created_ms), self.key), None)
+        self.start_scope(Scope("", routine, Mark(self.history.created_ms), self.seed), None)
         try:
             return await self._rounds()
         except asyncio.CancelledError:
@@ -164,7 +168,7 @@ class FunctionRun(CodeRun):
             raise self._broken
         if self._ended_children:
             return None
-        if self._working:
+        if self._working or self._pause_ms is not None:
             await self._wait()
             return None
         # A function that ends waits for the children that lost a race, which undo themselves, and for emissions that are to be
@@ -174,6 +178,8 @@ class FunctionRun(CodeRun):
             return self._result_of(*self.result)
         dues = [call.due_ms for call in self.pending.values() if call.due_ms is not None]
         due, listens = min(dues, default=None), any(call.family == "wait" for call in self.pending.values())
+        if self._children and await self._lingers(due):
+            return None
         if self._children:
             children = tuple(entry.child for entry, _ in self._children.values())
             return Asleep(due, listens=listens, children=children)
@@ -182,8 +188,35 @@ class FunctionRun(CodeRun):
         await self.recorder.wait_until(due)
         return None
 
+    async def _lingers(self, due: int | None) -> bool:
+        """Wait for the end of a child here, for as long as another activation would need to repeat the
+        history.
+
+        So the cost of a long map follows from its items: each sleep costs a replay of all that went before.
+        Return False if nothing came, or if it is not worth while. A signal that comes meanwhile lets the flow
+        not sleep.
+        """
+        patience = min(self.history.length * _REPEATED, _MOST)
+        if due is not None:
+            patience = min(patience, (due - self.now_ms) / 1000)
+        if patience < _LEAST or self.is_leaving:
+            return False
+        self._something.clear()
+        if not self._ended_children:
+            await self._happens(patience, None)
+        return bool(self._ended_children)
+
+    @property
+    def _pause_ms(self) -> int | None:
+        """The time of the next attempt of a step that pauses here; None without one."""
+        if self.is_leaving:
+            return None
+        dues = [call.due_ms or 0 for call in self.pending.values() if isinstance(call, StepCall)]
+        first = min(dues, default=None)
+        return first if first is not None and first - self.now_ms <= _HELD_MS else None
+
     async def _wait(self) -> None:
-        """Wait until a step ends, a time comes, or a signal may have come."""
+        """Wait until a step ends or may try again, a time comes, or a signal may have come."""
         dues = [
             call.due_ms for call in self.pending.values() if call.due_ms is not None and self.may_begin(call)
         ]
@@ -193,7 +226,7 @@ class FunctionRun(CodeRun):
             self._ear = begin_task(self._listen())
         if not (self.ended or self._ended_children or self._has_heard or self._broken):
             self._something.clear()
-            await self._happens(left)
+            await self._happens(left, self._pause_ms)
         if self._has_heard:
             self._has_heard, self._ear = False, None
             if listens:
@@ -207,19 +240,29 @@ class FunctionRun(CodeRun):
         self._has_heard = True
         self._something.set()
 
-    async def _happens(self, seconds: float | None) -> None:
-        if seconds is None:
-            await self._something.wait()
-            return
+    async def _happens(self, seconds: float | None, pause_ms: int | None) -> None:
+        """Wait for something, at most so many seconds, or to the end of a pause by the recorder's clock."""
+        pause = None if pause_ms is None else begin_task(self.recorder.wait_until(pause_ms))
+        if pause is not None:
+            pause.add_done_callback(self._note_pause)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds if pause is None else None):
                 await self._something.wait()
         except TimeoutError:
             pass
+        finally:
+            if pause is not None:
+                pause.cancel()
+
+    def _note_pause(self, pause: asyncio.Task[None]) -> None:
+        if not pause.cancelled():
+            error = pause.exception()  # of a `sleep` that a user supplied
+            self._broken = self._broken or (error if isinstance(error, Exception) else None)
+            self._something.set()
 
     def _check_apart(self) -> None:
         """Refuse code that waits for something although it recorded more behind that: it has changed."""
-        if self.refusal is not None or self.history.is_reopened:
+        if self.refusal is not None:
             return
         for scope, _ in self.scopes.values():
             if not scope.is_ended and self.history.highest(scope.name) >= scope.count:

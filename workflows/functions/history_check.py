@@ -17,7 +17,8 @@ import msgspec
 from eventbus import PayloadError, UsageError
 from eventbus.lowlevel import Signal
 from workflows.errors import NonDeterminismError
-from workflows.functions.calls.history import History, kept_entries
+from workflows.functions.calls.history import History
+from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.endings import Mismatch
@@ -49,8 +50,9 @@ async def check_history(durable: Durable[Any, Any], history: FlowHistory) -> Non
     """Run a function against a history, without effects; return the mismatch if there is one."""
     codecs = DurableCodecs(durable)
     kept = kept_entries(history.read())
-    recorded = History(kept.entries, created_ms=history.created_ms, number=kept.first, reopened=kept.reopened)
-    run = FunctionRun(durable, codecs, recorded, _Nowhere(), _nothing(durable, history), has_effects=False)
+    recorded = History(kept.entries, created_ms=history.created_ms, number=kept.first, loose=kept.loose)
+    around = _nothing(durable, history, kept)
+    run = FunctionRun(durable, codecs, recorded, _Nowhere(), around, has_effects=False)
     try:
         given = codecs.input.decode(memoryview(kept.input if kept.input is not None else history.input))
     except PayloadError as error:
@@ -195,10 +197,11 @@ class _NoTools:
         raise UsageError("a check of a history emits nothing")
 
 
-def _nothing(durable: Durable[Any, Any], history: FlowHistory) -> Surroundings:
+def _nothing(durable: Durable[Any, Any], history: FlowHistory, kept: Kept) -> Surroundings:
     return Surroundings(
         flow_id=history.flow_id,
-        run=str(history.run),
+        run=kept.run_of(history.run),
+        seed=kept.seed_of(history.run),
         workflow=workflow_of(history.flow_id),
         tools=_NoTools(),
         call_sync=_never,

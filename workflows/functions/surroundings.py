@@ -175,11 +175,14 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     `sleep(seconds)` waits between attempts; `call_sync` runs a plain function outside of the event loop. `span(what, label,
     attempt)` opens the span of an attempt and yields its traceparent. `facts` are the fields of log events. `middleware` is
     around each attempt of a task and of a rollback. `job_id` is the job that runs here, if that is not the flow's own. Without
-    `pools`, plain functions of tasks run by `call_sync` alone. `shelf` keeps what the steps save. `worker` is the id of the worker.
+    `pools`, plain functions of tasks run by `call_sync` alone. Random numbers and ids of the code
+    follow from `seed`, by default that of the run alone. `shelf` keeps what the steps save. `worker` is the
+    id of the worker.
     """
 
     flow_id: str
     run: str
+    seed: str = ""
     job_id: str = ""
     workflow: str
     tools: Tools

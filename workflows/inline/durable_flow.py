@@ -20,7 +20,8 @@ from workflows.definition.signal import Signal, signal_by
 from workflows.execution.environment import Environment
 from workflows.execution.rollback import RollbackResult, Undoable
 from workflows.functions.calls.child_call import end_entry
-from workflows.functions.calls.history import History, kept_entries
+from workflows.functions.calls.history import History
+from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable, DurableCodecs
 from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
@@ -98,7 +99,7 @@ class InlineDurable(CodeFlow):
     async def _once(self) -> Ending:
         kept = kept_entries(self.recorder.entries)
         history = History(kept.entries, created_ms=self._created_ms, number=kept.first)
-        around = self._around(f"1.{kept.again}" if kept.again else "1", self._children)
+        around = self._around(kept.run_of(1), self._children)
         run = FunctionRun(self.durable, self._codecs, history, self.recorder, around)
         self.recorder.is_busy = lambda: run.is_working
         given = bytes(kept.input) if kept.input is not None else self._given

@@ -2,6 +2,7 @@
 
 graph                  the version of the workflow whose steps were added
 undo:<number>:<path>   a rollback that ended; the text is the record of its error, empty if it succeeded
+undo-try:<path>        how many attempts of a rollback that has not ended have failed
 hook:failed            the `failed` hook ran
 """
 
@@ -9,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["FAILED_HOOK", "GRAPH", "read_undone", "undone_name"]
+__all__ = ["FAILED_HOOK", "GRAPH", "read_tries", "read_undone", "try_name", "undone_name"]
 
 GRAPH = "graph"
 FAILED_HOOK = "hook:failed"
 _UNDONE = "undo:"
+_TRY = "undo-try:"
 
 
 def undone_name(number: int, path: str) -> str:
@@ -33,3 +35,17 @@ def read_undone(saved: Mapping[str, str]) -> dict[str, str]:
             if number.isdecimal():  # otherwise it is not a checkpoint of a saga
                 found.append((int(number), path, failure))
     return {path: failure for _, path, failure in sorted(found)}
+
+
+def try_name(path: str) -> str:
+    """Return the checkpoint's name for the failed attempts of the rollback of `path`."""
+    return f"{_TRY}{path}"
+
+
+def read_tries(saved: Mapping[str, str]) -> dict[str, int]:
+    """Return the saved numbers of failed attempts of rollbacks, by path."""
+    return {
+        name.removeprefix(_TRY): int(count)
+        for name, count in saved.items()
+        if name.startswith(_TRY) and count.isdecimal()
+    }

@@ -10,7 +10,8 @@
     child    the flow or job `child` is added for the step, and its end becomes the step's; the entry of that end names it, too
     undo     a rollback ended; `place` is its path, `error` is empty if it succeeded
     hook     the hook `place` ran
-    run      run number `run` begins; the entries up to the next one of these belong to it
+    run      run number `run` begins; the entries up to the next one of these belong to it. `origin`, of
+             a durable function, is the run from which random numbers and ids follow
     spread   the same, and the steps of this run are jobs of their own, so their records say what happened
     stop     an activation has heard that the flow is being stopped; `cut` entries before it say which steps are in doubt;
              `name` is the step that made the flow fail
@@ -29,7 +30,8 @@ A flow of a durable function has these besides; `place` is the position of a cal
              Behind that of a group are those of its own calls, with a `-` if the group stands without them
     patch    the code asked for the patch `name`, and got it
     rollback a rollback of no step is known from here on: of the task `undo`, with the arguments in `result`
-    raised   the function raised; `place` names the call whose error that is
+    raised   the function raised; `place` names the call whose error that is. `steps` are the calls whose
+             errors led to it, each with the first positions behind its error
     again    the function starts again with the input in `result`, and forgets all entries before
 
 A flow of a state machine has these besides; `name` is the transition, `origin` the place where it began, and `move` counts

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apps.durable_app import STEPS, approval, contest, part, report, whole
+from apps.durable_app import STEPS, approval, contest, part, report, stumbling, whole
 from checks.audit import Audit
 from harness.backends import Backend
 from harness.conditions import until
@@ -306,5 +306,53 @@ async def test_rollbacks_of_children_whose_worker_dies_run_again_and_no_other_do
     assert caught.value.rollback == "complete"
     told = [each.payload for each in journal.read("did")]
     assert told == ["inner", "left", "right", "undo right", "undo left", "undo inner"]
+    audit = Audit(server)
+    assert (audit.problems, audit.left_open()) == ([], {})
+
+
+DIES_IN_PAUSE = [
+    *(("step", f"append {failed - 1}", failed) for failed in (1, 2, 3, 4)),
+    *(("rollback", "save undo-try:climb@0", failed) for failed in (1, 2)),
+    ("beside a wait", "append 1", 1),
+]
+"""What fails, the record behind which its worker dies, in a pause of 0.4 s, and the failed attempts then."""
+
+
+@pytest.mark.parametrize(
+    ("what", "record", "failed"),
+    [
+        pytest.param(
+            *each,
+            id=f"dies-in-pause-of-{each[0].replace(' ', '-')}-{each[2]}",
+            marks=() if each[2] == 2 else pytest.mark.long,
+        )
+        for each in DIES_IN_PAUSE
+    ],
+)
+async def test_attempts_are_counted_on_whose_worker_dies_in_a_short_pause(
+    what: str, record: str, failed: int, server: Backend, proxy: Proxy, run: Run, journal: Journal
+) -> None:
+    dead: list[Program] = []
+    passed: list[int] = []
+
+    def kill() -> None:
+        passed.append(1)
+        if what != "rollback" or len(passed) == failed:
+            dead[0].kill()
+        else:
+            proxy.strike(record, "after", kill)
+
+    async with EventProvider(server.url, lease=LEASE) as provider:
+        flows = open_flows(provider)
+        flows.register(stumbling)
+        flow = await flows.execute(stumbling, what)
+        proxy.strike(record, "after", kill)
+        dead.append(run("worker", "apps.durable_app:provider", url=proxy.url, lease=LEASE))
+        await until("it is dead", lambda: dead[0].has_ended, story=dead[0].story)
+        run("worker", "apps.durable_app:provider", url=server.url, lease=LEASE)
+        with pytest.raises(StepError) as caught:
+            await flow.result(60)
+    assert caught.value.rollback == ("incomplete" if what == "rollback" else "none")
+    assert [each.attempt for each in journal.read("tried")] == [1, 2, 3, 4, 5]
     audit = Audit(server)
     assert (audit.problems, audit.left_open()) == ([], {})

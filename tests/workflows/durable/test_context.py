@@ -114,7 +114,7 @@ async def test_a_step_has_one_key_in_all_attempts_and_no_other_call_has_it() -> 
         await ctx.step(note_in_thread)
 
     flow = RecordedFlow(function)
-    flow.dies_at = 1
+    flow.dies_at = 2
     with pytest.raises(Died):
         await flow.activate()
     flow.dies_at = None

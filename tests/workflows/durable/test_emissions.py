@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from eventbus import (
     DefinitionError,
     EmissionExpired,
     Event,
+    EventProvider,
     HandlerError,
     JobCancelled,
     PayloadError,
@@ -21,7 +23,7 @@ from eventbus import (
     StoreError,
     UsageError,
 )
-from workflows import FlowContext, durable
+from workflows import FlowContext, StepContext, Workflow, WorkflowProvider, durable
 from workflows.functions.endings import Asleep, Completed, Failed
 
 
@@ -188,7 +190,7 @@ async def test_a_function_ends_only_after_the_emission_that_it_does_not_await_wa
         ending = await flow.activate()
     assert _output(ending) == "told"
     assert (emitter.attempts, set(emitter.keys)) == (3, {"flow~1/1/0"})
-    assert [kind for kind, _, _ in flow.told] == (["try", "try", "step"] if delay else ["step"])
+    assert [kind for kind, _, _ in flow.told] == ["try", "try", "step"]
 
 
 async def test_a_function_that_raised_does_not_wait_for_the_next_attempt_of_an_emission() -> None:
@@ -202,3 +204,76 @@ async def test_a_function_that_raised_does_not_wait_for_the_next_attempt_of_an_e
     flow.emitter = emitter = _Away(fails=2)
     assert isinstance(await flow.activate(), Failed)
     assert emitter.attempts == 1
+
+
+@pytest.mark.parametrize("how", ["function", "step"])
+@pytest.mark.parametrize(
+    ("options", "sums"),
+    [
+        ({"throttle": "1h"}, [(1, 1), (1, 1)]),
+        ({"keep_last": True}, [(1, 1), (2, 2)]),
+        ({"debounce": "10ms"}, [(1, 1), (2, 2)]),
+        ({"supersede": True}, [(1, 1), (2, 2)]),
+    ],
+)
+async def test_emissions_in_flows_merge_with_those_of_their_key(
+    options: Any, sums: list[tuple[int, int]], how: str, make_provider: Callable[..., EventProvider]
+) -> None:
+    summed = Event("summed", payload=int, result=int, key=lambda number: "all")
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+
+    @provider.on(summed)
+    async def handle(number: int) -> int:
+        return number
+
+    @durable("sums")
+    async def function(ctx: FlowContext[int]) -> int:
+        return await ctx.emit(summed, ctx.input, **options)
+
+    graph = Workflow("steps", input=int, output=int)
+
+    @graph.step
+    async def total(ctx: StepContext[int]) -> int:
+        return await ctx.emit(summed, ctx.input, **options)
+
+    @graph.completed
+    async def done(ctx: StepContext[int]) -> int:
+        return ctx.result(total)
+
+    flows.register(function)
+    flows.register(graph)
+    async with provider, provider.worker():
+        for number, wanted in sums:
+            flow = await flows.execute(function if how == "function" else graph, number)
+            assert await flow.result(20) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"throttle": "1h"}, "throttle needs a key"),
+        ({"supersede": True}, "supersede needs a key"),
+        ({"debounce": "1s", "delay": 5, "idempotency_key": "k"}, "either debounce or delay"),
+        (
+            {"keep_last": True, "reuse_failure": True, "idempotency_key": "k"},
+            "either keep_last or reuse_failure",
+        ),
+        (
+            {"supersede": True, "reuse_failure": True, "idempotency_key": "k"},
+            "either supersede or reuse_failure",
+        ),
+        ({"ttl": 0}, "ttl"),
+        ({"idempotency_key": ""}, "key"),
+    ],
+)
+async def test_an_emission_whose_options_cannot_be_is_refused_at_its_call(options: Any, text: str) -> None:
+    @durable("refused")
+    async def function(ctx: FlowContext[None]) -> str:
+        with pytest.raises(DefinitionError, match=text):
+            ctx.emit(Event("asked", payload=int), 1, **options)
+        return await ctx.step(word)
+
+    flow = RecordedFlow(function)
+    assert _output(await flow.activate()) == "word"
+    assert [kind for kind, _, _ in flow.told] == ["step"]

@@ -259,7 +259,8 @@ async def test_a_late_retry_sleeps_and_a_near_one_does_not() -> None:
 
     flow = RecordedFlow(function, 0.5)
     assert _output(await flow.activate()) == "at last"
-    assert flow.told == [("step", "0", "fail_twice")]
+    assert flow.told == [("try", "0", "fail_twice")] * 2 + [("step", "0", "fail_twice")]
+    assert [entry.attempts for entry in flow.entries] == [1, 2, 2]
     tries.clear()
     flow = RecordedFlow(function, 60)
     ending = await flow.activate()

@@ -12,7 +12,7 @@ from drivers.recorded import Died, RecordedFlow
 
 from eventbus import Retry
 from workflows import FlowContext, Signal, StepError, WorkflowProvider, durable, task
-from workflows.functions.calls.history import kept_entries
+from workflows.functions.calls.kept import kept_entries
 from workflows.functions.endings import Asleep, Completed
 from workflows.functions.rollbacks import doubts_in
 from workflows.records.entries import Entry

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from eventbus.lowlevel import FINAL_STATES
-from workflows.functions.calls.history import Kept, is_under, kept_entries, losers
+from workflows.functions.calls.history import is_under, losers
+from workflows.functions.calls.kept import Kept, kept_entries
 from workflows.functions.rollbacks import undone_in
 from workflows.records.entries import Entry
 from workflows.records.ids import is_nested, workflow_of
@@ -123,7 +124,7 @@ def _steps(kept: Kept, *, has_ended: bool) -> dict[str, StepReport]:
             label = _label(entry)
             began.setdefault(label, entry)
             last[label] = entry
-    lost = _lost(kept.entries)
+    lost = _lost(kept)
     return {
         label: _report(label, began[label], entry, is_closed=has_ended or is_under(entry.place, lost))
         for label, entry in last.items()
@@ -161,6 +162,11 @@ def _completed(kept: Kept, steps: Mapping[str, StepReport]) -> list[str]:
     return [label for label in ends if steps[label].state == "completed"]
 
 
-def _lost(entries: Sequence[Entry]) -> list[str]:
-    """Return the positions of the calls and branches that lost a race."""
-    return [place for entry in entries if entry.kind == "race" for place in losers(entry)]
+def _lost(kept: Kept) -> list[str]:
+    """Return the positions of the calls and branches that lost a race, of those that count in any case."""
+    return [
+        place
+        for number, entry in enumerate(kept.entries)
+        if entry.kind == "race" and number not in kept.loose
+        for place in losers(entry)
+    ]

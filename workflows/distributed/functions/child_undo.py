@@ -16,7 +16,8 @@ from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.undo.undo_plan import UndoPlan, UnknownHere
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.functions.calls.child_call import end_entry
-from workflows.functions.calls.history import History, kept_entries
+from workflows.functions.calls.history import History
+from workflows.functions.calls.kept import kept_entries
 from workflows.functions.definition import Durable
 from workflows.functions.rollbacks import UnknownTask, doubts_in, inherited_in, undo_of
 from workflows.functions.surroundings import Surroundings
@@ -73,8 +74,7 @@ async def plan_durable(
 ) -> UndoPlan:
     """Return the plan of a flow that completed inside another one, whose root has these fields. Raises UnknownTask, StoreError."""
     kept = kept_entries(await read_journal(runtime.jobs, flow_id, root))
-    run = f"{message.run}.{kept.again}" if kept.again else str(message.run)
-    around = FlowAround(runtime, durable, flow_id, message).make(run)
+    around = FlowAround(runtime, durable, flow_id, message).make(kept.run_of(message.run))
     plan = await plan_undo(runtime, durable, kept.entries, around, prefix)
     plan.inherited += doubts_in(kept.entries, prefix)
     return plan

@@ -41,11 +41,13 @@ from workflows.distributed.functions.flow_children import FlowChildren
 from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.functions.parked_flows import ParkedFlows
 from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import ServerAway, WorkerRuntime
 from workflows.errors import FUNCTION, NonDeterminismError
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.execution.step_tools import JobShelf
-from workflows.functions.calls.history import History, Kept, kept_entries
+from workflows.functions.calls.history import History
+from workflows.functions.calls.kept import kept_entries
 from workflows.functions.context import FlowContext
 from workflows.functions.definition import Durable
 from workflows.functions.endings import Again, Asleep, Completed, Ending, Failed, Mismatch
@@ -109,13 +111,14 @@ class DurableFlow:
         """Run the rollbacks of a stopped flow, and settle it with its error. Raises UnknownTask."""
         try:
             await self._load()
-            root = (await self._runtime.jobs.look(self._job.id, limit=0)).root
+            page = await self._runtime.jobs.look(self._job.id, limit=0)
+            root, tries = page.root, UndoTries(self._runtime, self._job, page.saved)
             await self._note_stop(has_lost=bool(root.get("lost")))
             await note_ends(self._runtime, self._job.id, self._recorder)
             kept = kept_entries(self._entries)
             # If a task is unknown here, this raises: the root is parked before it acknowledges its stop.
             plan = await plan_undo(
-                self._runtime, self._durable, kept.entries, self._around.make(self._run_of(kept))
+                self._runtime, self._durable, kept.entries, self._around.make(kept.run_of(self._message.run))
             )
             # From here on the server accepts no other outcome: neither a cancel nor the timeout changes it.
             if not await self._runtime.jobs.checkpoint(self._job, acknowledges=True):
@@ -126,6 +129,8 @@ class DurableFlow:
                 call_sync=self._runtime.call_sync,
                 sleep=asyncio.sleep,
                 save=self._save_undo,
+                save_try=tries.save,
+                tried=tries.done,
                 done=undone_in(kept.entries),
                 around=_undo_span_of(self._around),
                 facts=self._around.facts(),
@@ -147,7 +152,8 @@ class DurableFlow:
         entries = self._entries = self._recorder.entries = list(self._activation.entries)
         run = self._message.run
         if run > 1 and not any(entry.kind == "run" and entry.run == run for entry in entries):
-            begun = Entry(kind="run", run=run, started_ms=self._recorder.now_ms)
+            origin = str(kept_entries(entries).origin or 1) if entries else ""
+            begun = Entry(kind="run", run=run, origin=origin, started_ms=self._recorder.now_ms)
             try:
                 await self._recorder.append([begun])
             except FlowStops:
@@ -157,15 +163,18 @@ class DurableFlow:
     def _prepare(self, *, has_effects: bool = True) -> tuple[FunctionRun, FlowContext[Any]]:
         """Return a run of the code, and its context. Raises PayloadError for an input that does not fit."""
         kept = kept_entries(self._entries)
-        history = History(
-            kept.entries, created_ms=self._job.created_ms, number=kept.first, reopened=kept.reopened
-        )
+        history = History(kept.entries, created_ms=self._job.created_ms, number=kept.first, loose=kept.loose)
         run = FunctionRun(
             self._durable,
             self._codecs,
             history,
             self._recorder,
-            self._around.make(self._run_of(kept), self._children, self._shelf),
+            self._around.make(
+                kept.run_of(self._message.run),
+                self._children,
+                self._shelf,
+                seed=kept.seed_of(self._message.run),
+            ),
             has_effects=has_effects,
             is_rescued=self._job.stalls > 0,  # an append of this run makes it 0
         )
@@ -183,9 +192,6 @@ class DurableFlow:
             )
         await self._children.ask(run.history)
         return await run.run(self._durable.function(context))
-
-    def _run_of(self, kept: Kept) -> str:
-        return f"{self._message.run}.{kept.again}" if kept.again else str(self._message.run)
 
     async def _settle(self, ending: Completed | Failed | Asleep | Mismatch) -> Settle | None:
         if isinstance(ending, Completed):
@@ -207,6 +213,7 @@ class DurableFlow:
             kind="raised",
             place=ending.step,
             error=msgspec.Raw(ending.failure.encode()),
+            steps=ending.sources,
             started_ms=self._recorder.now_ms,
         )
         await self._recorder.append([raised])

@@ -42,12 +42,15 @@ class FlowAround:
         self._message = message
         self._job_id = job_id or flow_id
 
-    def make(self, run: str, children: Children | None = None, shelf: Shelf | None = None) -> Surroundings:
-        """Return the surroundings of a run of the code, or of what belongs to one. The code's own have a `shelf`."""
+    def make(
+        self, run: str, children: Children | None = None, shelf: Shelf | None = None, *, seed: str = ""
+    ) -> Surroundings:
+        """Return the surroundings of a run of the code, or of what belongs to one. The code's own have a `shelf` and a `seed`."""
         message = self._message
         return Surroundings(
             flow_id=self._flow_id,
             run=run,
+            seed=seed,
             job_id=self._job_id,
             workflow=self._durable.name,
             tools=self._runtime.services.tools,

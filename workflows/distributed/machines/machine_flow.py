@@ -25,6 +25,7 @@ from workflows.distributed.functions.flow_recorder import FlowRecorder
 from workflows.distributed.machines.machine_children import MachineChildren
 from workflows.distributed.machines.machine_undo import add_failed_children
 from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import WorkerRuntime
 from workflows.execution.rollback import RollbackResult, Saga, failures_of, verdict_on
 from workflows.execution.step_tools import JobShelf
@@ -103,7 +104,8 @@ class MachineFlow:
     async def undo(self) -> Settle | None:
         """Run the rollbacks of a stopped flow, and settle it with its error. Raises UnknownTask."""
         jobs, flow_id = self._runtime.jobs, self._job.id
-        root = (await self._runtime.ask(jobs.look(flow_id, limit=0))).root
+        page = await self._runtime.ask(jobs.look(flow_id, limit=0))
+        root, tries = page.root, UndoTries(self._runtime, self._job, page.saved)
         live = await self._runtime.ask(jobs.lives(flow_id)) if self._job.passed else {}
         standing, owed = self._stand(live), obligations_in(flow_id, live)
         around = self._around.make(str(self._message.run))
@@ -118,6 +120,8 @@ class MachineFlow:
             flow_id=flow_id,
             call_sync=self._runtime.call_sync,
             sleep=asyncio.sleep,
+            save_try=tries.save,
+            tried=tries.done,
             save=lambda path, failure: self._save_undo(undos, owed, path, failure),
             done=undos.done(owed),
             around=self._undo_span,

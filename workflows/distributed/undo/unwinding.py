@@ -20,6 +20,7 @@ import msgspec
 from eventbus.lowlevel import Failure, Job, Settle, TreePage, cancel, fail
 from workflows.distributed.activation import Activation, LeaseLost
 from workflows.distributed.undo.undo_plan import UndoPlan
+from workflows.distributed.undo.undo_tries import UndoTries
 from workflows.distributed.worker_runtime import Flow
 from workflows.errors import COMPLETED
 from workflows.execution.hook_runner import run_failed
@@ -80,12 +81,15 @@ class Unwinding:
         # From here on the server accepts no other outcome: neither a cancel nor the timeout changes it.
         if not await flow.runtime.jobs.checkpoint(job, acknowledges=True):
             raise LeaseLost
+        tries = UndoTries(flow.runtime, job, self._page.saved)
         saga = Saga(
             self._plan.undos,
             flow_id=job.id,
             call_sync=flow.runtime.call_sync,
             sleep=asyncio.sleep,
             save=self._keeper.save,
+            save_try=tries.save,
+            tried=tries.done,
             done=self._keeper.done,
             around=self._around,
             facts={"correlation_id": flow.facts.correlation_id, **flow.trace},

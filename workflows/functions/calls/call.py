@@ -5,7 +5,9 @@
          -> refused                  it is awaited behind a race that it lost, also if it was done in time
 
 What must always hold: a call is done only after its end is recorded; a recorded call is done as soon as it has begun, so
-that awaiting it does not yield.
+that awaiting it does not yield. A call that is refused where it is made, because of what it was given, is not
+made: nobody misses that it is never awaited, and nothing is recorded. `Scope.expect` makes it one that must
+be awaited, once it is whole.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from eventbus import PayloadError
 from workflows.functions.calls.history import Record, family_of
+from workflows.functions.calls.origin import note_got
 from workflows.functions.calls.scope import Mark, Scope
 
 if TYPE_CHECKING:
@@ -91,8 +94,6 @@ class Call(Part, Generic[R]):
         self.name: str = name
         self.record: Record | None = None
         self.is_grouped: bool = False
-        if position is None:
-            scope.unawaited[self.position] = self
 
     @property
     def label(self) -> str:
@@ -120,6 +121,7 @@ class Call(Part, Generic[R]):
         self.scope.mark = self.scope.mark.merged(self.mark)
         self.scope.has_news = False
         if self.error is not None:
+            note_got(self.error, self.scope)
             raise self.error.with_traceback(None)
         return self.value
 
@@ -139,7 +141,7 @@ class Call(Part, Generic[R]):
             return
         self.is_begun = True
         self.take()
-        ended = self.run.history.ended(self.position)
+        ended = self.recall()
         if ended is None or ended.entry.name != self.name or family_of(ended.entry) != self.family:
             self.check()
         if ended is not None:
@@ -151,6 +153,10 @@ class Call(Part, Generic[R]):
             if begun is not None:
                 self.scope.has_news = False
             self.start(begun)
+
+    def recall(self) -> Record | None:
+        """Return the record of its end. What a retry has kept counts if it is of this call."""
+        return self.run.history.recall(self.position, self.family, self.name)
 
     def check(self) -> None:
         """Raise NonDeterminismError if another call is recorded at this position."""

@@ -18,6 +18,7 @@ from eventbus.lowlevel import Codec, Duration, Outcome, note_around, seconds
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.flow_definition import AnyDefinition, AnyWorkflow, definition_of
 from workflows.functions.calls.history import Record
+from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.wait_call import TimedCall
 from workflows.functions.task import Task
@@ -131,10 +132,8 @@ class FlowCall(ChildCall[R]):
             own if timeout is None else seconds(timeout, setting="the timeout of ctx.flow") or None
         )
         super().__init__(run, scope, self._workflow.name, b"")
-        if run.history.ended(self.position) is None:
-            scope.unawaited.pop(self.position)
+        if self.recall() is None:
             self._given = self._encode(given)
-            scope.unawaited[self.position] = self
 
     def _encode(self, given: Any) -> bytes:
         if self.run.history.at(self.position) is None:  # else a worker that could start it has accepted it
@@ -161,7 +160,7 @@ class FlowCall(ChildCall[R]):
             note_around(self.label, entry.result)
             return flow_codecs(known, self.run.max_bytes).output.decode(memoryview(entry.result)), None
         error = revive_flow("failed", entry.failure, known.name, entry.child, known.errors)
-        self.run.note_error(error, self.label, entry.failure)
+        set_origin(error, Origin(self.label, entry.failure))
         return None, error
 
 

@@ -3,6 +3,11 @@
 What must always hold: the idempotency key of an emission follows from its position, so that it is sent once, however often
 the step runs; an emission that the code does not await is sent, and recorded, before the next call of the same code. An
 event, a payload or an option that cannot be sent is refused at the call, because the code may never await it.
+
+An option that says what becomes of other jobs of the key (`throttle`, `debounce`, `keep_last`, `supersede`)
+needs the key that those have: that of the event, or a given one. So it takes the place of the position's, and
+such an emission is sent at least once: one whose worker died before the record is sent again, and meets the
+jobs of its key once more.
 """
 
 from __future__ import annotations
@@ -28,14 +33,16 @@ from eventbus import (
 from eventbus.lowlevel import (
     Codec,
     Failure,
-    check_priority,
+    check_emission,
     describe,
     emit_options,
+    option_of_key,
     read_failure,
     revive,
     shown,
 )
 from workflows.functions.calls.history import Record
+from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.task import AsyncTask
@@ -63,14 +70,13 @@ class EmitCall(StepCall[R]):
     ) -> None:
         """Take a position. Raises DefinitionError and PayloadError for what cannot be sent, also in each replay."""
         super().__init__(run, scope, _TASK)
-        scope.unawaited.pop(self.position)
         self._event = event
         self._payload = payload
         self._options = options
         self.is_sent_only: bool = False
-        if run.history.ended(self.position) is None:  # what is recorded was sent
+        self.name: str = event.name if isinstance(event, Event) else event
+        if self.recall() is None:  # what is recorded was sent
             self._check()
-        self.name: str = event if isinstance(event, str) else event.name
         scope.emissions.append(self)
 
     def _check(self) -> None:
@@ -78,7 +84,7 @@ class EmitCall(StepCall[R]):
             raise DefinitionError(
                 f"expected an Event or the name of one in ctx.emit, got: {shown(self._event)}"
             )
-        check_priority(emit_options(self._options).priority)
+        check_emission(self._event, self._payload, emit_options(self._options))
         _payload_codec(self._event, self.run.max_bytes).encode(self._payload)
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -102,11 +108,13 @@ class EmitCall(StepCall[R]):
 
     async def perform(self) -> Any:
         """Emit, and wait for the outcome if the code does."""
-        options = {
-            "idempotency_key": self.run.step_key(self.position),
-            "reuse_failure": True,
-            **self._options,
-        }
+        options = dict(self._options)
+        if not option_of_key(emit_options(options)):
+            options = {
+                "idempotency_key": self.run.step_key(self.position),
+                "reuse_failure": True,
+                **options,
+            }
         if self.is_sent_only and "reply" not in options:
             options["reply"] = False
         emission = self.run.around.tools.emit(self._event, self._payload, **options)
@@ -119,7 +127,7 @@ class EmitCall(StepCall[R]):
         if entry.kind != "failed":
             return super().read(record)
         error = self._revive(entry.failure)
-        self.run.note_error(error, self.label, entry.failure)
+        set_origin(error, Origin(self.label, entry.failure))
         return None, error
 
     def _revive(self, text: str) -> Exception:

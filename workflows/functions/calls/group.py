@@ -20,6 +20,7 @@ from eventbus import UsageError
 from eventbus.lowlevel import shown
 from workflows.functions.calls.call import Call, Part
 from workflows.functions.calls.history import Record
+from workflows.functions.calls.origin import note_beside
 from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.control import FlowStopping
 from workflows.records.entries import Entry
@@ -46,7 +47,7 @@ class Branch(Part):
 
     def __init__(self, run: FunctionRun, position: str, routine: Coroutine[Any, Any, Any]) -> None:
         super().__init__(run, position)
-        self.scope: Scope = Scope(position, routine, Mark(0), run.key)
+        self.scope: Scope = Scope(position, routine, Mark(0), run.seed)
 
     def begin(self) -> None:
         """Start the code."""
@@ -171,6 +172,7 @@ class Gather(_Group):
         if error is None or self._keeps_errors:
             self.settle([part.value if part.error is None else part.error for part in self.parts])
         else:
+            note_beside(error, (part.error for part in self.parts))
             self.settle(error=error)
 
     @property
@@ -201,6 +203,19 @@ class Race(_Group):
         del begun
         for part in self.parts:
             self.begin_part(part)
+
+    def recall(self) -> Record | None:
+        """Return the recorded decision. One that a retry has kept counts if it is of these calls."""
+        history = self.run.history
+        return history.recall(self.position, self.family, self.name, fits=self._fits)
+
+    def _fits(self, entry: Entry) -> bool:
+        """Tell whether the winner of a race is recorded as the same call or branch of this one."""
+        places = entry.steps[int(bytes(entry.result))].split()
+        won = self.parts[int(bytes(entry.result))] if len(entry.steps) == len(self.parts) else None
+        if won is None or won.position != places[0] or isinstance(won, Branch) is not _is_branch(places[0]):
+            return False
+        return isinstance(won, _Group) or not isinstance(won, Call) or won.recall() is not None
 
     def end(self, record: Record) -> None:
         """Begin the winner alone."""
@@ -257,6 +272,10 @@ class Race(_Group):
     def is_decided(self) -> bool:
         """Whether the winner is recorded."""
         return self.record is not None
+
+
+def _is_branch(position: str) -> bool:
+    return position.count(".") % 2 == 1
 
 
 def _places_of(part: Part) -> list[str]:

@@ -2,19 +2,20 @@
 
     position   "2" is the third call of the function, "4.0.1" the second call of the first branch of the call "4"
 
-What must always hold: a history is read once and changes only by `add`; each entry keeps its number in the journal, from
-which the code's times and lengths follow, so that they are the same in each replay.
+What must always hold: a history is read once and changes only by `add`, and by `recall`, which finds the same
+in each replay; each entry keeps its number in the journal, from which the code's times and lengths follow, so
+that they are the same, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
 from workflows.records.entries import Entry
 
-__all__ = ["History", "Kept", "Record", "family_of", "is_under", "kept_entries", "losers", "split_position"]
+__all__ = ["ENDS", "History", "Record", "family_of", "is_under", "losers", "split_position"]
 
 _FAMILIES = {
     "step": "step",
@@ -28,7 +29,9 @@ _FAMILIES = {
     "rollback": "rollback",
     "child": "child",
 }
-_ENDS = frozenset(("step", "failed", "signal", "due", "race", "patch", "rollback"))
+ENDS = frozenset(("step", "failed", "signal", "due", "race", "patch", "rollback"))
+"""The kinds of the entries with which a call ends."""
+_CALLS = ENDS | _FAMILIES.keys()
 _OVERHEAD = 120  # bytes of an entry besides its values, about
 
 
@@ -54,26 +57,34 @@ class History:
         *,
         created_ms: int = 0,
         number: int = 0,
-        reopened: Collection[str] = (),
+        loose: Collection[int] = (),
     ) -> None:
         """Read `entries`; `number` is how many entries the journal has before them.
 
-        The calls at the positions `reopened` may run although later ones are recorded.
+        Those whose number among `entries` is in `loose` count only if the code asks for them
+        (`functions.calls.kept`).
         """
         self.created_ms = created_ms
-        self._reopened = reopened
         self.number: int = number
         self.first: int = number
         self.size: int = 0
         self._begun: dict[str, Record] = {}
         self._ended: dict[str, Record] = {}
         self._highest: dict[str, int] = {}
+        self._loose: dict[str, list[Record]] = {}
+        """Records that count only if the code asks for them, by position, the oldest first."""
+        self._highest_loose: dict[str, int] = {}
         self.open_children: dict[str, Entry] = {}
         """The beginnings of children that have not ended, by position."""
         self._lost: list[str] = []
         self._doubtful: set[str] = set()
-        for entry in entries:
-            self.add(entry)
+        for place, entry in enumerate(entries):
+            if place in loose:
+                record = self._count(entry)
+                self._loose.setdefault(entry.place, []).append(record)
+                _note(entry.place, self._highest_loose)
+            else:
+                self.add(entry)
 
     @property
     def length(self) -> int:
@@ -82,9 +93,52 @@ class History:
 
     def add(self, entry: Entry) -> Record:
         """Add an entry that is recorded."""
+        record = self._count(entry)
+        self._take(record)
+        if entry.kind in _CALLS:
+            _note(entry.place, self._highest)
+        return record
+
+    def recall(
+        self, position: str, family: str, name: str, fits: Callable[[Entry], bool] | None = None
+    ) -> Record | None:
+        """Return the record of the end of a call that the code makes; None if it did not end.
+
+        A loose record counts from now on if it is of this call, and it `fits`.
+        """
+        loose = self._loose.get(position)
+        if loose and position not in self._begun and position not in self._ended:
+            begun = next(record.entry for record in loose if record.entry.name == loose[-1].entry.name)
+            is_same = (begun.name, family_of(begun)) == (name, family)
+            if is_same and (fits is None or fits(loose[-1].entry)):
+                for record in self._loose.pop(position):
+                    if record.entry.name == name:
+                        self._take(record)
+        return self._ended.get(position)
+
+    def has_loose(self, scope: str, number: int) -> bool:
+        """Tell whether a scope has a loose record from a number on."""
+        return self._highest_loose.get(scope, -1) >= number
+
+    def family_under(self, position: str, name: str, count: int) -> str:
+        """Return the family of what the first `count` items of a map recorded; empty if nothing is."""
+        found = self.first_from(position, 0)
+        if found is not None:
+            return family_of(found)
+        for number in range(count if self._highest_loose.get(position, -1) >= 0 else 0):
+            for record in self._loose.get(f"{position}.{number}", ()):
+                if record.entry.name == name:
+                    return family_of(record.entry)
+        return ""
+
+    def _count(self, entry: Entry) -> Record:
         self.number += 1
         self.size += _OVERHEAD + len(bytes(entry.result)) + len(bytes(entry.error))
-        record = Record(entry, self.number - self.first, self.size)
+        return Record(entry, self.number - self.first, self.size)
+
+    def _take(self, record: Record) -> None:
+        """Let a record count."""
+        entry = record.entry
         kind, place = entry.kind, entry.place
         if entry.child:
             self._note_child(entry)
@@ -94,13 +148,10 @@ class History:
             self._doubtful.add(place)
         elif kind == "cut":
             self._doubtful.discard(place)
-        if kind in _ENDS:
+        if kind in ENDS:
             self._ended[place] = record
-            self._note(place)
         elif kind in _FAMILIES:
             self._begun[place] = record
-            self._note(place)
-        return record
 
     def _note_child(self, entry: Entry) -> None:
         if entry.kind == "child":
@@ -114,20 +165,6 @@ class History:
         if not self._lost or not self.open_children:
             return []
         return [entry for place, entry in self.open_children.items() if is_under(place, self._lost)]
-
-    def _note(self, place: str) -> None:
-        """Remember the highest number at each level of a position."""
-        highest = self._highest
-        if "." not in place:
-            if (count := int(place)) > highest.get("", -1):
-                highest[""] = count
-            return
-        while place:
-            scope, _, number = place.rpartition(".")
-            count = int(number)
-            if highest.get(scope, -1) < count:
-                highest[scope] = count
-            place = scope
 
     def ended(self, position: str) -> Record | None:
         """Return the record of the end of a call; None if it did not end."""
@@ -146,15 +183,6 @@ class History:
         """Tell whether a step may have taken effect in a worker that died."""
         return position in self._doubtful
 
-    @property
-    def is_reopened(self) -> bool:
-        """Whether a call has yet to run again although later ones are recorded."""
-        return any(position not in self._ended for position in self._reopened)
-
-    def is_open_again(self, position: str) -> bool:
-        """Tell whether a call runs again although later ones are recorded."""
-        return position in self._reopened and position not in self._ended
-
     def highest(self, scope: str) -> int:
         """Return the highest number that is recorded in a scope or below it; -1 if nothing is."""
         return self._highest.get(scope, -1)
@@ -170,6 +198,20 @@ class History:
                 if (found := self.first_from(f"{begin}{count}.{branch}", 0)) is not None:
                     return found
         return None
+
+
+def _note(place: str, highest: dict[str, int]) -> None:
+    """Remember the highest number at each level of a position."""
+    if "." not in place:
+        if (count := int(place)) > highest.get("", -1):
+            highest[""] = count
+        return
+    while place:
+        scope, _, number = place.rpartition(".")
+        count = int(number)
+        if highest.get(scope, -1) < count:
+            highest[scope] = count
+        place = scope
 
 
 def family_of(entry: Entry) -> str:
@@ -192,114 +234,3 @@ def is_under(position: str, places: Sequence[str]) -> bool:
 def split_position(position: str) -> list[int]:
     """Return the numbers in a position, by which positions are sorted."""
     return [int(number) for number in position.split(".")]
-
-
-class Kept(msgspec.Struct):
-    """What counts of a journal for the current run of a function.
-
-    `first` is the number of the first entry that counts, and `again` how often the function has started again. `input` is
-    the input of that; None: that of the flow. The calls at `reopened` run again, although later ones are kept.
-    """
-
-    first: int = 0
-    again: int = 0
-    input: msgspec.Raw | None = None
-    entries: list[Entry] = []
-    reopened: set[str] = set()
-
-
-def kept_entries(entries: Sequence[Entry]) -> Kept:
-    """Return what counts of a journal. A retry by hand keeps what completed and was not undone."""
-    kept = Kept(entries=[], reopened=set())
-    for number, entry in enumerate(entries, start=1):
-        if entry.kind == "again":
-            kept = Kept(number, kept.again + 1, entry.result, [], set())
-        elif entry.kind == "run":
-            _resume(kept)
-        else:
-            kept.entries.append(entry)
-    return kept
-
-
-def _resume(kept: Kept) -> None:
-    """Drop the entries of an ended run that do not count in the next one."""
-    entries = kept.entries
-    dropped = {_call_in(entry.place) for entry in entries if _is_undone(entry)}
-    raised = {entry.place.rpartition("@")[2] for entry in entries if entry.kind == "raised"}
-    dropped |= raised | {
-        entry.place for entry in entries for place in raised if _is_behind(entry.place, place)
-    }
-    ended = {entry.place for entry in entries if entry.kind in _ENDS}
-    dropped |= {
-        entry.place
-        for entry in entries
-        if entry.kind in ("sleep", "wait", "child") and entry.place not in ended
-    }
-    dropped |= _last_failures(entries)
-    left = [
-        entry
-        for entry in entries
-        if entry.kind not in ("undo", "hook", "raised", "try", "cut", "stop") and entry.place not in dropped
-    ]
-    while lost := _undecided(left):
-        dropped |= lost
-        left = [entry for entry in left if entry.place not in lost]
-    kept.entries, kept.reopened = left, kept.reopened | dropped
-
-
-def _call_in(path: str) -> str:
-    """Return the position of the call in the path of a rollback, which may be one inside a child."""
-    return path.partition("/")[0].rpartition("@")[2]
-
-
-def _is_behind(place: str, earlier: str) -> bool:
-    """Tell whether a call was made behind an earlier one in the same code, or in a branch that began there."""
-    scope, _, number = earlier.rpartition(".")
-    prefix = f"{scope}." if scope else ""
-    if not number.isdecimal() or not place.startswith(prefix):
-        return False
-    first = place.removeprefix(prefix).partition(".")[0]
-    return first.isdecimal() and int(first) > int(number)
-
-
-def _is_undone(entry: Entry) -> bool:
-    return entry.kind == "undo" and not entry.failure
-
-
-def _last_failures(entries: Sequence[Entry]) -> set[str]:
-    """Return the calls that failed, or that nothing came to, and behind which their code recorded nothing."""
-    waits = {entry.place for entry in entries if entry.kind == "wait"}
-    failed = {
-        entry.place
-        for entry in entries
-        if entry.kind == "failed" or (entry.kind == "due" and entry.place in waits)
-    }
-    last: dict[str, int] = {}
-    for entry in entries:
-        scope, _, number = entry.place.rpartition(".")
-        if entry.kind in _ENDS and entry.place not in failed:
-            last[scope] = max(last.get(scope, -1), int(number))
-    found: set[str] = set()
-    for place in failed:
-        scope, _, number = place.rpartition(".")
-        if last.get(scope, -1) < int(number):
-            found.add(place)
-    return found
-
-
-def _undecided(entries: Sequence[Entry]) -> set[str]:
-    """Return the races whose winner does not count any more, so that they are run again."""
-    there = {entry.place for entry in entries}
-    return {
-        entry.place
-        for entry in entries
-        if entry.kind == "race" and not _stands(entry.steps[int(bytes(entry.result))], there)
-    }
-
-
-def _stands(places: str, there: Collection[str]) -> bool:
-    """Tell whether the winner of a race is among the places that count: a call, a branch, or all parts of a gather."""
-    position, *parts = [place for place in places.split() if not place.startswith("-")]
-    if parts:
-        return all(_stands(part, there) for part in parts)
-    return position in there or any(place.startswith(f"{position}.") for place in there)

@@ -15,6 +15,7 @@ from eventbus.lowlevel import shown
 from workflows.functions.calls.call import Call, Part
 from workflows.functions.calls.child_call import JobCall
 from workflows.functions.calls.history import Record
+from workflows.functions.calls.origin import note_beside
 from workflows.functions.calls.scope import Mark, Scope
 from workflows.functions.calls.step_call import StepCall
 from workflows.functions.task import Task, find_task
@@ -58,36 +59,35 @@ class MapCall(Call[Any]):
     ) -> None:
         """Take a position. Raises DefinitionError for a limit or a task that cannot be used, and PayloadError for an item."""
         super().__init__(run, scope, task.name)
-        scope.unawaited.pop(self.position)
         if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(
                 f"expected the limit of ctx.map to be a whole number from 1 on, got: {shown(limit)}"
             )
+        self._items = list(items)
         self._is_local = is_local or run.around.children.are_here or self._began_here
         if not self._is_local:
             _check_known(task)
         self.task: Task[..., Any] = task
         self._keeps_errors = keeps_errors
-        self._items = list(items)
         self._allowed = min(limit, len(self._items))
         self._begun = self._ended = 0
         self._stops = self._is_beginning = False
         self._counted: set[str] = set()
-        self.parts: list[Part] = [self._part(index, item) for index, item in enumerate(self._items)]
-        scope.unawaited[self.position] = self
+        self.parts: list[StepCall[Any] | JobCall[Any]] = [
+            self._part(index, item) for index, item in enumerate(self._items)
+        ]
 
     @property
     def _began_here(self) -> bool:
         """Whether items are recorded as steps. Those of jobs say `child`, also where nothing can be started, as in a check."""
-        recorded = self.run.history.first_from(self.position, 0)
-        return recorded is not None and not recorded.child
+        return self.run.history.family_under(self.position, self.name, len(self._items)) not in ("", "child")
 
     def _part(self, index: int, item: Any) -> StepCall[Any] | JobCall[Any]:
         position = f"{self.position}.{index}"
         if self._is_local:
             return StepCall(self.run, self.scope, self.task, (item,), position=position)
         text = b""
-        if self.run.history.ended(position) is None:
+        if self.run.history.recall(position, JobCall.family, self.name) is None:
             text = self.task.item_codec(self.run.max_bytes).encode(item)
         return JobCall(self.run, self.scope, self.task, text, position)
 
@@ -109,8 +109,7 @@ class MapCall(Call[Any]):
         if not self.parts:
             self.settle([])
             return
-        history = self.run.history
-        ended = [record for part in self.parts if (record := history.ended(part.position)) is not None]
+        ended = [record for part in self.parts if (record := part.recall()) is not None]
         for record in sorted(ended, key=lambda one: one.number):
             self._counted.add(record.entry.place)
             self._count(is_failed=record.entry.kind == "failed")
@@ -149,6 +148,7 @@ class MapCall(Call[Any]):
         if error is None or self._keeps_errors:
             self.settle([part.value if part.error is None else part.error for part in done])
         else:
+            note_beside(error, (part.error for part in done))
             self.settle(error=error)
 
     def close(self) -> None:

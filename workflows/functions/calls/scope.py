@@ -9,13 +9,15 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from workflows.functions.calls.call import Call
     from workflows.functions.calls.emit_call import EmitCall
 
 __all__ = ["Mark", "Scope"]
+
+C = TypeVar("C", bound="Call[Any]")
 
 
 class Mark(NamedTuple):
@@ -54,7 +56,7 @@ class Scope:
     )
 
     def __init__(self, name: str, routine: Coroutine[Any, Any, Any], mark: Mark, key: str) -> None:
-        """Run `routine`; `key` names the run of the flow, for random numbers and ids."""
+        """Run `routine`; random numbers and ids follow from `key`, which a retry by hand does not change."""
         self.name: str = name
         self.routine: Coroutine[Any, Any, Any] = routine
         self.mark: Mark = mark
@@ -74,6 +76,11 @@ class Scope:
     def position(self, number: int) -> str:
         """Return the position of a call of this scope by its number."""
         return f"{self.name}.{number}" if self.name else str(number)
+
+    def expect(self, call: C) -> C:
+        """Return a call of this scope that is made: its code must await it."""
+        self.unawaited[call.position] = call
+        return call
 
     def take(self) -> str:
         """Return the position of the next call."""

@@ -2,12 +2,17 @@
 recorded.
 
     begun -> active -> step | failed | cut
-                    -> try -> (sleeps) -> active
+                    -> try (recorded) -> pauses, here or in the server -> active
 
-What must always hold: an attempt starts only after all that came before it is recorded; what the code gets is
+What must always hold: an attempt starts only after all that came before it is recorded, its failed attempts
+among it: so there are never more of these than the rule allows, wherever a worker dies. What the code gets is
 what the record says, a value or an error, also in the run in which it happened.
 
-Crash windows: `dies-in-step` (it runs again with the same step key), `dies-before-record` (the same).
+A failed attempt is recorded while its pause goes on, however short that is. `Later` is no failed attempt, and
+is recorded only if the flow sleeps.
+
+Crash windows: `dies-in-step` (it runs again with the same step key), `dies-before-record` (the same),
+`dies-in-pause` (the next attempt has the next number).
 """
 
 from __future__ import annotations
@@ -38,9 +43,7 @@ __all__ = ["HELD_SECONDS", "StepCall"]
 R = TypeVar("R")
 
 HELD_SECONDS = 1.0
-"""A step waits in its worker for an attempt that is due within so many seconds; for a later one the flow
-sleeps.
-"""
+"""A flow stays in its worker for an attempt that is due within so many seconds; for a later one it sleeps."""
 
 _log = get_logger("workflows.step")
 
@@ -121,9 +124,7 @@ class StepCall(TimedCall[R]):
         return self.codec.decode(memoryview(entry.result)), None
 
     async def work(self) -> Entry:
-        """Make attempts until the end, or until the next one is a while away or another worker's; return the
-        entry of that.
-        """
+        """Make attempts until one has ended with what is to be recorded; return the entry of that."""
         while not self._is_cut:
             self._started_ms = self.run.now_ms
             ended = await self._try()
@@ -137,7 +138,7 @@ class StepCall(TimedCall[R]):
             delay, failure = self._follow(ended.error)
             if delay is None:
                 return self._entry("failed", **failure)
-            if delay > HELD_SECONDS or self.run.is_leaving:
+            if failure or delay > HELD_SECONDS or self.run.is_leaving:
                 due = self.run.now_ms + round(delay * 1000)
                 return self._entry(
                     "try",

@@ -14,6 +14,7 @@ from eventbus.lowlevel import mark_own, note_around
 from workflows.definition.signal import Signal
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.history import Record
+from workflows.functions.calls.origin import Origin, set_origin
 from workflows.functions.calls.scope import Scope
 from workflows.records.entries import Entry
 
@@ -118,5 +119,5 @@ class WaitCall(TimedCall[R]):
             return self.signal.decode(memoryview(record.entry.result)), None
         late = TimeoutError(f"signal {self.name!r} did not come in time")
         mark_own(late)  # a declared TimeoutError of the function does not apply to it
-        self.run.note_error(late, self.label)
+        set_origin(late, Origin(self.label, ""))
         return None, late

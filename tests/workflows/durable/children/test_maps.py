@@ -9,12 +9,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from drivers.fleet import Fleet
 from drivers.recorded import RecordedFlow
 
 from eventbus import DefinitionError, PayloadError, Retry
+from eventbus.lowlevel import Outcome
 from workflows import FlowCancelled, FlowContext, StepError, WorkflowProvider, durable, step_key, task
 from workflows.client.reports.durable_report import report_durable
-from workflows.functions.endings import Completed, Mismatch
+from workflows.functions.calls.child_call import Child
+from workflows.functions.endings import Asleep, Completed, Mismatch
 from workflows.functions.rollbacks import doubts_in
 from workflows.records.entries import Entry
 from workflows.records.records import FlowMessage
@@ -208,3 +211,38 @@ def test_a_job_of_a_map_that_may_have_taken_effect_is_unknown_in_the_report() ->
     assert (report.steps["analyse@0.0"].state, report.order) == ("unknown", [])
     assert report.steps["analyse@0.0"].error == "StalledError: the lease ran out"
     assert [path for path, _ in doubts_in([child, lost])] == ["analyse@0.0"], "as its caller hears"
+
+
+class _Soon(Fleet):
+    """Ends each child in the next round of the loop."""
+
+    def follow(self, child: Child) -> asyncio.Future[Outcome]:
+        if child.id not in self.children:
+            self.children[child.id] = child
+            asyncio.get_running_loop().call_soon(self.end, child.id)
+        return self.follow_lost(child.id)
+
+
+async def test_the_entries_that_a_map_reads_grow_with_its_items_and_not_faster() -> None:
+    @durable("mapped")
+    async def mapped(ctx: FlowContext[int]) -> int:
+        return len(await ctx.map(next_one, range(ctx.input), limit=20))
+
+    async def count_read(items: int) -> int:
+        flow = RecordedFlow(mapped, items)
+        flow.fleet = _Soon(flow.flow_id, lambda _name, number: number + 1)
+        read = 0
+        while True:
+            read += len(flow.journal)
+            ending = await flow.activate()
+            if not isinstance(ending, Asleep):
+                assert len(flow.journal) == 2 * items
+                return read + len(flow.journal)
+            await asyncio.sleep(0)
+
+    assert await count_read(3000) <= 4 * await count_read(750)
+
+
+@task
+async def next_one(number: int) -> int:
+    raise NotImplementedError  # the fleet of the test gives its end
