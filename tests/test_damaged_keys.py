@@ -233,6 +233,8 @@ async def test_one_damaged_value_takes_down_no_reader_and_no_worker(
             for share in (desk.queues, desk.failures, desk.versions, desk.server, desk.checks):
                 share.forget()
             for page in PAGES if with_pages else ():
+                if page == "/tail" and kind in ("watched", "queues"):
+                    continue  # a watch begins by a write to these
                 status = (await client.get(page)).status_code
                 if status not in (200, 303):
                     troubles.setdefault(f"{kind}: {page}: {status}", where)
