@@ -141,12 +141,60 @@ PAGES = (
 )  # fmt: skip
 
 _ELSEWHERE = frozenset(
-    """
-    none changes watched control cuts dead gauges inbox leaves leaving lines live needs order outcome
-    parked progress raw rawmore ready+ resting result scratch suspects touch unfinished waiters wake
-    idle lane turns ready checkpoints done feeds history tally minutes hours rooted log members slots
-    journal roots pools body clock delayed held replies emitters
-    """.split()
+    [
+        "none",
+        "changes",
+        "watched",
+        "control",
+        "cuts",
+        "dead",
+        "gauges",
+        "inbox",
+        "leaves",
+        "leaving",
+        "lines",
+        "live",
+        "needs",
+        "order",
+        "outcome",
+        "parked",
+        "progress",
+        "raw",
+        "rawmore",
+        "ready+",
+        "resting",
+        "result",
+        "scratch",
+        "suspects",
+        "touch",
+        "unfinished",
+        "waiters",
+        "wake",
+        "idle",
+        "lane",
+        "turns",
+        "ready",
+        "checkpoints",
+        "done",
+        "feeds",
+        "history",
+        "tally",
+        "minutes",
+        "hours",
+        "rooted",
+        "log",
+        "members",
+        "slots",
+        "journal",
+        "roots",
+        "pools",
+        "body",
+        "clock",
+        "delayed",
+        "held",
+        "replies",
+        "emitters",
+    ]
 )
 """What stands only for a moment, or in cases that their own tests make."""
 
