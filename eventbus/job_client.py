@@ -221,7 +221,8 @@ class JobClient(RootPages):
     async def journal(
         self, job_id: str, *, first: int = 0, limit: int = 200, deadline: float | None = None
     ) -> list[str]:
-        """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted from 0.
+        """Return a page of the journal of any job: at most `limit` entries from number `first` on, counted
+        from 0.
 
         Raises StoreCorrupt where somebody else's value stands in its place.
         """

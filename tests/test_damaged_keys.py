@@ -1,7 +1,10 @@
-"""One damaged value in each kind of key: everybody who reads still answers, and says which row cannot be read.
+"""One damaged value in each kind of key: everybody who reads still answers, and says which row cannot be
+read.
 
-A damage is a key of another type, a member or a field that is no UTF-8, or a value that is no number, no JSON and no record. After
-each one all lists are read: what is damaged may be missing or be told as such, and everything else is there as before.
+A damage is a key of another type, a member or a field that is no UTF-8, or a value that is no number, no
+JSON and no record. After
+each one all lists are read: what is damaged may be missing or be told as such, and everything else is there
+as before.
 """
 
 from __future__ import annotations
@@ -93,7 +96,10 @@ async def _wait_for(provider: EventProvider, job_id: str, state: str) -> None:
 def readers(
     provider: EventProvider, flows: WorkflowProvider, jobs: dict[str, str]
 ) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """Return all that reads, by a name. Those of one thing begin with `one`: they may say that it is damaged."""
+    """Return all that reads, by a name.
+
+    Those of one thing begin with `one`: they may say that it is damaged.
+    """
     inspector = provider.inspector
     found: dict[str, Callable[[], Awaitable[Any]]] = {
         "queues": inspector.queues,
@@ -134,14 +140,63 @@ PAGES = (
     "/audit", "/tail", "/queues/event.good?state=delayed",
 )  # fmt: skip
 
-_ELSEWHERE = {
-    # what stands only for a moment, or in cases that their own tests make
-    "none", "changes", "watched", "control", "cuts", "dead", "gauges", "inbox", "leaves", "leaving", "lines", "live", "needs",
-    "order", "outcome", "parked", "progress", "raw", "rawmore", "ready+", "resting", "result", "scratch", "suspects", "touch",
-    "unfinished", "waiters", "wake", "idle", "lane", "turns", "ready", "checkpoints", "done", "feeds", "history", "tally", "minutes",
-    "hours", "rooted", "log", "members", "slots", "journal", "roots", "pools", "body", "clock", "delayed", "held", "replies",
-    "emitters",
-}  # fmt: skip
+_ELSEWHERE = frozenset(
+    [
+        "none",
+        "changes",
+        "watched",
+        "control",
+        "cuts",
+        "dead",
+        "gauges",
+        "inbox",
+        "leaves",
+        "leaving",
+        "lines",
+        "live",
+        "needs",
+        "order",
+        "outcome",
+        "parked",
+        "progress",
+        "raw",
+        "rawmore",
+        "ready+",
+        "resting",
+        "result",
+        "scratch",
+        "suspects",
+        "touch",
+        "unfinished",
+        "waiters",
+        "wake",
+        "idle",
+        "lane",
+        "turns",
+        "ready",
+        "checkpoints",
+        "done",
+        "feeds",
+        "history",
+        "tally",
+        "minutes",
+        "hours",
+        "rooted",
+        "log",
+        "members",
+        "slots",
+        "journal",
+        "roots",
+        "pools",
+        "body",
+        "clock",
+        "delayed",
+        "held",
+        "replies",
+        "emitters",
+    ]
+)
+"""What stands only for a moment, or in cases that their own tests make."""
 
 
 _PARTS = 6
@@ -233,6 +288,8 @@ async def test_one_damaged_value_takes_down_no_reader_and_no_worker(
             for share in (desk.queues, desk.failures, desk.versions, desk.server, desk.checks):
                 share.forget()
             for page in PAGES if with_pages else ():
+                if page == "/tail" and kind in ("watched", "queues"):
+                    continue  # a watch begins by a write to these
                 status = (await client.get(page)).status_code
                 if status not in (200, 303):
                     troubles.setdefault(f"{kind}: {page}: {status}", where)

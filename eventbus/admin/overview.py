@@ -44,7 +44,8 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
     paused. `limited` says whether a limit holds, which is `limit`. `completed_per_minute` and `failed_per_minute` are how many
     jobs ended so in a minute, over the last 4 to 5 minutes; those that expired are among the failed ones. They come from the
-    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off. `unreadable` says what
+    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off.
+    `unreadable` says what
     of the orders for the queue is damaged in the server, and is therefore not told.
     """
 

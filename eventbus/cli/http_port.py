@@ -90,7 +90,10 @@ class _Server(ThreadingHTTPServer):
         return True
 
     def service_actions(self) -> None:
-        """Cut off who takes too long. A timeout of each read is not enough: a client may send a byte a second."""
+        """Cut off who takes too long.
+
+        A timeout of each read is not enough: a client may send a byte a second.
+        """
         now = clock.monotonic()
         for request, end in list(self._open.items()):
             if end < now:

@@ -1,8 +1,11 @@
 """What commands write for people and programs: lines, JSON, and the console for tables.
 
-Every text of others passes here on its way to a terminal: names, reasons, errors, payloads. What must always hold: no such text
-moves the cursor, changes colours, begins a line or turns the direction of what follows, whoever prints it. So a command writes
-by these functions alone, and a test looks for those that do not. Not here: the log, and the live boards of demo and meter.
+Every text of others passes here on its way to a terminal: names, reasons, errors, payloads. What must always
+hold: no such text
+moves the cursor, changes colours, begins a line or turns the direction of what follows, whoever prints it.
+So a command writes
+by these functions alone, and a test looks for those that do not. Not here: the log, and the live boards of
+demo and meter.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ __all__ = ["clean_json", "say", "write_json", "write_lines"]
 
 
 def say(*lines: str, err: bool = False, flush: bool = False) -> None:
-    """Write each text as a line of its own, an empty one for none, to standard output or with `err` to standard error.
+    """Write each text as a line of its own, an empty one for none, to standard output or with `err` to
+    standard error.
 
     What does not print, also a line break within a text, is written as its code.
     """
@@ -41,7 +45,10 @@ def write_lines(values: Iterable[object]) -> None:
 
 
 def clean_json(raw: bytes) -> bytes:
-    """Return the same value in JSON that has no character which does not print: each is escaped, as JSON allows."""
+    """Return the same value in JSON that has no character which does not print: each is escaped.
+
+    As JSON allows.
+    """
     text = raw.decode("utf-8", "surrogatepass")
     if text.isprintable():
         return raw

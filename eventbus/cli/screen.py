@@ -3,7 +3,8 @@
 A column of errors or of lists may be cut. It gets what the others leave, at least some words. If that is not enough, lines are
 longer than the screen, which breaks them.
 
-What must always hold: no text in what is printed has a character that moves the cursor, changes colours or turns the direction of
+What must always hold: no text in what is printed has a character that moves the cursor, changes colours or
+turns the direction of
 what follows, and no cell begins a line; it is cleaned here, wherever it comes from (`texts.visible`).
 
 Plain tables, without a frame and with a line for each row, are laid out here: as rich lays them out, in a tenth of the time,
@@ -87,7 +88,10 @@ class Screen(Console):
 
 
 def _clean(printed: Any) -> Any:
-    """Return what is printed without characters that do not print. Texts may have several lines, cells may not."""
+    """Return what is printed without characters that do not print.
+
+    Texts may have several lines, cells may not.
+    """
     if isinstance(printed, Group):
         return Group(*map(_clean, printed.renderables))
     if isinstance(printed, (str, Text)):
@@ -98,7 +102,8 @@ def _clean(printed: Any) -> Any:
                 _clean_text(cell, keeps_lines=False) if isinstance(cell, (str, Text)) else cell
                 for cell in column.cells
             ]
-            column._cells[:] = cells  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  (rich has no other way)
+            # rich has no other way
+            column._cells[:] = cells  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return printed
 
 

@@ -14,6 +14,7 @@ from eventbus.cli.failures import CommandError, is_debugging
 from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
+from eventbus.cli.output import say, write_json, write_lines
 from eventbus.cli.screen import Screen
 from eventbus.cli.session import started
 from eventbus.cli.texts import describe_unknown, printable
@@ -30,8 +31,11 @@ __all__ = [
     "moment",
     "open_console",
     "printable",
+    "say",
     "shown",
     "span",
+    "write_json",
+    "write_lines",
 ]
 
 T = TypeVar("T")

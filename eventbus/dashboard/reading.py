@@ -35,7 +35,10 @@ def names_in(request: Request) -> dict[str, str]:
 
 
 def read_query(request: Request, kind: type[T], *also: str) -> T:
-    """Return the query as a struct; `also` are parameters that somebody else reads. Raises Problem, for an unknown one too."""
+    """Return the query as a struct; `also` are parameters that somebody else reads.
+
+    Raises Problem, for an unknown one too.
+    """
     if len(request.url.query) > _LONGEST_QUERY:
         raise Problem(413, f"the query is longer than {_LONGEST_QUERY} characters")
     given = [each for each in request.query_params.multi_items() if each[0] not in also]
@@ -53,7 +56,10 @@ async def read_order(request: Request, kind: type[T]) -> T:
 
 
 def read_json(text: str | bytes, what: str) -> Any:
-    """Return a value of JSON. Raises Problem, 422, which begins with `what` it is; also for one that is nested too deep."""
+    """Return a value of JSON.
+
+    Raises Problem, 422, which begins with `what` it is; also for one that is nested too deep.
+    """
     try:
         found = msgspec.json.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -82,7 +88,8 @@ async def read_form(request: Request) -> dict[str, str]:
 def to_order(given: Any, kind: type[T], *, is_text: bool) -> T:
     """Return a struct of what was given. `is_text`: numbers and flags come as text. Raises Problem.
 
-    A field that the order does not have is refused: whoever mistyped the name of a bound would do more than was meant.
+    A field that the order does not have is refused: whoever mistyped the name of a bound would do more than
+    was meant.
     """
     if isinstance(given, Mapping):
         fields = [field.encode_name for field in msgspec.structs.fields(cast("Any", kind))]
@@ -118,7 +125,10 @@ def _unknown(name: str, fields: list[str]) -> Problem:
 
 
 def _once_each(given: list[tuple[str, str]]) -> dict[str, str]:
-    """Return what is not empty, by its name. Raises Problem for a name that comes twice, because one of them would be lost."""
+    """Return what is not empty, by its name.
+
+    Raises Problem for a name that comes twice, because one of them would be lost.
+    """
     found: dict[str, str] = {}
     for name, value in given:
         if not value:

@@ -119,7 +119,8 @@ def cancel(text: str) -> Settle:
 def park(why: str) -> Settle:
     """Set the job aside until a worker that can run it comes. It counts neither an attempt nor a stall.
 
-    Of `why` the server keeps 64 bytes. A longer one is cut here, so that it ends neither within a character nor within a quote.
+    Of `why` the server keeps 64 bytes. A longer one is cut here, so that it ends neither within a character
+    nor within a quote.
     """
     return Settle("parked", _cut(why))
 

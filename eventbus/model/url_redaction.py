@@ -17,10 +17,14 @@ EMBEDDED = re.compile(r"(?:embedded|memory):", re.IGNORECASE)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _QUERY_VALUE = re.compile(r"([?&;#])([^=&;#]*)=([^&;#]*)")
 _PLAIN = re.compile(
-    r"db|protocol|client_name|health_check_interval|ssl_(?:cert_reqs|ca_certs|ca_path|certfile|keyfile|check_hostname|min_version)|"
+    r"db|protocol|client_name|health_check_interval|"
+    r"ssl_(?:cert_reqs|ca_certs|ca_path|certfile|keyfile|check_hostname|min_version)|"
     r"(?:socket_|socket_connect_)?timeout|socket_keepalive|retry_on_timeout|max_connections|decode_responses"
 )
-"""The options whose values may be shown. Whoever mistypes another one may have written a password behind it."""
+"""The options whose values may be shown.
+
+Whoever mistypes another one may have written a password behind it.
+"""
 _HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::[0-9]{0,5})?")
 
 

@@ -68,7 +68,10 @@ class Orders(NamedTuple):
 
     @property
     def keeps(self) -> tuple[Keep | None, Keep | None]:
-        """How long completed and failed jobs are kept; None where nothing, or what cannot be read, is declared."""
+        """How long completed and failed jobs are kept; None where nothing, or what cannot be read.
+
+        Is declared.
+        """
         return _read(keeps_from_wire, self.fields.get("keeps", "")) or (None, None)
 
     @property

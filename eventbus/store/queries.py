@@ -16,7 +16,10 @@ from eventbus.store.scripting.script_rows import QueueLook
 __all__ = ["Cursor", "JobLook", "JobPage", "JobRow", "QueryStore"]
 
 _EMPTY: list[Any] = ["", "", 0, [], 0]
-"""The answer of `list.lua` for a queue that has no job in a state; also where somebody else's value stands."""
+"""The answer of `list.lua` for a queue that has no job in a state.
+
+Also where somebody else's value stands.
+"""
 
 _ALL = 1000  # the most jobs that one call of the script looks at
 

@@ -1,10 +1,13 @@
 """What is read for people may be damaged: another type of key, bytes that are no text, numbers that are none.
 
-Whoever looks at many things must not lose all of them by one. So looks pass here, at the border of the store: what is no text is
-shown by its bytes, what is no number is told as such, and a key of another type is as one that is not there. What must always
+Whoever looks at many things must not lose all of them by one. So looks pass here, at the border of the
+store: what is no text is
+shown by its bytes, what is no number is told as such, and a key of another type is as one that is not there.
+What must always
 hold: all text that a look answers can be encoded, and its numbers fit into 53 bits.
 
-Not here: calls that write, and the records of jobs (`admin.jobs`). These need the very bytes that the server has.
+Not here: calls that write, and the records of jobs (`admin.jobs`). These need the very bytes that the server
+has.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class TreeStore:
     async def root_queues(self, *, deadline: float | None = None) -> list[str]:
         """Return the queues that have had roots, sorted."""
         return sorted(
-            await self._caller.command("SMEMBERS", self._keys.shard_key("rooted"), deadline=deadline)
+            await self._caller.look("SMEMBERS", self._keys.shard_key("rooted"), missing=[], deadline=deadline)
         )
 
     async def root_page(
@@ -220,7 +220,7 @@ class TreeStore:
         for first in range(0, len(queues), CALL_ROWS):
             batch = queues[first : first + CALL_ROWS]
             arguments = [time, root, limit, " ".join(kinds), len(batch), *batch]
-            flat: list[Any] = await self._caller.script("roots", arguments, deadline=deadline)
+            flat: list[Any] = await self._caller.look_by("roots", arguments, missing=[], deadline=deadline)
             found += [RootRow(*flat[i : i + 4]) for i in range(0, len(flat), 4)]
         return sorted(found, key=lambda row: (row.at_ms, row.id.encode()), reverse=True)[:limit]
 
@@ -231,8 +231,10 @@ class TreeStore:
         name = self._keys.of("roots" if state == "open" else state, queue)
         last = first + limit - 1
         if state != "completed":
-            return await self._caller.command("ZREVRANGE", name, first, last, deadline=deadline)
-        entries = await self._caller.command("LRANGE", name, -1 - last, -1 - first, deadline=deadline)
+            return await self._caller.look("ZREVRANGE", name, first, last, missing=[], deadline=deadline)
+        entries = await self._caller.look(
+            "LRANGE", name, -1 - last, -1 - first, missing=[], deadline=deadline
+        )
         return [entry[TIME_DIGITS:] for entry in reversed(entries)]
 
 

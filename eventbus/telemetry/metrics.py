@@ -8,7 +8,8 @@ their units, attributes and bucket boundaries. `docs/telemetry.md` explains each
 Not here: who records (`engine.metering`, `send_meter`), and where gauges come from (`gauge_board`).
 
 What must always hold: there is no metric of this package that `METRICS` does not list; an attribute has few values in a program, so no job
-id, key or text of a user is one, and what a program may make without end, such as types of errors, is `Bounded`.
+id, key or text of a user is one, and what a program may make without end, such as types of errors, is
+`Bounded`.
 """
 
 from __future__ import annotations
@@ -189,7 +190,8 @@ _MOST_VALUES = 200
 class Bounded:
     """The values of one attribute: the first 200 of a process stay as they are, and all others are `_OTHER`.
 
-    Each value is a series that the SDK, and whoever collects it, keeps for ever, and a program may emit names that it makes, or
+    Each value is a series that the SDK, and whoever collects it, keeps for ever, and a program may emit
+    names that it makes, or
     raise classes that it makes. May be used in any thread: two at once may let a value more in.
     """
 

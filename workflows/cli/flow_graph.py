@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from eventbus.cli.output import say, write_json
-from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, shown
+from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, say, shown, write_json
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_history import registry_of
 from workflows.definition.plan import listed

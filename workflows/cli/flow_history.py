@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, EventProvider, PayloadError
-from eventbus.cli.output import say
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console, say
 from workflows import Durable, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.known_workflows import check_known_workflow

@@ -12,8 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, PayloadError
-from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, moment, open_console, shown
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    load_provider,
+    moment,
+    open_console,
+    say,
+    shown,
+    write_lines,
+)
 from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from eventbus.cli.output import say
-from eventbus.cli.toolkit import moment, open_console, printable, span
+from eventbus.cli.toolkit import moment, open_console, printable, say, span
 from eventbus.lowlevel import FINAL_STATES
 from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 

@@ -13,8 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from eventbus import UnknownJob
-from eventbus.cli.output import say, write_json, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, shown
+from eventbus.cli.toolkit import CommandError, UrlOption, say, shown, write_json, write_lines
 from workflows import FlowSummary, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_graph import draw_graph

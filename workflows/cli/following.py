@@ -16,8 +16,7 @@ import msgspec
 import typer
 
 from eventbus import StoreUnavailable
-from eventbus.cli.output import say, write_json
-from eventbus.cli.toolkit import UrlOption, moment, printable, span
+from eventbus.cli.toolkit import UrlOption, moment, printable, say, span, write_json
 from eventbus.lowlevel import FINAL_STATES, JobClient, clock
 from workflows import FlowTree, StepReport, WorkflowProvider
 from workflows.cli.asking import ask_flows

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from eventbus import DefinitionError, StoreCorrupt, StoreRefused, UnknownJob
+from eventbus import DefinitionError, StoreCorrupt, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient, RootPlace, RootRow, TreePage, shown
 from workflows.client.reports.durable_report import count_completed
 from workflows.client.reports.machine_report import machine_error, machine_status
@@ -147,12 +147,7 @@ class FlowList:
         found: list[FlowSummary] = []
         first = 0
         while len(found) < limit:
-            try:
-                ids = await self._jobs.roots(queue, name, first=first, limit=limit, deadline=deadline)
-            except StoreRefused as error:
-                if error.code != "WRONGTYPE":
-                    raise
-                break
+            ids = await self._jobs.roots(queue, name, first=first, limit=limit, deadline=deadline)
             # Side by side: one after the other, a list of 50 flows would wait for 50 round trips.
             every = await asyncio.gather(*(self._summary(entry, deadline) for entry in ids))
             found += [entry for entry in every if entry is not None and state in (None, entry.state)]

@@ -79,7 +79,10 @@ def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], Ev
 
 
 def _mistyped(environ: Iterable[str]) -> list[Finding]:
-    """Return the variables that are no setting, and close to one: settings ignore names that they do not know."""
+    """Return the variables that are no setting, and close to one.
+
+    Settings ignore names that they do not know.
+    """
     known = [f"EVENTBUS_{name.upper()}" for name in READERS]
     found: list[Finding] = []
     for name in sorted(environ):

@@ -35,7 +35,10 @@ async def read_audit(desk: Desk, caller: Caller, _path: dict[str, str], query: A
 
 
 def _is_seen(desk: Desk, caller: Caller, entry: AuditEntry) -> bool:
-    """Return whether what the entry is about exists for the caller; `queue` is its event, as rights know it."""
+    """Return whether what the entry is about exists for the caller; `queue` is its event.
+
+    As rights know it.
+    """
     if not entry.queue:
         return True
     kind = entry.kind if entry.kind in ("job", "flow", "schedule") else "queue"

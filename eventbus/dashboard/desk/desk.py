@@ -103,7 +103,10 @@ class Desk:
         return not self.rights.refusal(caller.actor, action, target)
 
     def sees(self, caller: Caller, target: Target, *, jobs: bool = False) -> bool:
-        """Return whether the target exists for the caller, with `jobs` also that of its jobs; see `reads_of`."""
+        """Return whether the target exists for the caller, with `jobs` also that of its jobs.
+
+        See `reads_of`.
+        """
         return all(self.may(caller, action, target) for action in reads_of(target, jobs=jobs))
 
     def abilities(self, caller: Caller, target: Target, *actions: Action) -> list[str]:
@@ -159,9 +162,11 @@ class Desk:
         return done
 
     async def once(self, caller: Caller, ordered: Ordered, do: Callable[[], Awaitable[Change]]) -> Change:
-        """Do what an order asks for, or answer as before if it came with this key before; then the rights are asked anew.
+        """Do what an order asks for, or answer as before if it came with this key before; then the rights
+        are asked anew.
 
-        `do` acts for this very `caller`. Raises Problem, 422, for another order with the same key, and what `do` raises.
+        `do` acts for this very `caller`. Raises Problem, 422, for another order with the same key, and what
+        `do` raises.
         """
         begun, is_repeat = await self.repeats.once(ordered, partial(_with_asked, caller, do))
         done, asked = begun
@@ -173,7 +178,10 @@ class Desk:
         return done
 
     async def _note_repeat(self, caller: Caller, action: Action, target: Target, reason: str) -> None:
-        """Ask whether the caller may have the answer to an action that was done before, and note it. Raises Problem."""
+        """Ask whether the caller may have the answer to an action that was done before, and note it.
+
+        Raises Problem.
+        """
         self.demand_sight(caller, target, f"{target.kind} {target.id!r}")
         trail = AuditTrail(self.provider, caller, action, target, reason=reason)
         if refusal := await self._refusal(caller, action, target):

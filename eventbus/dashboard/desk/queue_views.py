@@ -32,7 +32,10 @@ READ_SECONDS = 2.0
 """How long the server may take for one read; a page must not wait longer."""
 
 _LIST_SECONDS = 8.0
-"""The same for the list of all queues, which all viewers share: there may be thousands, each of which is looked at."""
+"""The same for the list of all queues, which all viewers share: there may be thousands.
+
+Each of which is looked at.
+"""
 
 _STEPS = ".steps"
 """What the queues of a workflow's steps have after its name."""

@@ -57,9 +57,11 @@ class ResumeOrder(msgspec.Struct, frozen=True):
 
 
 class LimitOrder(msgspec.Struct, frozen=True):
-    """A limit: how many jobs may run at once, and how many may start, such as `100/1m`; and the same of each limit key.
+    """A limit: how many jobs may run at once, and how many may start, such as `100/1m`; and the same of each
+    limit key.
 
-    It takes the place of the whole limit that held before. In a text, rates have commas between. `clear` takes back what was set.
+    It takes the place of the whole limit that held before. In a text, rates have commas between. `clear`
+    takes back what was set.
     """
 
     at_once: Annotated[int, msgspec.Meta(ge=1)] | None = None

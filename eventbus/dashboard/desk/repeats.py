@@ -4,8 +4,10 @@ Forms have such a key in a hidden field, so that two clicks are one action; prog
 in this process, the newest 1,000 of them for ten minutes: what must happen once in spite of a restart needs a key that the
 server keeps, as that of an emission or the number of a flow's run.
 
-What must always hold: a key belongs to the order that came with it first. Another order with that key is refused, because its
-answer would be that of the first one. Not here: the rights to an answer, which are asked each time (`Desk.once`).
+What must always hold: a key belongs to the order that came with it first. Another order with that key is
+refused, because its
+answer would be that of the first one. Not here: the rights to an answer, which are asked each time
+(`Desk.once`).
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ def check_length(key: str) -> None:
 
 
 class Ordered(NamedTuple):
-    """An order as it came: `place` is whose it is and what it is sent to, `key` is the caller's, empty for none."""
+    """An order as it came: `place` is whose it is and what it is sent to, `key` is the caller's.
+
+    Empty for none.
+    """
 
     place: tuple[str, ...]
     key: str
@@ -49,7 +54,10 @@ class Ordered(NamedTuple):
 
 
 class _Known:
-    """A key that came: with which order, since when, and what its action answers, None if that is not kept."""
+    """A key that came: with which order, since when, and what its action answers.
+
+    None if that is not kept.
+    """
 
     def __init__(self, digest: bytes) -> None:
         self.digest = digest
@@ -64,12 +72,16 @@ class Repeats:
         self._known: dict[tuple[tuple[str, ...], str], _Known] = {}
 
     def check(self, ordered: Ordered) -> None:
-        """Remember the order of a key whose answer is not kept. Raises Problem, 422, if another one came with that key."""
+        """Remember the order of a key whose answer is not kept.
+
+        Raises Problem, 422, if another one came with that key.
+        """
         if ordered.key:
             self._find(ordered)
 
     async def once(self, ordered: Ordered, do: Callable[[], Awaitable[Any]]) -> tuple[Any, bool]:
-        """Return what `do` returns, or what it returned for this key before, and whether it is a repeat. An error is forgotten.
+        """Return what `do` returns, or what it returned for this key before, and whether it is a repeat. An
+        error is forgotten.
 
         Without a key the action is done each time. Raises Problem, 422, if another order came with the key.
         """
@@ -97,7 +109,8 @@ class Repeats:
         if known.digest != ordered.digest:
             raise Problem(
                 422,
-                f"another order came with the key {ordered.key!r} before, so nothing was done; give each order a key of its own",
+                f"another order came with the key {ordered.key!r} before, so nothing was done; "
+                "give each order a key of its own",
             )
         return known
 

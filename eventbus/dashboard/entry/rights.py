@@ -67,9 +67,11 @@ _FLOWS = "workflow."
 
 
 def reads_of(target: Target, *, jobs: bool = False) -> tuple[Action, ...]:
-    """Return what one must be allowed to read to know that the target exists; with `jobs` also that of the jobs of a queue.
+    """Return what one must be allowed to read to know that the target exists; with `jobs` also that of the
+    jobs of a queue.
 
-    What is about an event or a workflow exists only for those who may see that: who may not read the flows of a workflow sees
+    What is about an event or a workflow exists only for those who may see that: who may not read the flows
+    of a workflow sees
     neither its queues nor a schedule of it.
     """
     flows: tuple[Action, ...] = ("flow.read",) if target.event.startswith(_FLOWS) else ()

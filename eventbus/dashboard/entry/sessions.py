@@ -1,8 +1,8 @@
 """Sessions: who has signed in with a token or a code, kept in the browser's cookie.
 
 A cookie holds the actor and an expiry, and is signed with a key that this process makes at its start, or with `secret`, so
-that several processes know each other's. The token is part of the key: whoever changes it, because others know it, ends what they
-have begun with it. What must always hold: a cookie that was changed, has expired or was signed out here
+that several processes know each other's. The token is part of the key: whoever changes it,
+because others know it, ends what they have begun with it. What must always hold: a cookie that was changed, has expired or was signed out here
 is nobody's; the value of a cookie never stands in a log. A sign-out is known to the process that got it; the browser forgets
 the cookie in any case.
 """

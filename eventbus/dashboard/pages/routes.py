@@ -224,7 +224,10 @@ class Pages:
 
 
 def _busyness(view: QueueView) -> tuple[int, ...]:
-    """Return by what queues are shown first where there is no room for all: what waits or failed, then what runs."""
+    """Return by what queues are shown first where there is no room for all: what waits or failed.
+
+    Then what runs.
+    """
     counts = view.counts
     return (counts["waiting"] + counts["failed"] + counts["parked"], counts["active"] + counts["delayed"])
 

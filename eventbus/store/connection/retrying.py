@@ -167,7 +167,8 @@ class RetryingCaller:
         return await self.repeat(Invocation.plain(command), deadline)
 
     async def look(self, *command: str | bytes | float, missing: Any, deadline: float | None = None) -> Any:
-        """Run a plain command for somebody who only looks: `missing` for a key of another type, and all text is `readable`.
+        """Run a plain command for somebody who only looks: `missing` for a key of another type, and all text
+        is `readable`.
 
         Repeats and raises as `script`.
         """
@@ -181,7 +182,10 @@ class RetryingCaller:
     async def look_by(
         self, name: str, arguments: list[Any], *, missing: Any = None, deadline: float | None = None
     ) -> Any:
-        """Run a script for somebody who only looks, as `look`; without `missing` a key of another type is an error."""
+        """Run a script for somebody who only looks, as `look`.
+
+        Without `missing` a key of another type is an error.
+        """
         try:
             return readable(await self.script(name, arguments, deadline=deadline))
         except StoreRefused as error:

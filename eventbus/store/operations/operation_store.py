@@ -113,7 +113,10 @@ class OperationStore:
         return await self._call("stop", id_, fields={"stopped_by": by}, deadline=deadline, now=now)
 
     async def read(self, id_: str, *, deadline: float | None = None) -> OperationRecord | None:
-        """Return one operation; None if there is none of that id. One that is damaged has failed, and says so as its `problem`."""
+        """Return one operation; None if there is none of that id.
+
+        One that is damaged has failed, and says so as its `problem`.
+        """
         name = self._keys.of("operation", id_)
         flat = await self._caller.look("HGETALL", name, missing=_DAMAGED, deadline=deadline)
         return _read(id_, flat) or (_damaged(id_) if flat else None)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
-from eventbus.store.readable import number, readable
+from eventbus.store.readable import number
 
 __all__ = ["EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
 
@@ -102,9 +102,11 @@ class RosterStore:
         counts: Counter[str] = Counter()
         after = ""
         while True:
-            after, *flat = await self._caller.script("active", [after, _HELD], deadline=deadline)
+            after, *flat = await self._caller.look_by(
+                "active", [after, _HELD], missing=[""], deadline=deadline
+            )
             for i in range(0, len(flat), 2):
-                counts[readable(flat[i])] += flat[i + 1]
+                counts[flat[i]] += flat[i + 1]
             if not after:
                 return counts
 

@@ -1,4 +1,7 @@
-"""What one may not see is nowhere (check 19): every route is asked by somebody who may not see an event and a workflow."""
+"""What one may not see is nowhere (check 19).
+
+Every route is asked by somebody who may not see an event and a workflow.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def _sign_in(request: Any) -> Actor | None:
 
 
 class Things(NamedTuple):
-    """The names of what is there, by the parameters of paths: of what is hidden, and the visible flow around one of them."""
+    """The names of what is there, by the parameters of paths: of what is hidden.
+
+    And the visible flow around one of them.
+    """
 
     hidden: dict[str, str]
     around: str

@@ -1,4 +1,7 @@
-"""Orders: one that comes again with its key is answered as before, and what an order does not know is refused."""
+"""Orders: one that comes again with its key is answered as before.
+
+And what an order does not know is refused.
+"""
 
 from __future__ import annotations
 

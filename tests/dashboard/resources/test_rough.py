@@ -1,4 +1,7 @@
-"""Rough edges of requests: methods that change nothing, deep payloads, zones of other machines, very many things."""
+"""Rough edges of requests: methods that change nothing, deep payloads, zones of other machines.
+
+Very many things.
+"""
 
 from __future__ import annotations
 

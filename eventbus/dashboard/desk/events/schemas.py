@@ -63,7 +63,10 @@ def fields_of(schema: dict[str, Any] | None) -> list[FormField] | None:
 
 
 def payload_of(fields: list[FormField], form: dict[str, str]) -> dict[str, Any]:
-    """Take the payload out of a form, and return it; what is no number stays text, so that the codec names the field."""
+    """Take the payload out of a form, and return it; what is no number stays text.
+
+    So that the codec names the field.
+    """
     payload: dict[str, Any] = {}
     for field in fields:
         text = form.pop(f"f.{field.name}", "")

@@ -21,7 +21,10 @@ class WorkerList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_workers(desk: Desk, caller: Caller, _path: dict[str, str], _query: NoQuery) -> WorkerList:
-    """Return the workers, each without the queues that the caller may not see, and without the versions of their jobs."""
+    """Return the workers, each without the queues that the caller may not see.
+
+    And without the versions of their jobs.
+    """
     desk.demand(caller, "server.read", Target("server"), "such page")
     found = await desk.provider.inspector.workers(call_timeout=READ_SECONDS)
     return WorkerList(workers=[_shown(desk, caller, each) for each in found])
