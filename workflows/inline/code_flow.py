@@ -17,6 +17,7 @@ from typing import Any
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.execution.step_tools import MemoryShelf
@@ -68,9 +69,10 @@ class CodeFlow(ABC):
     async def settle(self) -> None:
         """Run the flow to its end. Raises what `_advance` raises."""
         try:
-            self._work = asyncio.create_task(self._advance(), name=self.facts.flow_id)
-            await asyncio.wait({self._work}, timeout=self._timeout)
-            if not self._work.done() or self._reason is not None:
+            if self._reason is None:
+                self._work = asyncio.create_task(self._advance(), name=self.facts.flow_id)
+                await asyncio.wait({self._work}, timeout=self._timeout)
+            if self._work is None or not self._work.done() or self._reason is not None:
                 await self._cut()
                 await self._undo("timeout" if self._reason is None else "cancelled")
                 return
@@ -80,8 +82,10 @@ class CodeFlow(ABC):
             else:
                 await self._undo("failed", step=ending.step, failure=ending.failure)
         finally:
-            await self._cut()
-            await self._children.close()
+            try:
+                await self._cut()
+            finally:
+                await self._children.close()
 
     # What a flow is that another one started.
 
@@ -189,7 +193,7 @@ class CodeFlow(ABC):
     async def _cut(self) -> None:
         if self._work is not None and not self._work.done():
             self._work.cancel()
-            await asyncio.wait({self._work})
+            await wait_ended([self._work])  # no function of the flow may outlive it
 
 
 def _no_span(traceparent: str) -> Callable[[str, str, int], Any]:

@@ -297,7 +297,7 @@ class InlineFlow:
             call = partial(self._call_completed, attempts + 1)
             ended = await self._graph.attempt(call, what="the completed hook")
             if ended.is_cut and self.stop_mark is None:
-                raise asyncio.CancelledError
+                raise self._graph.cancellation or asyncio.CancelledError
             if self.stop_mark is not None:
                 return  # the flow was stopped meanwhile, so the hook's output does not count
             if ended.error is None:

@@ -12,6 +12,7 @@ from typing import Any
 from eventbus.lowlevel import Outcome
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.workflow import Workflow
+from workflows.execution.attempt import let_go, wait_ended
 from workflows.execution.rollback import Undoable
 from workflows.functions.calls.child_call import Child
 from workflows.inline.inner import InnerFlow
@@ -78,11 +79,11 @@ class InlineChildren:
         open_ones = [end for end in self._ends.values() if not end.done()]
         for end in open_ones:
             end.cancel()
-        if open_ones:
-            await asyncio.wait(open_ones)
-        for end in self._ends.values():
-            if not end.cancelled():
-                end.exception()  # marks it as retrieved, so that asyncio does not log it
+        try:
+            await wait_ended(open_ones)
+        finally:
+            for end in self._ends.values():
+                let_go(end)  # marks its error as retrieved, so that asyncio does not log it
 
 
 async def _settle(child_id: str, flow: InnerFlow) -> Outcome:

@@ -27,7 +27,7 @@ from workflows.machines.run import MachineRun
 from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import ACCEPTS, NAMES, Awaited, Snapshot, document_name, obligations_in
 from workflows.machines.standing import Standing
-from workflows.machines.undo import MachineUndos
+from workflows.machines.undo import MachineUndos, doubts_in
 from workflows.records.records import revive_flow
 
 __all__ = ["InlineMachine"]
@@ -136,7 +136,7 @@ class InlineMachine(CodeFlow):
         """Stop the children; those that have completed are not undone."""
         flow_id = self.facts.flow_id
         ends = await self._children.stop(f"flow {flow_id} stopped")
-        left: list[RollbackResult] = []
+        left = doubts_in(flow_id, self.recorder.live)
         is_doubtful = False
         for end in ends.values():
             prefix = f"{end.job.removeprefix(f'{flow_id}/')}/"
