@@ -13,6 +13,7 @@ import anyio
 import pytest
 from drivers.machines.cut import KINDS, effects, forget, meet_with, undone
 
+from workflows import END, MachineContext, StateMachine, transition
 from workflows.definition.flow_definition import definition_of
 from workflows.definition.workflow import Workflow
 from workflows.execution.environment import Environment
@@ -144,3 +145,40 @@ async def test_a_caller_who_is_cancelled_leaves_no_function_behind_and_what_took
             break
     else:
         pytest.fail("the flow never ends")
+
+
+@pytest.mark.slow
+async def test_a_body_that_was_given_up_on_is_told_as_in_doubt_and_its_move_is_not_undone() -> None:
+    may_end = asyncio.Event()
+
+    class Deaf(StateMachine[int], name="cut-deaf", start="a"):
+        @transition("a", to="b")
+        async def one(self, ctx: MachineContext[int]) -> None:
+            effects.append("one")
+
+        @one.rollback
+        async def undo_one(self, ctx: MachineContext[int]) -> None:
+            undone.append("one")
+
+        @transition("b", to=END)
+        async def two(self, ctx: MachineContext[int]) -> None:
+            flow.cancel("enough")
+            while not may_end.is_set():
+                try:
+                    await may_end.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        @two.rollback
+        async def undo_two(self, ctx: MachineContext[int]) -> None:
+            undone.append("two")
+
+    flow = open_code(Deaf.definition, 1, environment=Environment())
+    await flow.settle()
+    may_end.set()
+    state, text = flow.ended()
+    failure = read_flow_failure(text)
+    assert failure is not None
+    assert (state, failure.rollback) == ("cancelled", "incomplete")
+    assert [name for name, _ in failure.rollback_errors] == ["two@2"]
+    assert undone == ["one"]
