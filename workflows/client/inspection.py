@@ -27,7 +27,7 @@ from eventbus.lowlevel import (
 from workflows.client.flow_list import step_of, version_of
 from workflows.client.reports.durable_report import children_of, report_durable, tree_durable
 from workflows.client.reports.local_report import report_local
-from workflows.client.reports.machine_report import machine_status, report_machine, tree_machine
+from workflows.client.reports.machine_report import report_machine, tree_machine
 from workflows.client.reports.member_report import report_apart, report_item, report_member
 from workflows.client.rollbacks_around import rollbacks_around
 from workflows.client.step_progress import with_progress
@@ -70,8 +70,7 @@ class FlowInspector:
         page = await self._jobs.look(flow_id, limit=1, deadline=deadline)
         if not page.root:
             raise UnknownJob(flow_id)
-        status = status_of(page.root, is_seen=is_seen_in(page, page.members))
-        return machine_status(page.root, status)
+        return status_of(page.root, is_seen=is_seen_in(page, page.members))
 
     async def report(
         self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None

@@ -63,12 +63,10 @@ class InlineChildren:
         ends = await asyncio.gather(*self._ends.values())
         return {end.job: end for end in ends}
 
-    async def wait(self, ids: Sequence[str], until: asyncio.Task[None] | None = None) -> None:
-        """Wait until one of these has ended, or `until` is done."""
+    async def wait(self, ids: Sequence[str], *others: asyncio.Task[Any]) -> None:
+        """Wait until one of these has ended, or one of the others is done."""
         ends: set[asyncio.Task[Any]] = {self._ends[each] for each in ids}
-        await asyncio.wait(
-            ends | ({until} if until is not None else set()), return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait({*ends, *others}, return_when=asyncio.FIRST_COMPLETED)
 
     def undos(self, child_id: str, prefix: str) -> Sequence[Undoable]:
         """Return the rollbacks of a child that completed."""

@@ -231,8 +231,15 @@ async def test_timeout_fires_while_settling_what_is_recorded_is_undone(
     assert Counter(each.payload for each in journal.read("did")) == Counter([*_BODIES, "unprepare"])
 
 
-@pytest.mark.parametrize("cause", ["cancel", pytest.param("timeout", marks=pytest.mark.long), "stop"])
-@pytest.mark.parametrize("point", ["cut-while-guards-are-asked", "body-outlives-cut", "cut-meets-move"])
+_CUTS = [
+    pytest.param(point, cause, marks=pytest.mark.long if cause == "timeout" else ())
+    for point in ("cut-while-guards-are-asked", "body-outlives-cut", "cut-meets-move")
+    for cause in ("cancel", "timeout", "stop")
+    if (point, cause) != ("cut-meets-move", "timeout")  # its lease would run out while the call is held
+]
+
+
+@pytest.mark.parametrize(("point", "cause"), _CUTS)
 async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_move(
     point: str, cause: str, server: Backend, proxy: Proxy, run: Run, journal: Journal, tmp_path: Path
 ) -> None:
@@ -253,7 +260,7 @@ async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_mov
             elif cause == "stop":
                 worker.send(signal.SIGTERM)
             else:
-                while (await flow.status()).state not in ("rolling_back", "failed"):
+                while (await flow.status()).state not in ("rolling_back", "failed"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
 
         if held is None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from eventbus import StoreCorrupt
 from eventbus.lowlevel import FINAL_STATES
 from workflows.machines.choosing import MOVE, RETRY
 from workflows.machines.snapshot import (
@@ -25,7 +24,7 @@ from workflows.machines.snapshot import (
 )
 from workflows.records.entries import Entry
 from workflows.records.ids import workflow_of
-from workflows.records.records import FlowMessage, error_text, read_message_of
+from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import (
     FlowReport,
     FlowStatus,
@@ -38,22 +37,10 @@ from workflows.records.report import (
 )
 from workflows.records.status import error_in, number_in
 
-__all__ = ["machine_error", "machine_status", "machine_waits", "report_machine", "tree_machine"]
+__all__ = ["machine_error", "machine_waits", "report_machine", "tree_machine"]
 
 _KINDS = ("move", "try", "failed", "refused", "retry")
 _BY_HAND = {name.removeprefix("!"): what for name, what in ((RETRY, "retry"), (MOVE, "move by hand"))}
-_RESTS = ("delayed", "waiting-children")
-
-
-def machine_status(root: Mapping[str, str], status: FlowStatus) -> FlowStatus:
-    """Return the status of a flow; a machine that rests is waiting."""
-    if status.state != "running" or root.get("state") not in _RESTS:
-        return status
-    try:
-        is_machine = read_message_of("", root.get("body", "")).machine
-    except StoreCorrupt:
-        return status
-    return FlowStatus("waiting") if is_machine else status
 
 
 def report_machine(
@@ -66,7 +53,6 @@ def report_machine(
 ) -> FlowReport:
     """Return the report of a flow whose root has these fields, with its newest entries and its live texts. Raises StoreCorrupt."""
     snapshot = read_snapshot(flow_id, live)
-    status = machine_status(root, status)
     steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
     return FlowReport(
         flow_id=flow_id,
