@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import pytest
@@ -48,7 +49,8 @@ def make_machine(
     if has_undo:
         made.rollback(undo)
     body = {"prepare": made, trigger: transition(place, to=END, wait=None)(approve)}
-    return type("Checked", (StateMachine[state],), body, name="checked", start="draft")  # type: ignore[call-overload]
+    options = {"name": "checked", "start": "draft"}
+    return types.new_class("Checked", (StateMachine[state],), options, lambda space: space.update(body))
 
 
 def registry_with(*workflows: Any) -> StepRegistry:
