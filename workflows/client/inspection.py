@@ -114,9 +114,10 @@ class FlowInspector:
         message = read_message_of(flow_id, page.root.get("body", ""))
         if message.durable or message.machine:
             status = status_of(page.root, is_seen=is_seen_in(page, ()))
+            # First where a machine stands: of what it records meanwhile the report then shows nothing.
+            live = await self._jobs.lives(flow_id) if message.machine else {}
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
             if message.machine:
-                live = await self._jobs.lives(flow_id)
                 return report_machine(flow_id, message, page.root, status, entries, live)
             return report_durable(flow_id, message, page.root, status, entries)
         history = await self._history(flow_id, message, page, deadline)

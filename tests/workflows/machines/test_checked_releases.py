@@ -76,7 +76,7 @@ async def test_what_a_release_of_a_machine_lacks_is_told(open_flows: Open, until
     flow = await flows.execute(old, 1)
     await stands_at(flow, "waiting", until)
     assert await told(provider, old, child) == []
-    lost = await told(provider, make_machine(place="in review"), child)
+    lost = await told(provider, make_machine(place="reviewing"), child)
     assert lost == [("waiting", "place 'waiting'", "no such place")]
     renamed = await told(provider, make_machine(trigger="accept"), child)
     assert renamed == [("waiting", "trigger 'approve'", "no such trigger at this place")]

@@ -116,9 +116,12 @@ async def test_siblings_that_write_one_field_fail_the_flow_without_a_retry(runne
         attempts.append(ctx.attempt)
 
     pipeline = Pipeline("sync").parallel(one, other).then(last).returns()
-    with pytest.raises(StepError) as raised:
+    with pytest.raises(ConflictError) as raised:
         await _run(runner, pipeline, {})
-    assert (raised.value.step, attempts) == ("last", [])
+    conflict = raised.value
+    assert (conflict.key, conflict.steps, conflict.workflow) == ("same", ("one", "other"), "sync")
+    assert isinstance(conflict.__cause__, StepError)
+    assert (conflict.__cause__.step, attempts) == ("last", [])
     assert "'one' and 'other' of pipeline 'sync' ran side by side, and both gave the field 'same'" in str(
         raised.value
     )

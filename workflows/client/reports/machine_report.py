@@ -1,6 +1,7 @@
 """The reports of flows of state machines, read from their snapshots and the newest entries of their journals.
 
-What must always hold: place, state and documents are those of one move, because they are read by one command; what a body has not
+What must always hold: place, state and documents are those of one move, because they are read by one command; the entries are read
+after them, and those of later moves are left out, so that a place is never newer than its moves, nor older. What a body has not
 recorded is in no report.
 """
 
@@ -53,6 +54,7 @@ def report_machine(
 ) -> FlowReport:
     """Return the report of a flow whose root has these fields, with its newest entries and its live texts. Raises StoreCorrupt."""
     snapshot = read_snapshot(flow_id, live)
+    entries = _up_to(snapshot, entries)
     steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
     return FlowReport(
         flow_id=flow_id,
@@ -147,6 +149,19 @@ def _machine(
             if entry.kind in _KINDS
         ],
     )
+
+
+def _up_to(snapshot: Snapshot | None, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries that were recorded up to a snapshot. An earlier run may have made more moves than the last one."""
+    made = -1 if snapshot is None else snapshot.moves
+    known = [place for place, each in enumerate(entries) if each.kind == "run" or each.move == made]
+    first = known[-1] if known else 0
+    later = (place for place in range(first, len(entries)) if _is_move_past(entries[place], made))
+    return entries[: next(later, len(entries))]
+
+
+def _is_move_past(entry: Entry, made: int) -> bool:
+    return entry.kind == "move" and entry.move > made
 
 
 def _due_of(snapshot: Snapshot) -> int:
