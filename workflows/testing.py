@@ -64,7 +64,8 @@ class InlineHandle(Generic[O]):
     async def result(self) -> O:
         """Wait for the end of the flow and return its output.
 
-        Raises StepError, or the declared error that a step failed with, FlowTimeout, FlowCancelled; UsageError if the flow waits
+        Raises StepError, or the declared error that a step failed with, FlowTimeout, FlowCancelled;
+        UsageError if the flow waits
         for something that cannot come, or has ended before all `triggers` were sent that were given to it.
         """
         await asyncio.shield(self._task)  # cancelling one waiter must not cancel the flow
@@ -86,7 +87,8 @@ class InlineHandle(Generic[O]):
     async def signal(self, signal: Signal[T], payload: T) -> None:
         """Send a signal to the flow, which keeps it until a step or the function waits for it.
 
-        Raises PayloadError for a payload that does not fit, and SignalRefused if the flow has ended or is stopping, or is one of a
+        Raises PayloadError for a payload that does not fit, and SignalRefused if the flow has ended or is
+        stopping, or is one of a
         state machine, which takes triggers.
         """
         self._check_takes(signal.name)
@@ -97,8 +99,10 @@ class InlineHandle(Generic[O]):
     async def trigger(self, transition: Transition[Any] | str, payload: Any = None) -> None:
         """Fire a transition of a state machine that waits for it.
 
-        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload that does not fit,
-        UsageError for a flow of another kind, and SignalRefused if the machine does not accept it now, has ended or is stopping.
+        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
+        that does not fit,
+        UsageError for a flow of another kind, and SignalRefused if the machine does not accept it now, has
+        ended or is stopping.
         """
         flow, name = self._flow, transition if isinstance(transition, str) else transition.name
         if not isinstance(flow, InlineMachine):
@@ -167,7 +171,8 @@ def start_inline(
     `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts, in the steps that sleep,
     and for the timeout of a wait: for tests of these pass one that returns at once. `ctx.emit` uses `provider`;
     `middleware` is around each attempt, as `WorkflowProvider.use`. `signals` are in the flow's inbox from the start, each
-    with its payload, and `triggers` are those of state machines, as `run_inline` takes them; others may be sent with the handle. Raises
+    with its payload, and `triggers` are those of state machines, as `run_inline` takes them; others may be
+    sent with the handle. Raises
     DefinitionError and PayloadError before anything runs.
     """
     environment = Environment(provider=provider, sleep=sleep, middleware=middleware)

@@ -39,9 +39,12 @@ def check_flows(
 ) -> int:
     """Check whether a program can go on with the flows in the server, without effects: before it is deployed.
 
-    Its durable functions are run against what their open flows and the newest ended ones have recorded. Of state machines each open
-    flow must find its place there, what it waits for and what it may have to undo; of graphs and pipelines, the steps that it has
-    recorded. Flows that are nested in others are read, too. Ends with 1 if something differs. Doubtful calls in the code, and
+    Its durable functions are run against what their open flows and the newest ended ones have recorded. Of
+    state machines each open
+    flow must find its place there, what it waits for and what it may have to undo; of graphs and pipelines,
+    the steps that it has
+    recorded. Flows that are nested in others are read, too. Ends with 1 if something differs. Doubtful calls
+    in the code, and
     open flows in a version that the program does not have, are told as warnings.
     """
     registry = registry_of(load_provider(place), place)
@@ -60,8 +63,8 @@ def check_flows(
     foreign = Counter((workflow_of(flow.flow), flow.version) for flow in checked if flow.version)
     for (workflow, version), count in sorted(foreign.items()):
         print(
-            f"warning: {count} open flows of workflow {workflow} have version {version}, which this program does not have; "
-            "let workers of the release that began them run until they have ended",
+            f"warning: {count} open flows of workflow {workflow} have version {version}, which this program does "
+            "not have; let workers of the release that began them run until they have ended",
             file=sys.stderr,
         )
     if not found:

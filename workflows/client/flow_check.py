@@ -1,10 +1,14 @@
-"""Checking a release against the flows in the server, before it is deployed: can its definitions go on with them?
+"""Checking a release against the flows in the server, before it is deployed: can its definitions go on with
+them?
 
-    durable function   its code is run against what the flow has recorded, without effects (`functions.history_check`)
-    state machine      it has the place where the flow stands, what is due or owed there, and what the flow waits for
+    durable function   its code is run against what the flow has recorded, without effects
+                       (`functions.history_check`)
+    state machine      it has the place where the flow stands, what is due or owed there, and what the flow
+                       waits for
     graph, pipeline    it has the steps that the flow has recorded
 
-What must always hold: nothing is done and nothing is recorded. Of ended flows only those of durable functions are read: they are
+What must always hold: nothing is done and nothing is recorded. Of ended flows only those of durable
+functions are read: they are
 examples for code; the others go on no more.
 """
 
@@ -44,7 +48,8 @@ Tell: TypeAlias = Callable[[str, str], None]
 class Mismatch(msgspec.Struct, frozen=True):
     """One thing that a flow has, or has recorded, and that the release has not.
 
-    `position` is that of a call of a durable function, or the place of a state machine; it is empty where there is none.
+    `position` is that of a call of a durable function, or the place of a state machine; it is empty where
+    there is none.
     """
 
     flow: str
@@ -54,7 +59,9 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 class CheckedFlow(msgspec.Struct, frozen=True):
-    """What the check of one flow came to. `damage` says why it cannot be read; `version` is one that the release does not have."""
+    """What the check of one flow came to. `damage` says why it cannot be read; `version` is one that the
+    release does not have.
+    """
 
     flow: str
     mismatches: list[Mismatch] = []
@@ -142,7 +149,9 @@ async def _check_machine(
 
 
 def _check_place(machine: MachineDefinition, snapshot: Snapshot, accepts: str, tell: Tell) -> None:
-    """Tell what a flow waits for at its place, and what is to be tried again there, if the release does not have it."""
+    """Tell what a flow waits for at its place, and what is to be tried again there, if the release does not
+    have it.
+    """
     leaving = {each.name: each for each in machine.out_of.get(snapshot.place, ())}
     for name in accepts.split():
         bare = name.removeprefix("!")

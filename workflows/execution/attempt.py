@@ -11,7 +11,8 @@ the next round of the event loop), so an attempt that waits for nothing takes no
 What must always hold: `run` returns only after the function has ended or was given up on, so that no step is
 undone while it still runs; `run` never raises the function's error; a timeout counts from the function's beginning.
 
-What a function came to is recorded with `outlast`: a cancellation in the moment between its end and its record would otherwise
+What a function came to is recorded with `outlast`: a cancellation in the moment between its end and its
+record would otherwise
 lose what it did, and then nobody undoes it.
 """
 
@@ -45,7 +46,8 @@ def begin_task(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
 
 
 async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | None = None) -> None:
-    """Wait until tasks have ended, for `patience` seconds at most; a cancellation of this call is raised behind that.
+    """Wait until tasks have ended, for `patience` seconds at most; a cancellation of this call is raised
+    behind that.
 
     A cancel scope of anyio cancels again and again, so one that ended the wait would end each wait.
     """
@@ -65,7 +67,8 @@ async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | Non
 async def outlast(work: Coroutine[Any, Any, R], patience: float = PATIENCE) -> R:
     """Return what `work` returns, or raise what it raises.
 
-    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end, or after `patience` seconds. An
+    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end, or after
+    `patience` seconds. An
     error of `work` is lost then: who is cancelled could do nothing about it.
     """
     task = begin_task(work)
@@ -126,7 +129,8 @@ class Attempt:
         self.ending: Literal["", "cut", "timeout"] = ""
         """Why the function was cancelled; empty while it was not. May be read in any thread."""
         self.cancellation: asyncio.CancelledError | None = None
-        """How `run` was cancelled, if it took that for a cut. A scope of anyio knows its own cancellations only."""
+        """How `run` was cancelled, if it took that for a cut. A scope of anyio knows its own cancellations
+        only."""
 
     def cut(self) -> None:
         """Cancel the function from outside; if it returns a value nevertheless, that value counts."""

@@ -23,7 +23,8 @@ NodeKind: TypeAlias = Literal["step", "each", "flow", "wait", "sleep", "emit", "
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One part. `about` is the workflow that a `flow` runs, or the signal of a `wait`. `when` names the condition of a step that may
+    """One part. `about` is the workflow that a `flow` runs, or the signal of a `wait`. `when` names the
+    condition of a step that may
     be skipped.
 
     In a flow it has a `state`: that of the step, or `undone` or `undo_failed` if a rollback ran; the place where a machine

@@ -5,8 +5,10 @@
 
     running -> waiting -> running
 
-It is for tests and dry runs. Nothing is durable, and what must always hold is what holds for a flow in a worker. What comes while
-the flow waits (a signal, a trigger) wakes it, if it is open; else the code waits in vain, and the flow says so.
+It is for tests and dry runs. Nothing is durable, and what must always hold is what holds for a flow in a
+worker. What comes while
+the flow waits (a signal, a trigger) wakes it, if it is open; else the code waits in vain, and the flow says
+so.
 """
 
 from __future__ import annotations
@@ -135,7 +137,9 @@ class CodeFlow(ABC):
         return True
 
     async def _wait_first(self, children: Sequence[str], until_ms: int | None) -> None:
-        """Wait until one of the children has ended, the time has come, or something was sent: for the first of these."""
+        """Wait until one of the children has ended, the time has come, or something was sent: for the first
+        of these.
+        """
         others: list[asyncio.Task[Any]] = []
         if until_ms is not None:
             others.append(asyncio.create_task(self.recorder.wait_until(until_ms)))

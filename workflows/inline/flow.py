@@ -161,7 +161,9 @@ class InlineFlow:
 
     @property
     def shown_state(self) -> FlowState:
-        """The state for reports: a flow that stops is rolling back, also while its last steps end; one that only waits is waiting."""
+        """The state for reports: a flow that stops is rolling back, also while its last steps end; one that
+        only waits is waiting.
+        """
         if self.state != "running":
             return self.state
         if self.stop_mark is not None:

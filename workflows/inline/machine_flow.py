@@ -1,6 +1,7 @@
 """A flow of a state machine that runs in this process, without a server: the same run, with everything in memory.
 
-Triggers that are given beforehand are sent when the machine rests and accepts them; an open flow takes others while it rests.
+Triggers that are given beforehand are sent when the machine rests and accepts them; an open flow takes
+others while it rests.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class InlineMachine(CodeFlow):
         return [name.removeprefix("!") for name in names if not name.startswith("!!")]
 
     def trigger(self, transition: Transition[Any] | str, payload: Any) -> bool:
-        """Take a trigger that is sent while it runs; return False if its place does not accept it. Raises DefinitionError, PayloadError."""
+        """Take a trigger that is sent while it runs; return False if its place does not accept it. Raises
+        DefinitionError, PayloadError.
+        """
         known = self.definition.find_trigger(transition)
         text = known.encode(payload)
         if known.name not in self.accepts:

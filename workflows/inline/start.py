@@ -74,7 +74,8 @@ def open_code(
 ) -> CodeFlow:
     """Return an inline flow of a durable function, or of a state machine, that has not begun. The arguments are those of `open_inline`.
 
-    With `replays` a durable function, also one inside it, starts again from its top after each record. With `is_open` signals and
+    With `replays` a durable function, also one inside it, starts again from its top after each record. With
+    `is_open` signals and
     triggers may come while it runs.
     """
     given = flow_codecs(definition).input.encode(input)

@@ -45,7 +45,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """A body was cancelled and ended by that. With `is_lost` it was given up on: it may still run, so its effect is unknown."""
+    """A body was cancelled and ended by that. With `is_lost` it was given up on: it may still run, so its
+    effect is unknown.
+    """
 
     is_lost: bool = False
 
@@ -62,7 +64,8 @@ class Firing:
         self._around = around
         self._make_context = make_context
         self.cancellation: asyncio.CancelledError | None = None
-        """How `fire` was cancelled, if it was; the caller must pass that on, once what came of the attempt is recorded."""
+        """How `fire` was cancelled, if it was; the caller must pass that on, once what came of the attempt
+        is recorded."""
 
     async def fire(self, fire: Fire, snapshot: Snapshot, state: str) -> Moved | Failure | Cut:
         """Make one attempt. A cancellation of this call cuts the body, and is not raised (`cancellation`)."""

@@ -5,8 +5,10 @@
 The design stands in the package. What must always hold:
 - nothing begins before what came before it is recorded; after `append` has raised, the run ends;
 - each append says what is accepted behind it, and what that is was chosen before;
-- what a body came to is recorded, whatever happens meanwhile: a cancellation, or an error of the look at what follows, only
-  ends that look, and is raised behind the record. The move then accepts nothing, and the next activation looks.
+- what a body came to is recorded, whatever happens meanwhile: a cancellation, or an error of the look at
+  what follows, only
+  ends that look, and is raised behind the record. The move then accepts nothing, and the next activation
+  looks.
 """
 
 from __future__ import annotations
@@ -214,7 +216,9 @@ class MachineRun:
         await self._fail(fire, came, began)
 
     async def _note_cut(self, fire: Fire, *, is_lost: bool) -> None:
-        """Record that a transition with a rollback may have taken effect, because its body was given up on."""
+        """Record that a transition with a rollback may have taken effect, because its body was given up
+        on.
+        """
         transition, standing = fire.transition, self._standing
         if transition.undo is None or not is_lost:
             return
@@ -236,7 +240,7 @@ class MachineRun:
             return await look
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # noqa: BLE001  (a cancellation, or what the children raise: `_fire` raises it)
+        except BaseException as error:  # noqa: BLE001  (a cancellation, or of the children: `_fire` raises it)
             self._broken = error
             return instead
 

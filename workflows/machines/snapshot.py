@@ -175,7 +175,9 @@ def write_doubts(doubts: Iterable[Obligation]) -> str:
 
 
 def read_doubts(flow_id: str, live: Mapping[str, str]) -> list[Obligation]:
-    """Return the transitions with a rollback whose body may have taken effect although no move says so. Raises StoreCorrupt."""
+    """Return the transitions with a rollback whose body may have taken effect although no move says so.
+    Raises StoreCorrupt.
+    """
     text = live.get(DOUBTS)
     try:
         return _decode_doubts(text) if text else []

@@ -77,7 +77,9 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def doubts_in(flow_id: str, live: Mapping[str, str], prefix: str = "") -> list[RollbackResult]:
-    """Return the transitions that may have taken effect although no move says so, with the error that says so. Raises StoreCorrupt."""
+    """Return the transitions that may have taken effect although no move says so, with the error that says
+    so. Raises StoreCorrupt.
+    """
     return [(prefix + each.path, unknown_text(1, "")) for each in read_doubts(flow_id, live)]
 
 

@@ -314,7 +314,8 @@ _CONFLICT = f"{ConflictError.__module__}.{ConflictError.__qualname__}"
 def is_declared(record: str) -> bool:
     """Tell whether the error of a step is one that its workflow declares; also inside sub-workflows.
 
-    The conflict of a pipeline reaches the caller as declared errors do, but is a fault, of which people are told.
+    The conflict of a pipeline reaches the caller as declared errors do, but is a fault, of which people are
+    told.
     """
     failure = read_flow_failure(record)
     while failure is not None:

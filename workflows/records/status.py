@@ -51,10 +51,13 @@ def status_of(root: Mapping[str, str], *, is_seen: bool = True) -> FlowStatus:
 
 
 def _is_asleep(root: Mapping[str, str], state: str) -> bool:
-    """Tell whether nothing is done for a flow until a time comes, or somebody acts: whether its root rests and waits for that.
+    """Tell whether nothing is done for a flow until a time comes, or somebody acts: whether its root rests
+    and waits for that.
 
-    A root that rests for other jobs (`waited`) waits for nobody: they run. A function that waits for a signal beside them does.
-    A state machine that rests is waiting, whatever for. The root of a graph whose steps are jobs rests while they run.
+    A root that rests for other jobs (`waited`) waits for nobody: they run. A function that waits for a
+    signal beside them does.
+    A state machine that rests is waiting, whatever for. The root of a graph whose steps are jobs rests while
+    they run.
     """
     if state not in ("delayed", "waiting-children"):
         return False

@@ -104,7 +104,8 @@ class Toggle(StateMachine[list[int]], name="toggle", start="off"):
 
 
 class Cutting(StateMachine[bool], name="cutting", start="a"):
-    """Its first body may be stubborn, and take effect although it was cancelled; the guard of its second place takes its time."""
+    """Its first body may be stubborn, and take effect although it was cancelled; the guard of its second
+    place takes its time."""
 
     @transition("a", to="b")
     async def one(self, ctx: MachineContext[bool]) -> None:

@@ -1,6 +1,8 @@
-"""Flows of every kind with three bodies, `one`, `two` and `three`, each with a rollback, which call `meet` at each of their waits.
+"""Flows of every kind with three bodies, `one`, `two` and `three`, each with a rollback, which call `meet`
+at each of their waits.
 
-A body has taken effect with its last line, and writes that down in `effects`; its rollback writes it down in `undone`.
+A body has taken effect with its last line, and writes that down in `effects`; its rollback writes it down in
+`undone`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A flow of any kind that rests until a time comes, or somebody acts, is `waiting`: in its status, its report, and lists."""
+"""A flow of any kind that rests until a time comes, or somebody acts, is `waiting`: in its status, its
+report, and lists."""
 
 from __future__ import annotations
 

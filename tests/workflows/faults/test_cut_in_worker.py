@@ -1,8 +1,12 @@
-"""A flow in a worker that is stopped at any of its waits: at each call to the server, and at each wait of its functions.
+"""A flow in a worker that is stopped at any of its waits: at each call to the server, and at each wait of
+its functions.
 
-At the n-th wait the flow is cancelled, or its worker stops, and the wait goes on only once its worker has cancelled the job. So
-whatever that wait is for is cut, unless it is seen through. After it each body that took effect is recorded, and undone if the
-flow was cancelled; the outcome tells it. Of a worker that stopped another one goes on, and does nothing twice.
+At the n-th wait the flow is cancelled, or its worker stops, and the wait goes on only once its worker has
+cancelled the job. So
+whatever that wait is for is cut, unless it is seen through. After it each body that took effect is recorded,
+and undone if the
+flow was cancelled; the outcome tells it. Of a worker that stopped another one goes on, and does nothing
+twice.
 """
 
 from __future__ import annotations

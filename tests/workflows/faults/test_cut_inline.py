@@ -1,6 +1,8 @@
-"""A flow in this process that is stopped in any round of the event loop: what took effect is recorded, and undone.
+"""A flow in this process that is stopped in any round of the event loop: what took effect is recorded, and
+undone.
 
-Of flows that only the caller is done with nothing is undone, but no function outlives the call, and what took effect is recorded.
+Of flows that only the caller is done with nothing is undone, but no function outlives the call, and what
+took effect is recorded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`eventbus flows check`: what a new release lacks that open flows of state machines and graphs need is told before it is deployed."""
+"""`eventbus flows check`: what a new release lacks that open flows of state machines and graphs need is told
+before it is deployed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The reports of inline flows of durable functions and state machines: those of flows in a worker, from what is in memory."""
+"""The reports of inline flows of durable functions and state machines: those of flows in a worker, from what
+is in memory.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The reports of flows of state machines, read from their snapshots and the newest entries of their journals.
 
-What must always hold: place, state and documents are those of one move, because they are read by one command; the entries are read
-after them, and those of later moves are left out, so that a place is never newer than its moves, nor older. What a body has not
+What must always hold: place, state and documents are those of one move, because they are read by one
+command; the entries are read
+after them, and those of later moves are left out, so that a place is never newer than its moves, nor older.
+What a body has not
 recorded is in no report.
 """
 
@@ -152,7 +154,9 @@ def _machine(
 
 
 def _up_to(snapshot: Snapshot | None, entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the entries that were recorded up to a snapshot. An earlier run may have made more moves than the last one."""
+    """Return the entries that were recorded up to a snapshot. An earlier run may have made more moves than
+    the last one.
+    """
     made = -1 if snapshot is None else snapshot.moves
     known = [place for place, each in enumerate(entries) if each.kind == "run" or each.move == made]
     first = known[-1] if known else 0
