@@ -172,8 +172,7 @@ def describe(
     known = recorded(error)
     if known is not None:
         return without(known.text, hidden)
-    answers = () if hasattr(error, _OWN) else declared  # the engine's own is nobody's answer
-    kind = next((candidate for candidate in answers if isinstance(error, candidate)), None)
+    kind = next((candidate for candidate in declared if isinstance(error, candidate)), None)
     failure = Failure(
         type=type_name(type(error)),
         message=_told(message_of(error), hidden),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import mark_own
 from workflows.definition.signal import Signal
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.history import Record
@@ -116,6 +115,5 @@ class WaitCall(TimedCall[R]):
         if record.entry.kind == "signal":
             return self.signal.decode(memoryview(record.entry.result)), None
         late = TimeoutError(f"signal {self.name!r} did not come in time")
-        mark_own(late)  # a declared TimeoutError of the function does not apply to it
         self.run.note_error(late, self.label)
         return None, late
