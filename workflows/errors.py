@@ -215,15 +215,21 @@ class ConflictError(WorkflowError, Unrecoverable):
     Give the field another name in one of them, or let one run after the other.
     """
 
-    def __init__(self, *, key: str, steps: tuple[str, str], workflow: str) -> None:
-        first, second = steps
+    def __init__(self, key: str, steps: Sequence[str], workflow: str) -> None:
         super().__init__(
-            f"steps {first!r} and {second!r} of pipeline {workflow!r} ran side by side, and both gave the field {key!r}; "
+            key, list(steps), workflow
+        )  # its record has them: the caller of the flow gets this very error
+        first, second = steps
+        self.key = key
+        self.steps: tuple[str, str] = (first, second)
+        self.workflow = workflow
+
+    def __str__(self) -> str:
+        first, second = self.steps
+        return (
+            f"steps {first!r} and {second!r} of pipeline {self.workflow!r} ran side by side, and both gave the field {self.key!r}; "
             "give it another name in one of them, or let one run after the other"
         )
-        self.key = key
-        self.steps = steps
-        self.workflow = workflow
 
 
 class NonDeterminismError(WorkflowError, UsageError):

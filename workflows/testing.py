@@ -14,14 +14,19 @@ import msgspec
 
 from eventbus import SignalRefused, UsageError
 from eventbus.lowlevel import Duration
+from workflows.client.reports.inline_report import report_inline
 from workflows.definition.flow_definition import AnyWorkflow, definition_of
 from workflows.definition.middleware import FlowMiddleware
 from workflows.definition.signal import Signal
 from workflows.definition.workflow import Workflow
+from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment
 from workflows.functions.definition import Durable
 from workflows.functions.history_check import FlowHistory, check_history
-from workflows.inline.flow import InlineFlow, Stop
+from workflows.inline.code_flow import CodeFlow
+from workflows.inline.durable_flow import InlineDurable
+from workflows.inline.flow import InlineFlow
+from workflows.inline.machine_flow import InlineMachine
 from workflows.inline.start import open_code, open_inline
 from workflows.inline.triggers import InlineTriggers
 from workflows.machines.machine import StateMachine
@@ -46,34 +51,39 @@ T = TypeVar("T")
 
 
 class InlineHandle(Generic[O]):
-    """A flow that runs in this event loop; use it like the handle of a distributed flow.
+    """A flow of any kind that runs in this event loop; use it like the handle of a distributed flow.
 
     The handle owns the task of the flow: the caller must await `result`, or end the flow with `aclose`.
     """
 
-    def __init__(self, flow: InlineFlow) -> None:
+    def __init__(self, flow: InlineFlow | CodeFlow, triggers: InlineTriggers | None = None) -> None:
         self.id: str = flow.facts.flow_id
         self._flow = flow
+        self._triggers = triggers or InlineTriggers()
         self._task = asyncio.create_task(flow.settle(), name=f"inline flow {self.id}")
 
     async def result(self) -> O:
         """Wait for the end of the flow and return its output.
 
-        Raises StepError, or the declared error that a step failed with, FlowTimeout, FlowCancelled.
+        Raises StepError, or the declared error that a step failed with, FlowTimeout, FlowCancelled;
+        UsageError if the flow waits
+        for something that cannot come, or has ended before all `triggers` were sent that were given to it.
         """
         await asyncio.shield(self._task)  # cancelling one waiter must not cancel the flow
-        return self._flow.outcome()
+        result = self._flow.outcome()
+        self._triggers.check_taken(self.id)
+        return result
 
     async def status(self) -> FlowStatus:
         """Return the state of the flow and of its rollbacks."""
-        return FlowStatus(self._flow.shown_state, self._flow.rollback)
+        return self._flow.status()
 
     async def cancel(self, reason: str = "") -> bool:
         """Cancel the flow and roll back its completed steps.
 
         Return True if it will end with FlowCancelled, False if it has ended or was stopping already.
         """
-        return self._flow.stop(Stop(cause="cancelled", reason=reason))
+        return self._flow.stop_for(reason)
 
     @overload
     async def signal(self, signal: Signal[None], payload: None = None) -> None: ...
@@ -82,31 +92,81 @@ class InlineHandle(Generic[O]):
     @overload
     async def signal(self, signal: str, payload: Any = ...) -> None: ...
     async def signal(self, signal: Signal[Any] | str, payload: Any = None) -> None:
-        """Send a signal, given as itself or by its name, to the flow, which keeps it until a step waits for
-        it.
+        """Send a signal, given as itself or by its name, to the flow, which keeps it until a step or the
+        function waits for it.
 
-        Raises DefinitionError for a signal that no step waits for, PayloadError for a payload that does not
-        fit, and SignalRefused if the flow has ended or is stopping.
+        Raises DefinitionError for a signal that nothing in the flow waits for, PayloadError for a payload
+        that does not fit, and SignalRefused if the flow has ended or is stopping, or is one of a state
+        machine, which takes triggers.
         """
-        known = self._flow.inbox.check(signal)
-        if self._flow.stop_mark is not None or self._task.done():
-            raise SignalRefused(self.id, known.name, "ended" if self._task.done() else "stopping")
-        self._flow.inbox.send(signal, payload)
+        flow, name = self._flow, signal if isinstance(signal, str) else signal.name
+        if not isinstance(flow, (InlineFlow, InlineDurable)):
+            raise SignalRefused(self.id, name, "unwanted")
+        known = flow.check_signal(signal)
+        self._check_takes(known.name)
+        flow.send(known, payload)
+
+    async def trigger(self, transition: Transition[Any] | str, payload: Any = None) -> None:
+        """Fire a transition of a state machine that waits for it.
+
+        Raises DefinitionError for a transition that the machine does not have, PayloadError for a payload
+        that does not fit, UsageError for a flow of another kind, and SignalRefused if the machine does not
+        accept it now, has ended or is stopping.
+        """
+        flow, name = self._flow, transition if isinstance(transition, str) else transition.name
+        if not isinstance(flow, InlineMachine):
+            raise UsageError(f"flow {self.id} is not of a state machine, so it has no transition {name!r}")
+        self._check_takes(name, is_trigger=True)
+        offered = flow.accepts
+        if not flow.trigger(transition, payload):
+            told = f"the machine accepts {', '.join(offered) or 'no trigger'} now"
+            raise SignalRefused(self.id, name, "unwanted", told, is_trigger=True)
+
+    def _check_takes(self, name: str, *, is_trigger: bool = False) -> None:
+        if self._task.done() or self._flow.is_stopping:
+            reason = "ended" if self._task.done() else "stopping"
+            raise SignalRefused(self.id, name, reason, is_trigger=is_trigger)
 
     async def report(self) -> FlowReport:
         """Return the report of the flow so far, step by step."""
-        return self._flow.report()
+        return self._flow.report() if isinstance(self._flow, InlineFlow) else report_inline(self._flow)
 
     async def aclose(self) -> None:
         """End the flow at once, like the end of the process: cancel running functions and undo nothing."""
         self._task.cancel()
         with anyio.CancelScope(shield=True):
-            await asyncio.wait({self._task})
+            await wait_ended([self._task])
 
 
+@overload
 def start_inline(
-    workflow: Workflow[I, O],
-    input: I,  # noqa: A002  (as the workflow calls it)
+    workflow: Workflow[I, O] | Durable[I, O],
+    input: I,
+    *,
+    meta: Mapping[str, Any] | None = ...,
+    timeout: Duration | None = ...,
+    sleep: Callable[[float], Awaitable[Any]] = ...,
+    provider: Any = ...,
+    middleware: Sequence[FlowMiddleware] = ...,
+    signals: Sequence[tuple[Signal[Any], Any]] = ...,
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+) -> InlineHandle[O]: ...
+@overload
+def start_inline(
+    workflow: type[StateMachine[I]],
+    input: I,
+    *,
+    meta: Mapping[str, Any] | None = ...,
+    timeout: Duration | None = ...,
+    sleep: Callable[[float], Awaitable[Any]] = ...,
+    provider: Any = ...,
+    middleware: Sequence[FlowMiddleware] = ...,
+    signals: Sequence[tuple[Signal[Any], Any]] = ...,
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = ...,
+) -> InlineHandle[Any]: ...
+def start_inline(
+    workflow: AnyWorkflow[Any, Any],
+    input: Any,  # noqa: A002  (as the workflow calls it)
     *,
     meta: Mapping[str, Any] | None = None,
     timeout: Duration | None = None,
@@ -114,18 +174,32 @@ def start_inline(
     provider: Any = None,
     middleware: Sequence[FlowMiddleware] = (),
     signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
-) -> InlineHandle[O]:
-    """Start a flow in this event loop and return its handle.
+    triggers: Sequence[tuple[Transition[Any] | str, Any]] = (),
+) -> InlineHandle[Any]:
+    """Start a flow of a workflow of any kind in this event loop and return its handle.
 
-    `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts, in the steps that sleep,
-    and for the timeout of a wait: for tests of these pass one that returns at once. `ctx.emit` uses `provider`;
-    `middleware` is around each attempt, as `WorkflowProvider.use`. `signals`, or their names, are in the
-    flow's inbox from the start, each with its payload. Raises DefinitionError and PayloadError before
-    anything runs.
+    `timeout` overrides the workflow's timeout; 0 is none. `sleep(seconds)` waits between attempts, in the
+    steps that sleep, and for the timeout of a wait: for tests of these pass one that returns at once.
+    `ctx.emit` uses `provider`; `middleware` is around each attempt, as `WorkflowProvider.use`. `signals`, or
+    their names, are in the flow's inbox from the start, each with its payload, and `triggers` are those of
+    state machines, as `run_inline` takes them; others may be sent with the handle. Raises DefinitionError and
+    PayloadError before anything runs.
     """
     environment = Environment(provider=provider, sleep=sleep, middleware=middleware)
-    flow = open_inline(workflow, input, meta=meta, timeout=timeout, environment=environment, signals=signals)
-    return InlineHandle(flow)
+    definition = definition_of(workflow, "a workflow to run")
+    given = InlineTriggers(triggers, definition)
+    make = open_inline if isinstance(definition, Workflow) else open_code
+    flow = make(
+        definition,  # pyright: ignore[reportArgumentType]
+        input,
+        meta=meta,
+        timeout=timeout,
+        environment=environment,
+        signals=signals,
+        triggers=given,
+        is_open=True,
+    )
+    return InlineHandle(flow, given)
 
 
 @overload
@@ -206,25 +280,22 @@ async def run_inline(
         result = await flow.run()
         given.check_taken(flow.facts.flow_id)
         return result
-    handle: InlineHandle[Any] = InlineHandle(
-        open_inline(
-            definition,
-            input,
-            meta=meta,
-            timeout=timeout,
-            environment=environment,
-            signals=signals,
-            triggers=given,
-            is_open=False,
-        )
+    flow = open_inline(
+        definition,
+        input,
+        meta=meta,
+        timeout=timeout,
+        environment=environment,
+        signals=signals,
+        triggers=given,
+        is_open=False,
     )
+    handle: InlineHandle[Any] = InlineHandle(flow, given)
     try:
-        result = await handle.result()
+        return await handle.result()
     except asyncio.CancelledError:
         await handle.aclose()  # no function of the flow may outlive this call
         raise
-    given.check_taken(handle.id)
-    return result
 
 
 async def replay(durable: Durable[Any, Any], history: FlowHistory | bytes | str) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from eventbus import DefinitionError, EventProvider, PayloadError
+from eventbus import EventProvider
 from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console, say
-from workflows import Durable, WorkflowProvider
+from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.known_workflows import check_known_workflow
+from workflows.client.flow_check import CheckedFlow, Mismatch, check_release
 from workflows.client.histories import FlowRecord, histories_of
-from workflows.functions.history_check import FlowHistory, check_history, redacted
+from workflows.functions.history_check import redacted
 from workflows.functions.lint import lint
 from workflows.records.ids import workflow_of
 from workflows.registry import StepRegistry
@@ -28,15 +30,6 @@ __all__ = ["check_flows", "export_flows", "registry_of"]
 _FILE_NAME = 200  # characters of an id in the name of its file
 
 
-class Found(msgspec.Struct, frozen=True):
-    """One line: a flow whose code has changed. `position` is empty if the input of the flow does not fit."""
-
-    flow: str
-    position: str
-    recorded: str
-    asked: str
-
-
 def check_flows(
     place: Annotated[
         str, typer.Argument(metavar="MODULE:PROVIDER", help="Where the program has its provider.")
@@ -44,33 +37,42 @@ def check_flows(
     *,
     url: UrlOption = None,
 ) -> int:
-    """Run the durable functions of a program against what their flows have recorded, without effects.
+    """Check whether a program can go on with the flows in the server, without effects: before it is deployed.
 
-    These are the open flows and the newest ended ones, with those that are nested in others. Ends with 1 if a function does something else. Doubtful calls in the
-    code are told as warnings.
+    Its durable functions are run against what their open flows and the newest ended ones have recorded. Of
+    state machines each open
+    flow must find its place there, what it waits for and what it may have to undo; of graphs and pipelines,
+    the steps that it has
+    recorded. Flows that are nested in others are read, too. Ends with 1 if something differs. Doubtful calls
+    in the code, and
+    open flows in a version that the program does not have, are told as warnings.
     """
     registry = registry_of(load_provider(place), place)
     for durable in registry.durables:
         for line in lint(durable):
             say(f"warning: {line}", err=True)
 
-    async def check(provider: EventProvider) -> tuple[int, list[Found]]:
-        found, count = list[Found](), 0
-        names = {durable.name for durable in registry.durables}
-        async for history in histories_of(provider.jobs, names, ended=True):
-            if isinstance(history, FlowRecord):
-                _warn_of(history)
-            elif (known := registry.durable(workflow_of(history.flow_id), history.version)) is not None:
-                count += 1
-                found += await _check(known, history)
-        return count, found
+    async def check(provider: EventProvider) -> list[CheckedFlow]:
+        return [flow async for flow in check_release(registry, provider.jobs)]
 
-    count, found = ask_server(url, check, reads_only=True)
+    checked = ask_server(url, check, reads_only=True)
+    found = [line for flow in checked for line in flow.mismatches]
+    for flow in checked:
+        if flow.damage:
+            _warn_of(flow.flow, flow.damage)
+    foreign = Counter((workflow_of(flow.flow), flow.version) for flow in checked if flow.version)
+    for (workflow, version), count in sorted(foreign.items()):
+        say(
+            f"warning: {count} open flows of workflow {workflow} have version {version}, which this program does "
+            "not have; let workers of the release that began them run until they have ended",
+            err=True,
+        )
     if not found:
+        count = sum(not (flow.damage or flow.version) for flow in checked)
         say(f"{count} flows can be replayed")
         return 0
     table = Table(box=None, pad_edge=False)
-    for name in Found.__struct_fields__:
+    for name in Mismatch.__struct_fields__:
         table.add_column(name, no_wrap=True)
     for line in found:
         table.add_row(*(Text(str(value)) for value in msgspec.structs.astuple(line)))
@@ -95,7 +97,7 @@ def export_flows(
         count, names = 0, [workflow] if workflow else []
         async for history in histories_of(flows.provider.jobs, names, ended=True):
             if isinstance(history, FlowRecord):
-                _warn_of(history)
+                _warn_of(history.flow_id, history.damage)
                 continue
             written = redacted(history) if redact else history
             (folder / _file_of(history.flow_id)).write_bytes(msgspec.json.encode(written))
@@ -109,8 +111,8 @@ def export_flows(
     return 0
 
 
-def _warn_of(flow: FlowRecord) -> None:
-    say(f"warning: flow {flow.flow_id} is left out: {flow.damage}", err=True)
+def _warn_of(flow_id: str, damage: str) -> None:
+    say(f"warning: flow {flow_id} is left out: {damage}", err=True)
 
 
 def _file_of(flow_id: str) -> str:
@@ -119,18 +121,6 @@ def _file_of(flow_id: str) -> str:
     if len(name) > _FILE_NAME:
         name = f"{name[:_FILE_NAME]}+{hashlib.sha256(flow_id.encode()).hexdigest()[:16]}"
     return f"{name}.json"
-
-
-async def _check(durable: Durable[Any, Any], history: FlowHistory) -> list[Found]:
-    try:
-        error = await check_history(durable, history)
-    except (PayloadError, DefinitionError) as unfit:
-        return [Found(history.flow_id, "", "its input", str(unfit))]
-    return (
-        []
-        if error is None
-        else [Found(history.flow_id, error.position, error.recorded, error.asked or str(error))]
-    )
 
 
 def registry_of(provider: EventProvider, place: str) -> StepRegistry:

@@ -21,7 +21,7 @@ import msgspec
 from eventbus import DefinitionError, StoreCorrupt, UnknownJob
 from eventbus.lowlevel import FINAL_STATES, JobClient, RootPlace, RootRow, TreePage, shown
 from workflows.client.reports.durable_report import count_completed
-from workflows.client.reports.machine_report import machine_error, machine_status
+from workflows.client.reports.machine_report import machine_error
 from workflows.distributed.activation import read_journal
 from workflows.machines.snapshot import NAMES, Snapshot, read_snapshot
 from workflows.records.checkpoints import GRAPH
@@ -166,10 +166,9 @@ class FlowList:
             return None
         status, run = status_of(page.root), max(number_in(page.root, "run"), 1)
         # If no step of this run has completed yet, only the first member shows whether a worker has begun.
-        if status.state == "running" and (run > 1 or not page.total):
+        if status.state in ("running", "waiting") and (run > 1 or not page.total):
             first = await self._jobs.look(flow_id, limit=1, deadline=deadline)
             status = status_of(first.root or page.root, is_seen=is_seen_in(first, first.members))
-        status = machine_status(page.root, status)
         run_of = await self._read_run(flow_id, page, deadline)
         return FlowSummary(
             flow_id=flow_id,

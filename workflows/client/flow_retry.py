@@ -23,7 +23,6 @@ import msgspec
 
 from eventbus import UnknownJob, UsageError
 from eventbus.lowlevel import FINAL_STATES, JobClient, TreePage
-from workflows.client.reports.machine_report import machine_status
 from workflows.client.sent_triggers import send_retry
 from workflows.distributed.activation import read_journal
 from workflows.errors import FlowNotEnded
@@ -105,7 +104,7 @@ async def _retry_standing(
     jobs: JobClient, flow_id: str, page: TreePage, *, resume: bool | None, target: str | None
 ) -> None:
     """Have a state machine that has not ended run again what failed, or move to `target`. Raises FlowNotEnded, SignalRefused."""
-    state = machine_status(page.root, status_of(page.root)).state
+    state = status_of(page.root).state
     if resume is False:
         raise FlowNotEnded(
             flow_id=flow_id,

@@ -30,7 +30,7 @@ from workflows.client.histories import read_record
 from workflows.client.open_waits import open_waits
 from workflows.client.reports.durable_report import children_of, report_durable, tree_durable
 from workflows.client.reports.local_report import report_local
-from workflows.client.reports.machine_report import machine_status, report_machine, tree_machine
+from workflows.client.reports.machine_report import report_machine, tree_machine
 from workflows.client.reports.member_report import report_apart, report_item, report_member
 from workflows.client.rollbacks_around import rollbacks_around
 from workflows.client.step_progress import with_progress
@@ -75,8 +75,7 @@ class FlowInspector:
         page = await self._jobs.look(flow_id, limit=1, deadline=deadline)
         if not page.root:
             raise UnknownJob(flow_id)
-        status = status_of(page.root, is_seen=is_seen_in(page, page.members))
-        return machine_status(page.root, status)
+        return status_of(page.root, is_seen=is_seen_in(page, page.members))
 
     async def report(
         self, flow_id: str, codecs_of: _FindCodecs | None = None, *, call_timeout: Duration | None = None
@@ -143,9 +142,10 @@ class FlowInspector:
         message = read_message_of(flow_id, page.root.get("body", ""))
         if message.durable or message.machine:
             status = status_of(page.root, is_seen=is_seen_in(page, ()))
+            # First where a machine stands: of what it records meanwhile the report then shows nothing.
+            live = await self._jobs.lives(flow_id) if message.machine else {}
             entries = await read_journal(self._jobs, flow_id, page.root, deadline=deadline)
             if message.machine:
-                live = await self._jobs.lives(flow_id)
                 return report_machine(flow_id, message, page.root, status, entries, live)
             return report_durable(flow_id, message, page.root, status, entries)
         history = await self._history(flow_id, message, page, deadline)

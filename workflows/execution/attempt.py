@@ -10,13 +10,17 @@ the next round of the event loop), so an attempt that waits for nothing takes no
 
 What must always hold: `run` returns only after the function has ended or was given up on, so that no step is
 undone while it still runs; `run` never raises the function's error; a timeout counts from the function's beginning.
+
+What a function came to is recorded with `outlast`: a cancellation in the moment between its end and its
+record would otherwise
+lose what it did, and then nobody undoes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Literal, TypeVar
 
 import anyio
@@ -24,7 +28,7 @@ import msgspec
 
 from eventbus.lowlevel import clock, get_logger, mark_own, original
 
-__all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns", "begin_task"]
+__all__ = ["PATIENCE", "Attempt", "Ended", "StillRuns", "begin_task", "let_go", "outlast", "wait_ended"]
 
 R = TypeVar("R")
 
@@ -40,6 +44,51 @@ def begin_task(work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(work, loop=loop, eager_start=True)
     return loop.create_task(work)
+
+
+async def wait_ended(tasks: Collection[asyncio.Task[Any]], patience: float | None = None) -> None:
+    """Wait until tasks have ended, for `patience` seconds at most; a cancellation of this call is raised
+    behind that.
+
+    A cancel scope of anyio cancels again and again, so one that ended the wait would end each wait.
+    """
+    end = None if patience is None else clock.monotonic() + patience
+    cancelled: asyncio.CancelledError | None = None
+    while left := [task for task in tasks if not task.done()]:
+        if end is not None and clock.monotonic() >= end:
+            break
+        try:
+            await asyncio.wait(left, timeout=None if end is None else end - clock.monotonic())
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def outlast(work: Coroutine[Any, Any, R], patience: float = PATIENCE) -> R:
+    """Return what `work` returns, or raise what it raises.
+
+    If this call is cancelled, `work` goes on, and the cancellation is raised behind its end, or after
+    `patience` seconds. An
+    error of `work` is lost then: who is cancelled could do nothing about it.
+    """
+    task = begin_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        try:
+            await wait_ended([task], patience)
+        finally:
+            let_go(task)
+        raise
+
+
+def let_go(task: asyncio.Task[Any]) -> None:
+    """End the wait for a task whose outcome is of no use any more; what it has sent goes on."""
+    if not task.done():
+        task.cancel()
+    elif not task.cancelled():
+        task.exception()
 
 
 class StillRuns(Exception):
@@ -61,7 +110,7 @@ class Ended(msgspec.Struct, frozen=True):
 class Attempt:
     """One run of `call`. Await `run` only once."""
 
-    __slots__ = ("_call", "_is_cut", "_patience", "_timeout", "_waiter", "_what", "ending", "was_cancelled")
+    __slots__ = ("_call", "_is_cut", "_patience", "_timeout", "_waiter", "_what", "cancellation", "ending")
 
     def __init__(
         self,
@@ -80,8 +129,9 @@ class Attempt:
         self._waiter: asyncio.Future[None] | None = None
         self.ending: Literal["", "cut", "timeout"] = ""
         """Why the function was cancelled; empty while it was not. May be read in any thread."""
-        self.was_cancelled: bool = False
-        """Whether `run` was cancelled, and took that for a cut."""
+        self.cancellation: asyncio.CancelledError | None = None
+        """How `run` was cancelled, if it took that for a cut. A scope of anyio knows its own cancellations
+        only."""
 
     def cut(self) -> None:
         """Cancel the function from outside; if it returns a value nevertheless, that value counts."""
@@ -92,7 +142,7 @@ class Attempt:
         """Run the function to its end. Without `at_once` it begins with the next round of the event loop, after others.
 
         Cancelling this call cancels the function and waits for its end. With `cut_on_cancel` it then counts as cut: this
-        call returns, and the caller must pass the cancellation on (`was_cancelled`).
+        call returns, and the caller must pass the `cancellation` on.
         """
         if self._is_cut:
             return Ended(is_cut=True)
@@ -111,13 +161,13 @@ class Attempt:
         try:
             if not self._is_cut:
                 await self._waiter
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not cut_on_cancel:
                 self.ending = "cut"
                 with anyio.CancelScope(shield=True):  # the repeats of anyio are no second cancellation
                     await self._end(task)  # otherwise the function would run on after its attempt
                 raise
-            self._is_cut = self.was_cancelled = True
+            self._is_cut, self.cancellation = True, error
         finally:
             if timer is not None:
                 timer.cancel()
@@ -144,10 +194,10 @@ class Attempt:
             while not task.done() and (left := end - clock.monotonic()) > 0:
                 try:
                     await asyncio.wait({task}, timeout=left)
-                except asyncio.CancelledError:
+                except asyncio.CancelledError as error:
                     if not stays:
                         raise
-                    self._is_cut = self.was_cancelled = True
+                    self._is_cut, self.cancellation = True, error
             if task.done():
                 return
         _log.error("function ignores its cancellation, given up on", what=self._what)

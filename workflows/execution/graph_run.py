@@ -31,7 +31,7 @@ import msgspec
 from eventbus import Later
 from workflows.definition.pause import Pause, late
 from workflows.definition.workflow import Workflow
-from workflows.execution.attempt import PATIENCE, Attempt, Ended
+from workflows.execution.attempt import PATIENCE, Attempt, Ended, outlast
 from workflows.execution.items import Items, begin_items, find_run, runs_of, settle_items
 from workflows.execution.pauses import Pauses
 from workflows.execution.signal_desk import SignalDesk
@@ -84,7 +84,8 @@ class GraphRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._halted: asyncio.Future[None] | None = None
         self._attempts: set[Attempt] = set()
-        self._is_cancelled = False
+        self.cancellation: asyncio.CancelledError | None = None
+        """How `run` was cancelled, if it was."""
         self._error: BaseException | None = None
 
     def restore(self, run: StepRun) -> None:
@@ -136,14 +137,14 @@ class GraphRun:
         while self._tasks:
             try:
                 await asyncio.wait(self._tasks)
-            except asyncio.CancelledError:
-                self._note_cancelled()
+            except asyncio.CancelledError as error:
+                self._note_cancelled(error)
                 self.cut()
         settle_items(self.steps.values(), is_halted=self.is_halted)
         if self._error is not None:
             raise self._error
-        if self._is_cancelled:
-            raise asyncio.CancelledError
+        if self.cancellation is not None:
+            raise self.cancellation
 
     def halt(self) -> None:
         """Let no further step start, and end all pauses."""
@@ -175,12 +176,12 @@ class GraphRun:
             ended = await attempt.run(cut_on_cancel=True, at_once=not self._tasks)
         finally:
             self._attempts.discard(attempt)
-        if attempt.was_cancelled:
-            self._note_cancelled()
+        if attempt.cancellation is not None:
+            self._note_cancelled(attempt.cancellation)
         return ended
 
-    def _note_cancelled(self) -> None:
-        self._is_cancelled = True
+    def _note_cancelled(self, error: asyncio.CancelledError) -> None:
+        self.cancellation = error
         self.halt()
 
     def _take_ready(self, runs: Iterable[StepRun]) -> list[StepRun]:
@@ -209,8 +210,8 @@ class GraphRun:
         """Run a step to its end; return its followers that can start. An error ends the whole run."""
         try:
             return await self._work(run)
-        except asyncio.CancelledError:
-            self._note_cancelled()
+        except asyncio.CancelledError as error:
+            self._note_cancelled(error)
             self.cut()
         except BaseException as error:  # noqa: BLE001  (what `record` raises)
             self._error = self._error or error
@@ -241,7 +242,7 @@ class GraphRun:
             self.failed = self.failed or run
             self.halt()
         if run.state != "cancelled" or run.is_started:
-            await self._driver.record(run)
+            await self._record_end(run)
         if run.record is not None and run.owner is not None and run.owner.items is not None:
             return self._after_item(run.owner.items)
         if run.record is not None:
@@ -249,6 +250,13 @@ class GraphRun:
             self.records[name] = run.record  # before its followers start, because they read it
             return self._take_ready([self.steps[each] for each in self._followers.get(name, ())])
         return []
+
+    async def _record_end(self, run: StepRun) -> None:
+        """Record the end of a step, also if this call is cancelled now: what the step did would be lost."""
+        if self._tasks:  # it has a task of its own, which nobody cancels
+            await self._driver.record(run)
+        else:
+            await outlast(self._driver.record(run))
 
     async def _work_each(self, run: StepRun) -> list[StepRun]:
         """List the items of a step, record them and begin them; or end the step after all of them."""
@@ -323,7 +331,7 @@ class GraphRun:
         """Complete a step that waited; if the run halts meanwhile, it is cancelled, or goes on in another activation."""
         if not self.is_halted:
             run.complete(record)
-        elif not (self._is_cancelled or self._error is not None):
+        elif self.cancellation is None and self._error is None:
             run.state = "cancelled"
 
     async def _work_plain(self, run: StepRun) -> None:
@@ -347,7 +355,8 @@ class GraphRun:
             await self._driver.record(run)
             if not self._driver.may_start() or not await self.pause(delay):
                 return
-        is_recorded = run.state == "delayed" and (self._is_cancelled or self._error is not None)
+        is_over = self.cancellation is not None or self._error is not None
+        is_recorded = run.state == "delayed" and is_over
         if run.state in ("active", "delayed") and not is_recorded:  # else its next attempt is
             run.state = "cancelled"
 

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from eventbus.lowlevel import Passing
-from workflows.execution.attempt import PATIENCE, begin_task
+from workflows.execution.attempt import begin_task, let_go, outlast
 from workflows.functions.batch import Batch, collect
 from workflows.functions.calls.child_call import end_entry
 from workflows.functions.calls.history import History, is_under, losers
@@ -276,15 +276,9 @@ class FunctionRun(CodeRun):
         begun = 0
         for entries, live, taken in batch.parts():
             begun += len(entries)
-            appending = begin_task(self.recorder.append(entries, live=live, taken=taken))
             try:
-                await asyncio.shield(appending)
-            except BaseException as error:
-                if isinstance(error, asyncio.CancelledError):
-                    await asyncio.wait(
-                        {appending}, timeout=PATIENCE
-                    )  # it may be recorded: that must be known
-                _let_go(appending)
+                await outlast(self.recorder.append(entries, live=live, taken=taken))
+            except BaseException:
                 # Of the later parts, `_record_last` takes what was done, but nothing that came: others can take that again.
                 self.ended[:0] = [(None, entry) for entry in batch.entries[begun : batch.done]]
                 raise
@@ -402,18 +396,11 @@ class FunctionRun(CodeRun):
         self.ended.clear()
         appending = [begin_task(self.recorder.append(entries)) for entries, _, _ in batch.parts()]
         try:
-            await asyncio.wait(appending)
-        except asyncio.CancelledError:
-            await asyncio.wait(appending, timeout=PATIENCE)
-            raise
+            await outlast(_all_of(appending))
         finally:
             for each in appending:
-                _let_go(each)
+                let_go(each)
 
 
-def _let_go(appending: asyncio.Task[None]) -> None:
-    """End the wait for an append whose outcome is of no use any more; an append that was sent goes on."""
-    if not appending.done():
-        appending.cancel()
-    elif not appending.cancelled():
-        appending.exception()
+async def _all_of(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

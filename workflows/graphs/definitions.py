@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from workflows.definition.checks.signature import name_of
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.step import Step
 from workflows.functions.definition import Durable
@@ -48,10 +49,15 @@ def graph_of(definition: AnyDefinition) -> Graph:
 
 
 def _node_of(step: Step[Any, Any]) -> GraphNode:
+    when = "" if step.when is None else _condition(name_of(step.when))
     if step.workflow is not None:
-        return GraphNode(name=step.name, kind="flow", about=step.workflow.name)
+        return GraphNode(name=step.name, kind="flow", about=step.workflow.name, when=when)
     if step.pause is not None:
-        return GraphNode(
-            name=step.name, kind="sleep" if step.pause.signal is None else "wait", about=step.pause.name
-        )
-    return GraphNode(name=step.name, kind="each" if step.is_each else "step")
+        kind = "sleep" if step.pause.signal is None else "wait"
+        return GraphNode(name=step.name, kind=kind, about=step.pause.name, when=when)
+    return GraphNode(name=step.name, kind="each" if step.is_each else "step", when=when)
+
+
+def _condition(name: str) -> str:
+    """Return what a condition is called; a lambda has no name."""
+    return name if name.isidentifier() else "a condition"

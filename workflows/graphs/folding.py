@@ -110,7 +110,8 @@ def _merged(group: Sequence[GraphNode], taken: set[str]) -> GraphNode:
     name = f"{shared}*" if len(shared) > 1 else f"{group[0].name} …"
     while name in taken:
         name += "*"
-    count = sum(node.count for node in group)
+    count, conditions = sum(node.count for node in group), {node.when for node in group}
+    when = conditions.pop() if len(conditions) == 1 else ""
     return msgspec.structs.replace(
-        group[0], name=name, count=count, states=dict(states), state=worst_of(states), flow_id=""
+        group[0], name=name, count=count, when=when, states=dict(states), state=worst_of(states), flow_id=""
     )

@@ -23,7 +23,9 @@ NodeKind: TypeAlias = Literal["step", "each", "flow", "wait", "sleep", "emit", "
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One part. `about` is the workflow that a `flow` runs, or the signal of a `wait`.
+    """One part. `about` is the workflow that a `flow` runs, or the signal of a `wait`. `when` names the
+    condition of a step that may
+    be skipped.
 
     In a flow it has a `state`: that of the step, or `undone` or `undo_failed` if a rollback ran; the place where a machine
     stands is `failed` with an error, `stands_here` without one, and at the end it has the state of the flow. `flow_id` is the flow that the
@@ -35,6 +37,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     kind: NodeKind = "step"
     about: str = ""
+    when: str = ""
     state: str = ""
     flow_id: str = ""
     count: int = 1

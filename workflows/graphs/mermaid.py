@@ -60,6 +60,8 @@ def _shape(node: GraphNode) -> str:
     told = [node.name]
     if node.about and node.about != node.name:
         told.append(f"{'workflow' if node.kind == 'flow' else 'signal'} {node.about}")
+    if node.when:
+        told.append(f"if {node.when}")
     if node.is_start:
         told.append("start")
     if node.states:

@@ -3,7 +3,12 @@
     running -> completed
             -> failed | cancelled, after its children were stopped and its rollbacks ran
 
-It is for tests and dry runs. Nothing is durable, and what must always hold is what holds for a flow in a worker.
+    running -> waiting -> running
+
+It is for tests and dry runs. Nothing is durable, and what must always hold is what holds for a flow in a
+worker. What comes while
+the flow waits (a signal, a trigger) wakes it, if it is open; else the code waits in vain, and the flow says
+so.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from eventbus.lowlevel import mark_awaited
 from workflows.definition.codecs import flow_codecs
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.errors import Rollback
+from workflows.execution.attempt import wait_ended
 from workflows.execution.environment import Environment, InlineTools
 from workflows.execution.rollback import RollbackResult, Saga, Undoable, failures_of, verdict_on
 from workflows.execution.step_tools import MemoryShelf
@@ -30,6 +37,7 @@ from workflows.inline.inline_children import InlineChildren
 from workflows.inline.inner import InnerFlow, Opening, OpenInner
 from workflows.inline.memory_recorder import MemoryRecorder
 from workflows.records.records import Cause, describe_flow, revive_flow
+from workflows.records.report import FlowState, FlowStatus
 
 __all__ = ["CodeFlow"]
 
@@ -40,6 +48,7 @@ class CodeFlow(ABC):
     def __init__(
         self,
         definition: AnyDefinition,
+        given: bytes,
         facts: FlowFacts,
         environment: Environment,
         children: InlineChildren,
@@ -51,6 +60,9 @@ class CodeFlow(ABC):
         self.facts = facts
         self.recorder: MemoryRecorder = MemoryRecorder()
         self.recorder.sleep = environment.sleep
+        self.given = given
+        """The input as JSON text."""
+        self.created_ms: int = self.recorder.now_ms
         self._definition = definition
         self._environment = environment
         self._children = children
@@ -58,11 +70,22 @@ class CodeFlow(ABC):
         self._timeout = timeout
         self._work: asyncio.Task[Completed | Failed] | None = None
         self._reason: str | None = None
-        self._state, self._text = "running", ""
+        self._state: FlowState = "pending"
+        self._text = ""
+        self.rollback: Rollback = "none"
+        self.outcomes: list[RollbackResult] = []
+        """What became of the rollbacks."""
+        self.ended_ms: int = 0
+        self.is_open: bool = False
+        """Whether signals and triggers may come while it runs."""
 
     async def run(self) -> Any:
         """Run the flow to its end; return its output, or raise its error. Cancelling this call undoes nothing."""
         await self.settle()
+        return self.outcome()
+
+    def outcome(self) -> Any:
+        """Return the output, or raise the error, of a flow that has ended."""
         known = self._definition
         if self._state == "completed":
             return flow_codecs(known).output.decode(self._text)
@@ -73,21 +96,72 @@ class CodeFlow(ABC):
     async def settle(self) -> None:
         """Run the flow to its end. Raises what `_advance` raises."""
         try:
-            self._work = asyncio.create_task(self._advance(), name=self.facts.flow_id)
-            await asyncio.wait({self._work}, timeout=self._timeout)
-            if not self._work.done() or self._reason is not None:
+            if self._reason is None:
+                self._state = "running"
+                self._work = asyncio.create_task(self._advance(), name=self.facts.flow_id)
+                await asyncio.wait({self._work}, timeout=self._timeout)
+            if self._work is None or not self._work.done() or self._reason is not None:
                 await self._cut()
                 await self._undo("timeout" if self._reason is None else "cancelled")
                 return
             ending = self._work.result()
             if isinstance(ending, Completed):
                 self._state, self._text = "completed", ending.output
+                self.ended_ms = self.recorder.now_ms
             else:
                 await self._undo("failed", step=ending.step, failure=ending.failure)
         finally:
             with anyio.CancelScope(shield=True):  # no function of the flow may outlive this call
-                await self._cut()
-                await self._children.close()
+                try:
+                    await self._cut()
+                finally:
+                    await self._children.close()
+
+    # What its handle asks.
+
+    @property
+    def version(self) -> str:
+        """The version of its definition."""
+        return self._definition.version
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was cancelled or has failed, and undoes what it did."""
+        return self._reason is not None or self._state == "rolling_back"
+
+    def status(self) -> FlowStatus:
+        """Return its state, and that of its rollbacks."""
+        is_stopping = self.is_stopping and self._state in ("pending", "running", "waiting")
+        return FlowStatus("rolling_back" if is_stopping else self._state, self.rollback)
+
+    def stop_for(self, reason: str) -> bool:
+        """Cancel it; return False if that is not its outcome, because it was stopping or had ended."""
+        has_ended = self._work is not None and self._work.done()
+        if self.is_stopping or has_ended:
+            return False
+        self.cancel(reason)
+        return True
+
+    async def _wait_first(self, children: Sequence[str], until_ms: int | None) -> None:
+        """Wait until one of the children has ended, the time has come, or something was sent: for the first
+        of these.
+        """
+        others: list[asyncio.Task[Any]] = []
+        if until_ms is not None:
+            others.append(asyncio.create_task(self.recorder.wait_until(until_ms)))
+        if self.is_open:
+            others.append(asyncio.create_task(self.recorder.came.wait()))
+        self._state = "waiting"
+        try:
+            await self._children.wait(children, *others)
+            for each in others:
+                if each.done():
+                    each.result()  # raises the error of a `sleep` that a user supplied
+        finally:
+            self._state = "running"
+            for each in others:
+                each.cancel()
+            await wait_ended(others)
 
     # What a flow is that another one started.
 
@@ -134,6 +208,7 @@ class CodeFlow(ABC):
 
     async def _undo(self, cause: Cause, *, step: str = "", failure: str = "") -> None:
         """Stop the children, run the rollbacks, and record the error of the flow."""
+        self._state = "rolling_back"
         left, is_doubtful = await self._stop_children()
         saga: Saga[Undoable] = Saga(
             self.undos(),
@@ -142,19 +217,12 @@ class CodeFlow(ABC):
             sleep=self._environment.sleep,
             facts={"correlation_id": self.facts.correlation_id},
         )
-        outcomes = [*left, *await saga.run()]
-        self._text = self._describe(cause, step, failure, outcomes, is_doubtful=is_doubtful)
-        self._state = "cancelled" if cause == "cancelled" else "failed"
+        self.outcomes = [*left, *await saga.run()]
+        self.rollback = "incomplete" if is_doubtful else verdict_on(self.outcomes)
+        self._text = self._describe(cause, step, failure)
+        self._state, self.ended_ms = "cancelled" if cause == "cancelled" else "failed", self.recorder.now_ms
 
-    def _describe(
-        self,
-        cause: Cause,
-        step: str,
-        failure: str,
-        outcomes: Sequence[RollbackResult] = (),
-        *,
-        is_doubtful: bool = False,
-    ) -> str:
+    def _describe(self, cause: Cause, step: str, failure: str) -> str:
         """Return the record of the flow's error."""
         return describe_flow(
             cause,
@@ -165,8 +233,8 @@ class CodeFlow(ABC):
             job=self.facts.flow_id,
             timeout=self._timeout or 0.0,
             reason=self._reason or "",
-            rollback="incomplete" if is_doubtful else verdict_on(outcomes),
-            rollback_errors=failures_of(outcomes),
+            rollback=self.rollback,
+            rollback_errors=failures_of(self.outcomes),
         )
 
     def _around(self, run: str, children: Children | None = None) -> Surroundings:
@@ -195,7 +263,7 @@ class CodeFlow(ABC):
     async def _cut(self) -> None:
         if self._work is not None and not self._work.done():
             self._work.cancel()
-            await asyncio.wait({self._work})
+            await wait_ended([self._work])  # no function of the flow may outlive it
 
 
 def _no_span(traceparent: str) -> Callable[[str, str, int], Any]:

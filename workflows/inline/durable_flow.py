@@ -54,6 +54,7 @@ class InlineDurable(CodeFlow):
         """Run `durable` with the input `given`. The signals are in the inbox from the start; raises PayloadError for one that does not fit."""
         super().__init__(
             durable,
+            given,
             facts,
             environment,
             InlineChildren(self._open_child),
@@ -66,8 +67,6 @@ class InlineDurable(CodeFlow):
         ]
         self.recorder.replays = replays
         self._codecs = DurableCodecs(durable)
-        self._given = given
-        self._created_ms = self.recorder.now_ms
 
     def undos(self, prefix: str = "") -> list[Undoable]:
         """Return the rollbacks that it owes, those of its completed children among them."""
@@ -83,6 +82,7 @@ class InlineDurable(CodeFlow):
 
     async def _advance(self) -> Completed | Failed:
         while True:
+            self.recorder.came.clear()
             try:
                 ending = await self._once()
             except RunAgain:
@@ -98,37 +98,34 @@ class InlineDurable(CodeFlow):
 
     async def _once(self) -> Ending:
         kept = kept_entries(self.recorder.entries)
-        history = History(kept.entries, created_ms=self._created_ms, number=kept.first)
+        history = History(kept.entries, created_ms=self.created_ms, number=kept.first)
         around = self._around(kept.run_of(1), self._children)
         run = FunctionRun(self.durable, self._codecs, history, self.recorder, around)
         self.recorder.is_busy = lambda: run.is_working
-        given = bytes(kept.input) if kept.input is not None else self._given
+        given = bytes(kept.input) if kept.input is not None else self.given
         context: FlowContext[Any] = FlowContext(run, self._codecs.input.decode(given))
         return await run.run(self.durable.function(context))
 
     async def _sleep(self, ending: Asleep) -> None:
         if ending.children:
-            await self._wait(ending)
-        elif ending.until_ms is None:
+            # If a test makes time pass at once, children go first.
+            is_real = self._environment.sleep is asyncio.sleep
+            await self._wait_first(ending.children, ending.until_ms if is_real else None)
+        elif ending.until_ms is None and not self.is_open:
             raise UsageError(
                 f"flow {self.facts.flow_id} waits for a signal that does not come; give it: "
                 "run_inline(..., signals=[(signal, payload)])"
             )
         else:
-            await self.recorder.wait_until(ending.until_ms)
+            await self._wait_first((), ending.until_ms)
 
-    async def _wait(self, ending: Asleep) -> None:
-        """Wait for a child or a time. If a test makes time pass at once, children go first."""
-        is_real = self._environment.sleep is asyncio.sleep
-        if ending.until_ms is None or not is_real:
-            await self._children.wait(ending.children)
-            return
-        timer = asyncio.create_task(self.recorder.wait_until(ending.until_ms))
-        try:
-            await self._children.wait(ending.children, timer)
-        finally:
-            timer.cancel()
-            await asyncio.wait({timer})
+    def check_signal(self, signal: Signal[Any] | str) -> Signal[Any]:
+        """Return a signal that is given by itself or by its name. Raises DefinitionError."""
+        return _known(self.durable, signal)
+
+    def send(self, signal: Signal[Any], payload: Any) -> None:
+        """Take a signal that is sent while it runs. Raises PayloadError."""
+        self.recorder.take(signal.name, signal.encode(payload))
 
     async def _stop_children(self) -> tuple[list[RollbackResult], bool]:
         recorder, flow_id = self.recorder, self.facts.flow_id
@@ -147,6 +144,10 @@ def _sent(durable: Durable[Any, Any], given: Signal[Any] | str, payload: Any, or
     """Return a signal in the inbox. Raises DefinitionError for one that the function does not declare,
     PayloadError.
     """
-    signal = signal_by(given, durable.signals)
-    signal = durable.check_signal(signal.name) or signal
+    signal = _known(durable, given)
     return SentSignal(str(order), order, signal.name, signal.encode(payload))
+
+
+def _known(durable: Durable[Any, Any], given: Signal[Any] | str) -> Signal[Any]:
+    signal = signal_by(given, durable.signals)
+    return durable.check_signal(signal.name) or signal

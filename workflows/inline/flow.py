@@ -31,6 +31,7 @@ from workflows.definition.checks.nesting import start_id
 from workflows.definition.codecs import Codecs, flow_codecs
 from workflows.definition.context import FlowFacts, StepContext
 from workflows.definition.flow_definition import AnyDefinition
+from workflows.definition.signal import Signal
 from workflows.definition.step import Step
 from workflows.definition.workflow import Workflow
 from workflows.errors import COMPLETED, Rollback
@@ -48,7 +49,7 @@ from workflows.inline.inner import InnerFlow, Opening, OpenInner, failed_undos_i
 from workflows.inline.stop import Stop
 from workflows.records.ids import member_id, split_item
 from workflows.records.records import StepRecord, describe_flow, error_text, read_flow, revive_flow
-from workflows.records.report import FlowReport, FlowState, RollbackReport, nested_progress
+from workflows.records.report import FlowReport, FlowState, FlowStatus, RollbackReport, nested_progress
 
 __all__ = ["InlineFlow", "Stop"]
 
@@ -161,8 +162,36 @@ class InlineFlow:
 
     @property
     def shown_state(self) -> FlowState:
-        """The state for reports: a flow that stops is rolling back, also while its last steps end."""
-        return "rolling_back" if self.state == "running" and self.stop_mark is not None else self.state
+        """The state for reports: a flow that stops is rolling back, also while its last steps end; one that
+        only waits is waiting.
+        """
+        if self.state != "running":
+            return self.state
+        if self.stop_mark is not None:
+            return "rolling_back"
+        is_asleep = bool(self._graph.sleeping or self._graph.delayed) and not self._graph.is_active
+        return "waiting" if is_asleep else "running"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was cancelled or has failed."""
+        return self.stop_mark is not None
+
+    def status(self) -> FlowStatus:
+        """Return its state, and that of its rollbacks."""
+        return FlowStatus(self.shown_state, self.rollback)
+
+    def stop_for(self, reason: str) -> bool:
+        """Cancel it; return False if that is not its outcome."""
+        return self.stop(Stop(cause="cancelled", reason=reason))
+
+    def check_signal(self, signal: Signal[Any] | str) -> Signal[Any]:
+        """Return a signal that is given by itself or by its name. Raises DefinitionError."""
+        return self.inbox.check(signal)
+
+    def send(self, signal: Signal[Any], payload: Any) -> None:
+        """Take a signal that is sent while it runs. Raises PayloadError."""
+        self.inbox.send(signal, payload)
 
     def report(self) -> FlowReport:
         """Return the report of the flow so far."""
@@ -298,7 +327,7 @@ class InlineFlow:
             call = partial(self._call_completed, attempts + 1)
             ended = await self._graph.attempt(call, what="the completed hook")
             if ended.is_cut and self.stop_mark is None:
-                raise asyncio.CancelledError
+                raise self._graph.cancellation or asyncio.CancelledError
             if self.stop_mark is not None:
                 return  # the flow was stopped meanwhile, so the hook's output does not count
             if ended.error is None:

@@ -12,6 +12,7 @@ from typing import Any
 from eventbus.lowlevel import Outcome
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.definition.workflow import Workflow
+from workflows.execution.attempt import let_go, wait_ended
 from workflows.execution.rollback import Undoable
 from workflows.functions.calls.child_call import Child
 from workflows.inline.inner import InnerFlow
@@ -62,12 +63,10 @@ class InlineChildren:
         ends = await asyncio.gather(*self._ends.values())
         return {end.job: end for end in ends}
 
-    async def wait(self, ids: Sequence[str], until: asyncio.Task[None] | None = None) -> None:
-        """Wait until one of these has ended, or `until` is done."""
+    async def wait(self, ids: Sequence[str], *others: asyncio.Task[Any]) -> None:
+        """Wait until one of these has ended, or one of the others is done."""
         ends: set[asyncio.Task[Any]] = {self._ends[each] for each in ids}
-        await asyncio.wait(
-            ends | ({until} if until is not None else set()), return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait({*ends, *others}, return_when=asyncio.FIRST_COMPLETED)
 
     def undos(self, child_id: str, prefix: str) -> Sequence[Undoable]:
         """Return the rollbacks of a child that completed."""
@@ -78,11 +77,11 @@ class InlineChildren:
         open_ones = [end for end in self._ends.values() if not end.done()]
         for end in open_ones:
             end.cancel()
-        if open_ones:
-            await asyncio.wait(open_ones)
-        for end in self._ends.values():
-            if not end.cancelled():
-                end.exception()  # marks it as retrieved, so that asyncio does not log it
+        try:
+            await wait_ended(open_ones)
+        finally:
+            for end in self._ends.values():
+                let_go(end)  # marks its error as retrieved, so that asyncio does not log it
 
 
 async def _settle(child_id: str, flow: InnerFlow) -> Outcome:

@@ -1,15 +1,16 @@
 """A flow of a state machine that runs in this process, without a server: the same run, with everything in memory.
 
-The triggers are given beforehand: each is sent when the machine rests and accepts it.
+Triggers that are given beforehand are sent when the machine rests and accepts them; an open flow takes
+others while it rests.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from eventbus import UsageError
-from eventbus.lowlevel import Outcome, Signal
+from eventbus.lowlevel import Outcome
 from workflows.definition.context import FlowFacts
 from workflows.definition.flow_definition import AnyDefinition
 from workflows.execution.environment import Environment
@@ -27,7 +28,8 @@ from workflows.machines.run import MachineRun
 from workflows.machines.settled import ChildEnd
 from workflows.machines.snapshot import ACCEPTS, NAMES, Awaited, Snapshot, document_name, obligations_in
 from workflows.machines.standing import Standing
-from workflows.machines.undo import MachineUndos
+from workflows.machines.transition import Transition
+from workflows.machines.undo import MachineUndos, doubts_in
 from workflows.records.records import revive_flow
 
 __all__ = ["InlineMachine"]
@@ -50,12 +52,16 @@ class InlineMachine(CodeFlow):
         """Run the machine from the state `given`."""
         self._machine_children = MachineChildren(self._open_child)
         super().__init__(
-            definition, facts, environment, self._machine_children, timeout=timeout, open_inner=open_inner
+            definition,
+            given,
+            facts,
+            environment,
+            self._machine_children,
+            timeout=timeout,
+            open_inner=open_inner,
         )
         self.definition = definition
-        self._given = given.decode()
         self._triggers = triggers
-        self._sent = 0
 
     def undos(self, prefix: str = "") -> list[Undoable]:
         """Return the rollbacks that it owes: those of its moves."""
@@ -67,6 +73,7 @@ class InlineMachine(CodeFlow):
 
     async def _advance(self) -> Completed:
         while True:
+            self.recorder.came.clear()
             ending = await self._make_run(standing := self._standing()).run()
             if isinstance(ending, Completed):
                 return ending
@@ -88,8 +95,10 @@ class InlineMachine(CodeFlow):
         place, trouble, flow_id = standing.snapshot.place, standing.snapshot.trouble, self.facts.flow_id
         transition = self._triggers.next(self.definition)
         is_accepted = transition is not None and trigger_name(transition.name) in standing.accepts
-        if rest.children or (rest.until_ms is not None and not (trouble is None and is_accepted)):
-            await self._wait(rest)
+        has_time = rest.until_ms is not None and not (trouble is None and is_accepted)
+        may_come = transition is None and self.is_open and bool(self.accepts)
+        if rest.children or has_time or may_come:
+            await self._wait_first(rest.children, rest.until_ms)
             return
         if transition is None:
             if trouble is not None and trouble.is_over:
@@ -105,29 +114,33 @@ class InlineMachine(CodeFlow):
                 f"flow {flow_id} stands at place {place!r} and accepts no trigger {transition.name!r}; it accepts: {offered}"
             )
         payload = self._triggers.take(self.definition)
-        self._sent += 1
-        self.recorder.live.pop(ACCEPTS, None)  # as the server does in the call that takes a trigger
-        self.recorder.inbox.append(
-            Signal(f"{self._sent}", self._sent, trigger_name(transition.name), payload)
-        )
+        self._take(transition.name, payload)
 
-    async def _wait(self, rest: Rest) -> None:
-        """Wait for a time, for a child, or for what comes first."""
-        if rest.until_ms is None:
-            await self._children.wait(rest.children)
-        elif not rest.children:
-            await self.recorder.wait_until(rest.until_ms)
-        else:
-            until = asyncio.create_task(self.recorder.wait_until(rest.until_ms))
-            try:
-                await self._children.wait(rest.children, until)
-            finally:
-                until.cancel()
+    @property
+    def accepts(self) -> list[str]:
+        """The names of the transitions that may be triggered now."""
+        names = self.recorder.live.get(ACCEPTS, "").split()
+        return [name.removeprefix("!") for name in names if not name.startswith("!!")]
+
+    def trigger(self, transition: Transition[Any] | str, payload: Any) -> bool:
+        """Take a trigger that is sent while it runs; return False if its place does not accept it. Raises
+        DefinitionError, PayloadError.
+        """
+        known = self.definition.find_trigger(transition)
+        text = known.encode(payload)
+        if known.name not in self.accepts:
+            return False
+        self._take(known.name, text)
+        return True
+
+    def _take(self, transition: str, payload: str) -> None:
+        self.recorder.live.pop(ACCEPTS, None)  # as the server does in the call that takes a trigger
+        self.recorder.take(trigger_name(transition), payload)
 
     def _standing(self) -> Standing:
         live = {name: text for name, text in self.recorder.live.items() if name in NAMES}
         first = Snapshot(self.definition.start, entered_ms=self.recorder.now_ms)
-        return Standing(self.facts.flow_id, live, first, self._given)
+        return Standing(self.facts.flow_id, live, first, self.given.decode())
 
     async def _load(self, name: str) -> str | None:
         return self.recorder.live.get(document_name(name))
@@ -136,7 +149,7 @@ class InlineMachine(CodeFlow):
         """Stop the children; those that have completed are not undone."""
         flow_id = self.facts.flow_id
         ends = await self._children.stop(f"flow {flow_id} stopped")
-        left: list[RollbackResult] = []
+        left = doubts_in(flow_id, self.recorder.live)
         is_doubtful = False
         for end in ends.values():
             prefix = f"{end.job.removeprefix(f'{flow_id}/')}/"

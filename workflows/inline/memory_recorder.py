@@ -27,12 +27,15 @@ class MemoryRecorder:
         self.entries: list[Entry] = list(entries)
         self.inbox: list[SentSignal] = list(signals)
         self.live: dict[str, str] = {}
+        self.came: asyncio.Event = asyncio.Event()
+        """Set by each signal that comes while the flow runs."""
         self.replays = False
         self.sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
         self.is_busy: Callable[[], bool] = lambda: False
         """Tells whether steps run, which a new start would cancel."""
         self._now_ms = now_ms or round(clock.now() * 1000)
         self._since = clock.monotonic()
+        self._sent = 0
 
     @property
     def now_ms(self) -> int:
@@ -43,6 +46,15 @@ class MemoryRecorder:
     def signals(self) -> Sequence[SentSignal]:
         """The signals that nobody has taken."""
         return self.inbox
+
+    def take(self, name: str, payload: str) -> None:
+        """Take a signal that is sent while the flow runs."""
+        self._sent += 1
+        self.inbox.append(SentSignal(f"sent-{self._sent}", self._order(), name, payload))
+        self.came.set()
+
+    def _order(self) -> int:
+        return max((signal.order for signal in self.inbox), default=self._sent) + 1
 
     def move_to(self, time_ms: int) -> None:
         """Let the clock show at least this time."""
@@ -72,8 +84,9 @@ class MemoryRecorder:
         self.move_to(time_ms)
 
     async def listen(self) -> None:
-        """Wait for a second."""
-        await asyncio.sleep(1)
+        """Return when a signal has come since the last call returned."""
+        await self.came.wait()
+        self.came.clear()
 
     async def refresh(self) -> None:
         """Do nothing: signals come from the caller of the flow."""

@@ -70,16 +70,19 @@ def open_code(
     signals: Sequence[tuple[Signal[Any] | str, Any]] = (),
     triggers: InlineTriggers | None = None,
     replays: bool = False,
+    is_open: bool = False,
 ) -> CodeFlow:
     """Return an inline flow of a durable function, or of a state machine, that has not begun. The arguments are those of `open_inline`.
 
-    With `replays` a durable function, also one inside it, starts again from its top after each record.
+    With `replays` a durable function, also one inside it, starts again from its top after each record. With
+    `is_open` signals and
+    triggers may come while it runs.
     """
     given = flow_codecs(definition).input.encode(input)
     facts, around, limit = make_facts(definition, meta), _around(environment), _limit(definition, timeout)
     open_inner = opener(around, triggers or InlineTriggers(), replays=replays)
     if isinstance(definition, Durable):
-        return InlineDurable(
+        function = InlineDurable(
             definition,
             given,
             facts,
@@ -89,8 +92,10 @@ def open_code(
             signals=signals,
             replays=replays,
         )
+        function.is_open = is_open
+        return function
     assert not isinstance(definition, Workflow), "`open_inline` opens flows of steps"  # noqa: S101
-    return InlineMachine(
+    machine = InlineMachine(
         definition,
         given,
         facts,
@@ -99,6 +104,8 @@ def open_code(
         open_inner=open_inner,
         triggers=triggers or InlineTriggers(),
     )
+    machine.is_open = is_open
+    return machine
 
 
 def opener(environment: Environment, triggers: InlineTriggers, *, replays: bool = False) -> OpenInner:

@@ -11,6 +11,8 @@ What a machine is lies in its snapshot: live texts of the flow's root job, each 
     children    the children that it awaits: which flow, with which input
     undo/<n>    move number n has a rollback, and what became of that
     accepts     the triggers that may be sent now; the server takes it away with the first trigger that it accepts
+    doubts      transitions with a rollback whose body was given up on when it was cut: what they did is
+                unknown
 The journal has one entry for each move and each failed attempt. It is for people: no worker reads it. It keeps the newest
 `HISTORY` entries.
 
@@ -20,6 +22,10 @@ What must always hold:
 - a body works on a copy, made by encoding and decoding, and its context is closed when its attempt ends: what a body does later,
   that ignored its cancellation, reaches nothing;
 - guards have no effects. Those of the next place are asked before the move is recorded, so that the move says what is accepted;
+- a body that has taken effect is recorded, whatever comes before its move is: a cancel, the flow's timeout,
+  its worker's stop, an
+  error of that look. The move accepts nothing then, and the next activation looks. A body that returned
+  although it was cut counts;
 - `accepts` is empty while a body runs, so that a trigger is refused, or fires;
 - children are recorded with the move and added behind it, with ids that follow from the number of the move;
 - a failed transition does not fail the flow: it stands at its place and waits for `retry`, or for a trigger;
@@ -34,6 +40,8 @@ Crash windows:
                                   worker finds no job of that id, and adds it
   `timeout-fires-while-settling`  the move is recorded, or the lease is lost: the stop is claimed, and undoes what is recorded
   `error-place-not-saved`         the failure and the move to the error place are one append: the body runs again, or both are there
+  `cut-while-guards-are-asked`, `cut-meets-move`, `body-outlives-cut`  the move is recorded, and undone if
+  the flow was stopped
   `accepts-closed-then-dies`      nobody may send a trigger until the next worker has looked: it opens or moves
 
 Alternatives: a durable function would replay a year of moves to know its place. A journal that is read back needs no snapshot,

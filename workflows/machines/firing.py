@@ -1,11 +1,12 @@
 """Firing a transition: one attempt of its body on a copy of the state, and what came of it.
 
 What must always hold: what a body did is either all there, as values, or not at all; its context is closed before that is looked
-at.
+at. A body that was cut and returned nevertheless has fired: its move counts, because it must be undone.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from workflows.machines.definition import MachineDefinition
 from workflows.machines.snapshot import NOTHING, Snapshot, document_name
 from workflows.machines.transition import END, Transition
 
-__all__ = ["Failure", "Firing", "Moved"]
+__all__ = ["Cut", "Failure", "Firing", "Moved"]
 
 MakeContext = Callable[[Snapshot, str, Transition[Any], int], MachineContext[Any]]
 
@@ -43,6 +44,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     is_final: bool = False
 
 
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """A body was cancelled and ended by that. With `is_lost` it was given up on: it may still run, so its
+    effect is unknown.
+    """
+
+    is_lost: bool = False
+
+
 class Firing:
     """Makes the attempts of one activation."""
 
@@ -54,9 +63,12 @@ class Firing:
         self._machine: Any = None
         self._around = around
         self._make_context = make_context
+        self.cancellation: asyncio.CancelledError | None = None
+        """How `fire` was cancelled, if it was; the caller must pass that on, once what came of the attempt
+        is recorded."""
 
-    async def fire(self, fire: Fire, snapshot: Snapshot, state: str) -> Moved | Failure:
-        """Make one attempt; a cancellation ends it and is raised."""
+    async def fire(self, fire: Fire, snapshot: Snapshot, state: str) -> Moved | Failure | Cut:
+        """Make one attempt. A cancellation of this call cuts the body, and is not raised (`cancellation`)."""
         if fire.error is not None:
             return Failure(error=fire.error)
         if fire.transition.after == "all" and (errors := fire.argument[0].errors):
@@ -72,9 +84,12 @@ class Firing:
             lambda: self._call(fire, context), what=transition.where, timeout=transition.timeout
         )
         try:
-            ended = await attempt.run()
+            ended = await attempt.run(cut_on_cancel=True)
         finally:
             context.close()
+            self.cancellation = attempt.cancellation
+        if ended.is_cut:
+            return Cut(is_lost=ended.is_lost)
         if ended.error is not None:
             return Failure(error=ended.error)
         value, traceparent = ended.value

@@ -4,28 +4,33 @@ end.
     look at the inbox -> choose -> close the place -> body on a copy -> one append -> choose -> ... -> Rest |
     Completed | Leaving
 
-The design stands in the package. What must always hold: nothing begins before what came before it is
-recorded; after `append` has raised, the run ends; each append says what is accepted behind it, and what that
-is was chosen before.
+The design stands in the package. What must always hold:
+- nothing begins before what came before it is recorded; after `append` has raised, the run ends;
+- each append says what is accepted behind it, and what that is was chosen before;
+- what a body came to is recorded, whatever happens meanwhile: a cancellation, or an error of the look at
+  what follows, only ends that look, and is raised behind the record. The move then accepts nothing, and the
+  next activation looks.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from eventbus import Later, UsageError
 from eventbus.lowlevel import describe, get_logger, log_failure, note_around
 from workflows.definition.codecs import MAX_VALUE
+from workflows.execution.attempt import outlast
 from workflows.execution.step_runner import judge
 from workflows.functions.endings import Completed
 from workflows.functions.surroundings import Recorder, Surroundings
 from workflows.machines.choosing import Children, Chooser, Fire, Rest
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
-from workflows.machines.firing import Failure, Firing, Moved
+from workflows.machines.firing import Cut, Failure, Firing, Moved
 from workflows.machines.recording import Recording
 from workflows.machines.snapshot import NOTHING, Awaited, Obligation, Snapshot, Trouble, write_obligation
 from workflows.machines.standing import Standing
@@ -36,6 +41,8 @@ from workflows.records.ids import member_id, nested_flow_id
 from workflows.records.records import error_text
 
 __all__ = ["Leaving", "MachineRun"]
+
+T = TypeVar("T")
 
 _log = get_logger("workflows.machine")
 
@@ -77,9 +84,14 @@ class MachineRun:
         )
         self._decided: Fire | Rest | None = None
         """What the machine does at its place, chosen before the move there was recorded."""
+        self._broken: BaseException | None = None
+        """What ended this run before what a body came to was recorded; it is raised behind that."""
 
     async def run(self) -> Completed | Rest | Leaving:
-        """Fire until nothing fires here. Raises what recorder and children raise, and CancelledError."""
+        """Fire until nothing fires here. Raises what the recorder and the children raise, and CancelledError.
+
+        A cancellation cuts the body that runs, records what it came to, and is raised at the end.
+        """
         await self._begin()
         while True:
             following = await self._next()
@@ -184,6 +196,16 @@ class MachineRun:
         came = self._refuse(fire.transition) or await self._firing.fire(
             fire, standing.snapshot, standing.state
         )
+        self._broken = self._firing.cancellation
+        if isinstance(came, Cut):
+            await self._note_cut(fire, is_lost=came.is_lost)
+        else:
+            await self._come_to(fire, came, began)
+        if self._broken is not None:
+            raise self._broken
+
+    async def _come_to(self, fire: Fire, came: Moved | Failure, began: int) -> None:
+        """Record what a body came to."""
         if isinstance(came, Moved):
             try:
                 new = self._awaited(fire.transition, came)
@@ -195,6 +217,35 @@ class MachineRun:
                     return
                 came = too_much
         await self._fail(fire, came, began)
+
+    async def _note_cut(self, fire: Fire, *, is_lost: bool) -> None:
+        """Record that a transition with a rollback may have taken effect, because its body was given up
+        on.
+        """
+        transition, standing = fire.transition, self._standing
+        if transition.undo is None or not is_lost:
+            return
+        doubt = Obligation(transition.name, standing.snapshot.moves + 1)
+        change = standing.change(doubts=(*self._other_doubts(transition), doubt))
+        await outlast(self._recording.record(change))
+
+    def _other_doubts(self, transition: Transition[Any]) -> list[Obligation]:
+        """Return the transitions in doubt but for one that has ended in this activation."""
+        return [each for each in self._standing.doubts if each.transition != transition.name]
+
+    async def _look_ahead(self, look: Awaitable[T], instead: T) -> T:
+        """Return what a look finds; `instead`, if it is cut, or fails for a reason that ends the run."""
+        if self._broken is not None:
+            if asyncio.iscoroutine(look):
+                look.close()
+            return instead
+        try:
+            return await look
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  (a cancellation, or of the children: `_fire` raises it)
+            self._broken = error
+            return instead
 
     def _refuse(self, transition: Transition[Any]) -> Failure | None:
         """Return why a transition may not fire: with its rollback the flow would owe more than it may. A
@@ -216,7 +267,11 @@ class MachineRun:
         transition, standing, recording = fire.transition, self._standing, self._recording
         moved = self._moved_to(transition.target)
         moved.result = came.result
-        awaited = (*await self._still_awaited(transition, is_new=bool(new)), *new)
+        kept = () if transition.after is not None else standing.awaited
+        awaited = (
+            *await self._look_ahead(self._still_awaited(transition, is_new=bool(new)), kept),
+            *new,
+        )
         entry = recording.entry(
             "move",
             name=transition.name,
@@ -234,20 +289,27 @@ class MachineRun:
             moved.owed += 1
             if moved.owed == self._definition.max_rollbacks * 4 // 5:
                 _log.warning("many rollbacks are owed", **self._around.facts, rollbacks=moved.owed)
-        following = await self._chooser.choose(moved, came.state, awaited, is_new=bool(new))
+        following = await self._look_ahead(
+            self._chooser.choose(moved, came.state, awaited, is_new=bool(new)), None
+        )
         moved.due_ms = (following.until_ms or 0) if isinstance(following, Rest) else 0
         change = standing.change(
             snapshot=moved,
             state=came.state,
             awaited=awaited,
-            accepts=offers(self._chooser, moved, following) if moved.place != END else (),
+            accepts=()
+            if following is None or moved.place == END
+            else offers(self._chooser, moved, following),
+            doubts=self._other_doubts(transition),
         )
         try:
-            await recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
+            await outlast(
+                recording.record(change, entry, texts=texts, taken=[fire.signal] if fire.signal else ())
+            )
         except UsageError as error:  # raised before anything is sent
             return Failure(error=error)
         self._decided = following
-        if new:
+        if new and self._broken is None:  # else whoever goes on finds them recorded, and adds them
             await self._children.start(new, rests=isinstance(following, Rest))
         return None
 
@@ -273,8 +335,8 @@ class MachineRun:
             trouble.due_ms, trouble.signal = recording.now_ms + round(delay * 1000), fire.signal
             stays = msgspec.structs.replace(standing.snapshot, trouble=trouble)
             change = standing.change(snapshot=stays, accepts=offers(self._chooser, stays, Rest()))
-            await recording.record(
-                change, recording.entry("try", place=place, due_ms=trouble.due_ms, **facts)
+            await outlast(
+                recording.record(change, recording.entry("try", place=place, due_ms=trouble.due_ms, **facts))
             )
             return
         entries, following = [recording.entry("failed", place=place, **facts)], None
@@ -282,7 +344,7 @@ class MachineRun:
         if transition.error_place is not None:
             stands = self._moved_to(transition.error_place)
             stands.trouble = trouble
-            following = await self._come(stands)
+            following = await self._look_ahead(self._come(stands), None)
             entries.append(
                 recording.entry(
                     "move", name=transition.name, place=stands.place, move=stands.moves, is_lost=True
@@ -291,9 +353,11 @@ class MachineRun:
         awaited = standing.awaited
         if transition.after is not None:
             awaited = tuple(msgspec.structs.replace(each, is_heard=True) for each in awaited)
-        accepts = offers(self._chooser, stands, following or Rest())
-        change = standing.change(snapshot=stands, awaited=awaited, accepts=accepts)
-        await recording.record(change, *entries, taken=[fire.signal] if fire.signal else ())
+        accepts = () if self._broken is not None else offers(self._chooser, stands, following or Rest())
+        change = standing.change(
+            snapshot=stands, awaited=awaited, accepts=accepts, doubts=self._other_doubts(transition)
+        )
+        await outlast(recording.record(change, *entries, taken=[fire.signal] if fire.signal else ()))
         self._decided = following
 
     def _judge(self, fire: Fire, came: Failure) -> tuple[float | None, BaseException, int]:

@@ -14,6 +14,7 @@ from eventbus import StoreCorrupt
 
 __all__ = [
     "ACCEPTS",
+    "DOUBTS",
     "HISTORY",
     "NAMES",
     "NOTHING",
@@ -25,15 +26,17 @@ __all__ = [
     "documents_in",
     "obligations_in",
     "read_children",
+    "read_doubts",
     "read_snapshot",
     "write_children",
+    "write_doubts",
     "write_obligation",
     "write_snapshot",
 ]
 
-MACHINE, STATE, CHILDREN, ACCEPTS = "machine", "state", "children", "accepts"
+MACHINE, STATE, CHILDREN, ACCEPTS, DOUBTS = "machine", "state", "children", "accepts", "doubts"
 
-NAMES = (MACHINE, STATE, CHILDREN, ACCEPTS)
+NAMES = (MACHINE, STATE, CHILDREN, ACCEPTS, DOUBTS)
 """The texts that an activation begins with."""
 
 HISTORY = 100
@@ -131,6 +134,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_snapshot = msgspec.json.Decoder(Snapshot).decode
 _decode_children = msgspec.json.Decoder(list[Awaited]).decode
 _decode_undo = msgspec.json.Decoder(Obligation).decode
+_decode_doubts = msgspec.json.Decoder(list[Obligation]).decode
 
 
 def write_snapshot(snapshot: Snapshot) -> str:
@@ -162,6 +166,23 @@ def read_children(flow_id: str, live: Mapping[str, str]) -> list[Awaited]:
         return _decode_children(text) if text else []
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise StoreCorrupt(f"the children of flow {flow_id} cannot be read: {error}") from None
+
+
+def write_doubts(doubts: Iterable[Obligation]) -> str:
+    """Return the transitions in doubt as JSON text; empty if there are none."""
+    every = list(doubts)
+    return _encode(every).decode() if every else ""
+
+
+def read_doubts(flow_id: str, live: Mapping[str, str]) -> list[Obligation]:
+    """Return the transitions with a rollback whose body may have taken effect although no move says so.
+    Raises StoreCorrupt.
+    """
+    text = live.get(DOUBTS)
+    try:
+        return _decode_doubts(text) if text else []
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreCorrupt(f"the transitions in doubt of flow {flow_id} cannot be read: {error}") from None
 
 
 def document_name(name: str) -> str:

@@ -12,13 +12,17 @@ import msgspec
 from workflows.machines.snapshot import (
     ACCEPTS,
     CHILDREN,
+    DOUBTS,
     MACHINE,
     STATE,
     Awaited,
+    Obligation,
     Snapshot,
     read_children,
+    read_doubts,
     read_snapshot,
     write_children,
+    write_doubts,
     write_snapshot,
 )
 
@@ -26,12 +30,16 @@ __all__ = ["Change", "Standing"]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a machine stands after an append. `accepts` are the names of the triggers that it takes there."""
+    """Where a machine stands after an append. `accepts` are the names of the triggers that it takes there.
+
+    `doubts` are transitions with a rollback whose body was given up on, so that nobody knows what it did.
+    """
 
     snapshot: Snapshot
     state: str
     awaited: tuple[Awaited, ...]
     accepts: tuple[str, ...]
+    doubts: tuple[Obligation, ...] = ()
 
     def texts(self) -> dict[str, str]:
         """Return it as live texts."""
@@ -40,6 +48,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
             STATE: self.state,
             CHILDREN: write_children(self.awaited),
             ACCEPTS: " ".join(self.accepts),
+            DOUBTS: write_doubts(self.doubts),
         }
 
 
@@ -54,6 +63,7 @@ class Standing:
         self.state: str = live.get(STATE, state)
         self.awaited: tuple[Awaited, ...] = tuple(read_children(flow_id, live))
         self.accepts: tuple[str, ...] = tuple(live.get(ACCEPTS, "").split())
+        self.doubts: tuple[Obligation, ...] = tuple(read_doubts(flow_id, live))
         self._written = dict(live)
 
     def change(
@@ -63,6 +73,7 @@ class Standing:
         state: str | None = None,
         awaited: Sequence[Awaited] | None = None,
         accepts: Sequence[str] = (),
+        doubts: Sequence[Obligation] | None = None,
     ) -> Change:
         """Return a change of what is given; nothing is accepted then unless `accepts` says so."""
         return Change(
@@ -70,6 +81,7 @@ class Standing:
             state=self.state if state is None else state,
             awaited=self.awaited if awaited is None else tuple(awaited),
             accepts=tuple(accepts),
+            doubts=self.doubts if doubts is None else tuple(doubts),
         )
 
     def difference(self, change: Change) -> dict[str, str]:
@@ -79,7 +91,7 @@ class Standing:
     def adopt(self, change: Change) -> None:
         """Stand where the change says: it is recorded."""
         self.snapshot, self.state, self.awaited = change.snapshot, change.state, change.awaited
-        self.accepts = change.accepts
+        self.accepts, self.doubts = change.accepts, change.doubts
         self._written = change.texts()
         self.is_recorded = True
 

@@ -6,22 +6,24 @@ release does not know makes the list impossible, and another worker must undo.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 import msgspec
 
 from eventbus import Retry
+from workflows.execution.rollback import RollbackResult
 from workflows.execution.spans import traceparent_around
 from workflows.execution.step_runner import CallSync
 from workflows.functions.rollbacks import UnknownTask
 from workflows.functions.surroundings import Surroundings
 from workflows.machines.context import MachineContext, key_of
 from workflows.machines.definition import MachineDefinition
-from workflows.machines.snapshot import NOTHING, Obligation, Snapshot, write_obligation
+from workflows.machines.snapshot import NOTHING, Obligation, Snapshot, read_doubts, write_obligation
+from workflows.records.indeterminate import unknown_text
 
-__all__ = ["MachineUndo", "MachineUndos"]
+__all__ = ["MachineUndo", "MachineUndos", "doubts_in"]
 
 _RULE = Retry(attempts=3)
 _TIMEOUT = 300.0
@@ -72,6 +74,13 @@ class MachineUndo(msgspec.Struct, frozen=True, kw_only=True):
             )
         finally:
             context.close()
+
+
+def doubts_in(flow_id: str, live: Mapping[str, str], prefix: str = "") -> list[RollbackResult]:
+    """Return the transitions that may have taken effect although no move says so, with the error that says
+    so. Raises StoreCorrupt.
+    """
+    return [(prefix + each.path, unknown_text(1, "")) for each in read_doubts(flow_id, live)]
 
 
 class MachineUndos:

@@ -25,6 +25,7 @@ from workflows.definition.flow_definition import definition_in
 from workflows.definition.keywords import PipelineKeywords, WorkflowKeywords, check_options
 from workflows.definition.step import Step, step
 from workflows.definition.workflow import Workflow
+from workflows.errors import ConflictError
 from workflows.pipelines.calls import PipelineCall
 from workflows.pipelines.fields import Field, check_has, check_object, fields_of
 from workflows.pipelines.running import PipelineRun, read_output
@@ -107,6 +108,7 @@ class Pipeline(Generic[I, O]):
         Raises DefinitionError for a value that cannot be used.
         """
         self.workflow: Workflow[I, O] = Workflow(name, input=input, output=output, **options)
+        self.workflow.errors = (*self.workflow.errors, ConflictError)  # who awaits a flow gets it as itself
         self._where = f"pipeline {name!r}"
         check_object(input, f"the input of {self._where}")
         self._groups: list[list[str]] = []

@@ -13,7 +13,7 @@ import msgspec
 
 from eventbus import PayloadError, UsageError
 from eventbus.lowlevel import Codec, shown
-from workflows.definition.checks.signature import is_async
+from workflows.definition.checks.signature import is_async, name_of
 from workflows.definition.context import StepContext, codecs_of
 from workflows.definition.workflow import Workflow
 from workflows.pipelines.calls import PipelineCall
@@ -65,6 +65,7 @@ class PipelineRun:
             found = call.function(*call.arguments(await self._look(ctx)))
             return await found if call.is_async else found
 
+        ask.__name__ = name_of(call.function)  # drawings tell it
         return ask
 
     def undoing(self, call: PipelineCall) -> Function:

@@ -27,7 +27,15 @@ from eventbus.lowlevel import (
     record_places,
     revive,
 )
-from workflows.errors import FlowCancelled, FlowError, FlowTimeout, Rollback, RollbackError, StepError
+from workflows.errors import (
+    ConflictError,
+    FlowCancelled,
+    FlowError,
+    FlowTimeout,
+    Rollback,
+    RollbackError,
+    StepError,
+)
 
 __all__ = [
     "Cause",
@@ -312,13 +320,20 @@ def revive_error(text: str, *, owner: str, job: str, errors: Sequence[type[Excep
     return _raised(_flow_error(failure, errors), errors)
 
 
+_CONFLICT = f"{ConflictError.__module__}.{ConflictError.__qualname__}"
+
+
 def is_declared(record: str) -> bool:
-    """Tell whether the error of a step is one that its workflow declares; also inside sub-workflows."""
+    """Tell whether the error of a step is one that its workflow declares; also inside sub-workflows.
+
+    The conflict of a pipeline reaches the caller as declared errors do, but is a fault, of which people are
+    told.
+    """
     failure = read_flow_failure(record)
     while failure is not None:
         record = bytes(failure.error).decode()
         failure = read_flow_failure(record)
-    return bool(read_failure(record).declared)
+    return read_failure(record).declared not in ("", _CONFLICT)
 
 
 def _is_wish(text: str) -> bool:

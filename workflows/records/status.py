@@ -1,4 +1,12 @@
-"""The state of a flow, read from the record of its root job: the only place that maps one to the other."""
+"""The state of a flow, read from the record of its root job: the only place that maps one to the other.
+
+the root is added, no worker has seen the flow                          pending
+a worker has it, or will; or other jobs of the flow run                 running
+it rests until a time comes, or somebody sends a signal or a trigger    waiting
+it is parked: no worker that runs knows its version                     waiting
+it has a stop                                                           rolling_back
+it has ended                                                            completed | failed | cancelled
+"""
 
 from __future__ import annotations
 
@@ -8,7 +16,7 @@ import msgspec
 
 from eventbus.lowlevel import TreeMember, TreePage
 from workflows.errors import Rollback
-from workflows.records.records import error_text
+from workflows.records.records import decode_message, error_text
 from workflows.records.report import FlowStatus
 
 __all__ = ["error_in", "is_seen_in", "number_in", "status_of"]
@@ -39,7 +47,28 @@ def status_of(root: Mapping[str, str], *, is_seen: bool = True) -> FlowStatus:
     is_due = number_in(root, "due") <= number_in(root, "now") or root.get("attempts") or root.get("claimed")
     if root.get("pending") or not is_due or not is_seen:
         return FlowStatus("pending")
-    return FlowStatus("waiting" if state == "parked" else "running")
+    return FlowStatus("waiting" if state == "parked" or _is_asleep(root, state) else "running")
+
+
+def _is_asleep(root: Mapping[str, str], state: str) -> bool:
+    """Tell whether nothing is done for a flow until a time comes, or somebody acts: whether its root rests
+    and waits for that.
+
+    A root that rests for other jobs (`waited`) waits for nobody: they run. A function that waits for a
+    signal beside them does.
+    A state machine that rests is waiting, whatever for. The root of a graph whose steps are jobs rests while
+    they run.
+    """
+    if state not in ("delayed", "waiting-children"):
+        return False
+    try:
+        message = decode_message(root.get("body", ""))
+    except (msgspec.MsgspecError, UnicodeError):
+        return False
+    if message.machine or (message.durable and root.get("listens")):
+        return True
+    is_alone = message.durable or (message.bare and root.get("on") == "wake")
+    return is_alone and not root.get("waited")
 
 
 def is_seen_in(page: TreePage, members: Sequence[TreeMember]) -> bool:

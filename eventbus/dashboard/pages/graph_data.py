@@ -54,11 +54,16 @@ def graph_data(graph: GraphView, links: Links) -> str:
 def _second_line(node: NodeLine) -> str:
     if node.states:
         return _short(", ".join(f"{count} {_word(state)}" for state, count in node.states.items()))
-    return _word(node.state or ("start" if node.is_start else _PLACES.get(node.kind, "")))
+    told = _word(node.state or ("start" if node.is_start else _PLACES.get(node.kind, "")))
+    if not node.when:
+        return told
+    return _short(str(visible(f"{told}, if {node.when}" if told else f"if {node.when}")))
 
 
 def _title(node: NodeLine) -> str:
     about = f", {'workflow' if node.kind == 'flow' else 'signal'} {node.about}" if node.about else ""
+    if node.when and node.states:
+        about += f", if {node.when}"
     counts = ", ".join(f"{count} {_word(state)}" for state, count in node.states.items())
     told = counts or _second_line(node) or _word(node.kind)
     return str(visible(f"{node.name}{about}: {told}"))[:300]

@@ -13,7 +13,7 @@
 local id, list, first, limit, bytes = args.take(), args.take(), args.take(), args.take(), args.take()
 local FIELDS = {
   'state', 'queue', 'attempts', 'stalls', 'created', 'claimed', 'ended', 'due',
-  'root', 'pending', 'stop', 'stopper', 'lost', 'acked', 'on', 'why', 'key', 'run', 'inbox',
+  'root', 'pending', 'stop', 'stopper', 'lost', 'acked', 'on', 'why', 'key', 'run', 'inbox', 'waited', 'listens',
 }
 
 -- What is recorded of a job, with the state `active` where its holder still has it.

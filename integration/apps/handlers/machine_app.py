@@ -5,6 +5,7 @@ Run by `eventbus worker apps.handlers.machine_app:provider` in `integration/`. A
 
 from __future__ import annotations
 
+import asyncio
 import os
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from harness.journal import Journal
 from eventbus import EventProvider
 from workflows import END, MachineContext, Settled, StateMachine, WorkflowProvider, step_key, transition
 
-__all__ = ["Draft", "Part", "Review", "Toggle", "flows", "provider"]
+__all__ = ["Cutting", "Draft", "Part", "Review", "Toggle", "flows", "provider"]
 
 provider: EventProvider = EventProvider()
 flows: WorkflowProvider = WorkflowProvider(provider)
@@ -102,6 +103,37 @@ class Toggle(StateMachine[list[int]], name="toggle", start="off"):
         return ctx.state
 
 
+class Cutting(StateMachine[bool], name="cutting", start="a"):
+    """Its first body may be stubborn, and take effect although it was cancelled; the guard of its second
+    place takes its time."""
+
+    @transition("a", to="b")
+    async def one(self, ctx: MachineContext[bool]) -> None:
+        _journal().write("began", step_key(), 1, "one")
+        try:
+            await hold_at("one")
+        except asyncio.CancelledError:
+            if not ctx.state:
+                raise
+        _journal().write("did", step_key(), 1, "one")
+
+    @one.rollback
+    async def undo_one(self, ctx: MachineContext[bool]) -> None:
+        await act("undo one")
+
+    @transition("b", to=END, when=lambda ctx: _slowly(ctx.flow_id))
+    async def two(self, ctx: MachineContext[bool]) -> str:
+        await act("two")
+        return "done"
+
+
+async def _slowly(flow_id: str) -> bool:
+    _journal().write("asked", flow_id, 1, "guard")
+    await hold_at("guard")
+    return True
+
+
+flows.register(Cutting)
 flows.register(Part)
 flows.register(Review)
 flows.register(Toggle)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from apps.handlers.machine_app import Draft, Part, Review, Toggle
+from apps.handlers.machine_app import Cutting, Draft, Part, Review, Toggle
 from checks.audit import Audit
 from harness.backends import Backend
 from harness.conditions import until
@@ -25,7 +26,7 @@ from harness.proxy import Proxy, When
 from harness.sites import LEASE
 
 from eventbus import EventProvider, SignalRefused
-from workflows import FlowHandle, FlowTimeout, WorkflowProvider
+from workflows import FlowCancelled, FlowHandle, FlowTimeout, WorkflowProvider
 
 Run = Callable[..., Program]
 
@@ -77,7 +78,7 @@ _QUICK = ("prepare", "suspended review", "append 0", "append 1", "completed revi
 
 def open_flows(provider: EventProvider) -> WorkflowProvider:
     flows = WorkflowProvider(provider)
-    for machine in (Part, Review, Toggle):
+    for machine in (Cutting, Part, Review, Toggle):
         flows.register(machine)
     return flows
 
@@ -228,3 +229,57 @@ async def test_timeout_fires_while_settling_what_is_recorded_is_undone(
             await flow.result(60)
         assert caught.value.rollback in ("complete", "incomplete")
     assert Counter(each.payload for each in journal.read("did")) == Counter([*_BODIES, "unprepare"])
+
+
+_CUTS = [
+    pytest.param(point, cause, marks=pytest.mark.long if cause == "timeout" else ())
+    for point in ("cut-while-guards-are-asked", "body-outlives-cut", "cut-meets-move")
+    for cause in ("cancel", "timeout", "stop")
+    if (point, cause) != ("cut-meets-move", "timeout")  # its lease would run out while the call is held
+]
+
+
+@pytest.mark.parametrize(("point", "cause"), _CUTS)
+async def test_a_body_that_took_effect_is_recorded_whatever_comes_before_its_move(
+    point: str, cause: str, server: Backend, proxy: Proxy, run: Run, journal: Journal, tmp_path: Path
+) -> None:
+    is_stubborn, loop = point == "body-outlives-cut", asyncio.get_running_loop()
+    held = {"cut-while-guards-are-asked": "guard", "body-outlives-cut": "one"}.get(point)
+    async with EventProvider(server.url, lease=LEASE) as provider:
+        flows = open_flows(provider)
+        if held is not None:
+            (tmp_path / f"hold {held}").touch()
+        worker = run("worker", _APP, "--grace", "0.1", url=proxy.url, lease=LEASE)
+        await (await flows.execute(Part, 0)).result(60)  # so it runs
+        limit = 2.0 if cause == "timeout" else None
+        flow: FlowHandle[str] = await flows.execute(Cutting, is_stubborn, timeout=limit)
+
+        async def cut() -> None:
+            if cause == "cancel":
+                await flow.cancel("enough")
+            elif cause == "stop":
+                worker.send(signal.SIGTERM)
+            else:
+                while (await flow.status()).state not in ("rolling_back", "failed"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+        if held is None:
+            proxy.strike(
+                "append 0", "before", lambda: asyncio.run_coroutine_threadsafe(cut(), loop).result(60)
+            )
+            await until("it was cut", lambda: proxy.cuts["append 0"] == 1, story=worker.story)
+        else:
+            what = "asked" if held == "guard" else "began"
+            await until("it is there", lambda: bool(journal.read(what)), story=worker.story)
+            await cut()
+        if cause == "stop":
+            await until("it has stopped", lambda: worker.has_ended, story=worker.story)
+            (tmp_path / f"hold {held}").unlink(missing_ok=True)
+            run("worker", _APP, url=server.url, lease=LEASE)
+            assert await flow.result(60) == "done"
+            assert [each.payload for each in journal.read("did")] == ["part 0", "one", "two"]
+            return
+        with pytest.raises(FlowTimeout if cause == "timeout" else FlowCancelled) as caught:
+            await flow.result(60)
+    assert caught.value.rollback == "complete"
+    assert [each.payload for each in journal.read("did")] == ["part 0", "one", "undo one"]

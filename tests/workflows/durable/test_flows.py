@@ -142,7 +142,7 @@ async def test_a_flow_sleeps_until_a_signal_from_another_process_and_shows_its_s
     flows = await open_flows(order)
     flow = await flows.execute(order, 7, idempotency_key="o-1")
     await wait_asleep(flows, flow)
-    assert (await flow.status()).state == "running"
+    assert (await flow.status()).state == "waiting"
     away = await open_flows(worker=False)
     handle = away.handle(flow.id)
     assert await handle.state() == {"done": 1}

@@ -21,6 +21,7 @@ from workflows import (
     task,
 )
 from workflows.records.entries import read_entries
+from workflows.testing import run_inline
 
 MakeProvider = Callable[..., EventProvider]
 
@@ -220,3 +221,14 @@ async def test_a_retry_counts_the_signal_that_a_wait_took_and_keeps_the_one_that
         again = await flows.retry(flow.id, workflow=twice)
         assert await again.result(5) == ["one", "two"]
         assert did == ["pay", "pay"]
+
+
+async def test_the_caller_gets_a_declared_timeout_of_a_wait_as_that_of_an_attempt() -> None:
+    never: Signal[bool] = Signal("never", bool)
+
+    @durable("waits-in-vain", errors=[TimeoutError], output=bool)
+    async def waits_in_vain(ctx: FlowContext[None]) -> bool:
+        return await ctx.wait_for(never, timeout=0.01)
+
+    with pytest.raises(TimeoutError, match="signal 'never' did not come in time"):
+        await run_inline(waits_in_vain, None)

@@ -10,13 +10,25 @@ from typing import Any
 import pytest
 
 from eventbus import EventProvider, Retry
-from workflows import FlowContext, Signal, StepContext, Workflow, WorkflowProvider, durable, step, task
+from workflows import (
+    FlowContext,
+    Pipeline,
+    PipelineContext,
+    Signal,
+    StepContext,
+    Workflow,
+    WorkflowProvider,
+    durable,
+    step,
+    task,
+)
 from workflows.graphs.definitions import graph_of
 from workflows.graphs.folding import fold, worst_of
 from workflows.graphs.graph import Graph, GraphEdge, GraphNode, decode_graph, encode_graph
 from workflows.graphs.mermaid import mermaid
 from workflows.graphs.runs import graph_of_run
 from workflows.records.report import FlowReport, FlowTree, RollbackReport, StepReport
+from workflows.testing import start_inline
 
 Make = Callable[..., EventProvider]
 ONCE = Retry(attempts=1)
@@ -276,3 +288,50 @@ def test_a_sibling_of_another_name_stays_a_node_of_its_own() -> None:
     nodes = [GraphNode(name="a"), *parts, GraphNode(name="risky", state="failed")]
     folded = fold(Graph(workflow="w", nodes=nodes, edges=[GraphEdge("a", node.name) for node in nodes[1:]]))
     assert [(node.name, node.count) for node in folded.nodes] == [("a", 1), ("part-*", 50), ("risky", 1)]
+
+
+def _is_large(ctx: StepContext[int]) -> bool:
+    return ctx.input > 100
+
+
+async def test_a_step_with_a_condition_tells_it_in_a_definition_and_in_a_flow() -> None:
+    workflow: Workflow[int, Any] = Workflow("picky", input=int)
+    workflow.step(_part, name="check", when=_is_large)
+    workflow.step(_part, name="hurry", when=lambda ctx: ctx.input < 5)
+    workflow.step(_part, name="always")
+    inner = Workflow("inner", input=int).then(step(_part, name="only"))
+    workflow.flow(inner, when=_is_large)
+    graph = graph_of(workflow)
+    whens = {"check": "_is_large", "hurry": "a condition", "always": "", "inner": "_is_large"}
+    assert {node.name: node.when for node in graph.nodes} == whens
+    text = mermaid(graph)
+    assert '["check<br>if #95;is#95;large"]' in text or '["check<br>if _is_large"]' in text
+    assert '["hurry<br>if a condition"]' in text
+    assert '["always"]' in text
+    assert decode_graph(encode_graph(graph)) == graph
+    handle = start_inline(workflow, 7)
+    await handle.result()
+    run = graph_of_run(FlowTree(report=await handle.report()), graph)
+    assert {node.name: (node.state, node.when) for node in run.nodes} == {
+        "check": ("skipped", "_is_large"),
+        "hurry": ("skipped", "a condition"),
+        "always": ("completed", ""),
+        "inner": ("skipped", "_is_large"),
+    }
+
+
+def test_a_pipeline_tells_its_conditions_and_what_is_folded_only_one_that_all_share() -> None:
+    async def some(ctx: PipelineContext[Any]) -> None: ...
+
+    def is_asked(ctx: PipelineContext[Any]) -> bool:
+        return True
+
+    pipeline: Pipeline[dict[str, Any], Any] = Pipeline("asked", input=dict[str, Any], output=Any)
+    graph = graph_of(pipeline.then(some, when=is_asked).returns())
+    assert [node.when for node in graph.nodes] == ["is_asked"]
+    for last, when in (("x", "x"), ("y", "")):
+        nodes = [GraphNode(name=f"part-{n}", when=last if n == 19 else "x") for n in range(20)]
+        start = GraphNode(name="start")
+        edges = [GraphEdge("start", node.name) for node in nodes]
+        folded = fold(Graph(workflow="w", nodes=[start, *nodes], edges=edges))
+        assert [node.when for node in folded.nodes] == ["", when]

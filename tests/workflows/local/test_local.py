@@ -82,7 +82,7 @@ async def test_before_a_late_attempt_the_flow_sleeps_and_holds_no_place(make_pro
         await _wait_state(flows, handle.id, "delayed")
         assert worker.is_idle
         report = await handle.report()
-        assert (report.state, report.steps["late"].state) == ("running", "delayed")
+        assert (report.state, report.steps["late"].state) == ("waiting", "delayed")
         assert (report.steps["late"].attempts, report.steps["late"].error) == (1, "ConnectionError: not yet")
         await handle.result()
         assert await _kinds(flows, handle.id) == ["run", "step first", "try late", "step late"]

@@ -179,3 +179,39 @@ async def test_an_attempt_that_is_put_off_is_no_failure(open_flows: Open, until:
         ("try", 1, "ConnectionError: away"),
         ("move", 1, ""),
     ]
+
+
+async def test_a_retry_that_goes_back_from_the_error_place_enters_its_place_anew(
+    open_flows: Open, until: Until
+) -> None:
+    """Its delays count from then, and not from when it came to the error place."""
+
+    class Back(StateMachine[int], name="goes-back", start="a"):
+        @transition("a", to=END, wait=None, error_place="broken")
+        async def work(self, ctx: MachineContext[int], payload: None) -> None:
+            did.append("work")
+            if len(did) == 1:
+                raise ValueError("not yet")
+            raise Later("1 hour")
+
+        @transition("broken", to=END, wait=None)
+        async def leave(self, ctx: MachineContext[int], payload: None) -> None: ...
+
+    flows = await open_flows(Back)
+    flow = await flows.execute(Back, 1)
+    await stands_at(flow, "a", until)
+    await flow.trigger(Back.work)
+    await stands_at(flow, "broken", until)
+    at_error = (await flow.report()).machine
+    assert at_error is not None
+
+    async def is_later() -> bool:
+        return (await flows.provider.jobs.look(flow.id, limit=0)).root["now"] > str(at_error.entered_ms + 1)
+
+    await until(is_later, "the clock of the server has moved on")
+    await flows.retry(flow.id)
+    await stands_at(flow, "a", until)
+    again = (await flow.report()).machine
+    assert again is not None
+    assert again.entered_ms > at_error.entered_ms
+    await flow.cancel()

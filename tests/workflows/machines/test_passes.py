@@ -17,6 +17,7 @@ import pytest
 from drivers.machines.acting import Draft, Open, Until, did, stands_at
 
 from eventbus import DefinitionError, PayloadError, Retry, SignalRefused, UnknownJob
+from eventbus.lowlevel import JobClient
 from workflows import END, FlowHandle, MachineContext, Settled, StateMachine, transition
 from workflows.testing import run_inline
 
@@ -251,3 +252,30 @@ async def test_a_signal_by_its_name_is_a_trigger_also_where_the_machine_is_not_k
         await other.signal("walk~0123456789abcdef0123", "go")
     await other.signal(flow.id, "go")
     assert await flow.result(timeout=10) == "done"
+
+
+@pytest.mark.parametrize("name", ["lives", "journal"])
+async def test_a_report_shows_one_moment_also_if_the_machine_moves_while_it_is_read(
+    name: str, open_flows: Open, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place was read behind the moves, so it could be a newer one."""
+    flows = await open_flows(Walk)
+    flow = await flows.execute(Walk, Draft())
+    await stands_at(flow, "c", until)
+    real, is_moved = getattr(JobClient, name), list[bool]()
+
+    async def move_behind(self: JobClient, *args: Any, **kwargs: Any) -> Any:
+        found = await real(self, *args, **kwargs)
+        if not is_moved:
+            is_moved.append(True)
+            await flow.trigger(Walk.go)
+            await flow.result()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JobClient, name, move_behind)
+        machine = (await flow.report()).machine
+    assert machine is not None
+    assert is_moved
+    last = machine.moves[-1]
+    assert (last.target, last.version) == (machine.place, machine.version)

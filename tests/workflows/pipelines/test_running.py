@@ -116,13 +116,15 @@ async def test_siblings_that_write_one_field_fail_the_flow_without_a_retry(runne
         attempts.append(ctx.attempt)
 
     pipeline = Pipeline("sync").parallel(one, other).then(last).returns()
-    with pytest.raises(StepError) as raised:
+    with pytest.raises(ConflictError) as raised:
         await _run(runner, pipeline, {})
-    assert (raised.value.step, attempts) == ("last", [])
+    conflict = raised.value
+    assert (conflict.key, conflict.steps, conflict.workflow) == ("same", ("one", "other"), "sync")
+    assert isinstance(conflict.__cause__, StepError)
+    assert (conflict.__cause__.step, attempts) == ("last", [])
     assert "'one' and 'other' of pipeline 'sync' ran side by side, and both gave the field 'same'" in str(
         raised.value
     )
-    assert ConflictError.__name__ in str(raised.value)
 
 
 async def test_an_output_that_is_no_object_fails_its_step(runner: Runner) -> None:
@@ -256,7 +258,7 @@ async def test_siblings_that_change_one_field_of_the_progress_fail_the_flow(runn
     async def last() -> None: ...
 
     pipeline = Pipeline("sync", progress=Cursor).parallel(one, other).then(last).returns()
-    with pytest.raises(StepError, match=r"both gave the field 'progress\.count'"):
+    with pytest.raises(ConflictError, match=r"both gave the field 'progress\.count'"):
         await _run(runner, pipeline, {})
 
 
@@ -319,7 +321,7 @@ async def test_siblings_that_change_one_field_to_the_same_value_fail_the_flow_to
     async def last() -> None: ...
 
     pipeline = Pipeline("sync", progress=Cursor, retry=Retry(1))
-    with pytest.raises(StepError, match=r"both gave the field 'progress\.count'"):
+    with pytest.raises(ConflictError, match=r"both gave the field 'progress\.count'"):
         await _run(runner, pipeline.parallel(one, other).then(last).returns(), {})
 
 

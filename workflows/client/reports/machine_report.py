@@ -1,6 +1,9 @@
 """The reports of flows of state machines, read from their snapshots and the newest entries of their journals.
 
-What must always hold: place, state and documents are those of one move, because they are read by one command; what a body has not
+What must always hold: place, state and documents are those of one move, because they are read by one
+command; the entries are read
+after them, and those of later moves are left out, so that a place is never newer than its moves, nor older.
+What a body has not
 recorded is in no report.
 """
 
@@ -11,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from eventbus import StoreCorrupt
 from eventbus.lowlevel import FINAL_STATES
 from workflows.machines.choosing import MOVE, RETRY
 from workflows.machines.snapshot import (
@@ -25,7 +27,7 @@ from workflows.machines.snapshot import (
 )
 from workflows.records.entries import Entry
 from workflows.records.ids import workflow_of
-from workflows.records.records import FlowMessage, error_text, read_message_of
+from workflows.records.records import FlowMessage, error_text
 from workflows.records.report import (
     FlowReport,
     FlowStatus,
@@ -38,22 +40,10 @@ from workflows.records.report import (
 )
 from workflows.records.status import error_in, number_in
 
-__all__ = ["machine_error", "machine_status", "machine_waits", "report_machine", "tree_machine"]
+__all__ = ["machine_error", "machine_waits", "report_machine", "tree_machine"]
 
 _KINDS = ("move", "try", "failed", "refused", "retry")
 _BY_HAND = {name.removeprefix("!"): what for name, what in ((RETRY, "retry"), (MOVE, "move by hand"))}
-_RESTS = ("delayed", "waiting-children")
-
-
-def machine_status(root: Mapping[str, str], status: FlowStatus) -> FlowStatus:
-    """Return the status of a flow; a machine that rests is waiting."""
-    if status.state != "running" or root.get("state") not in _RESTS:
-        return status
-    try:
-        is_machine = read_message_of("", root.get("body", "")).machine
-    except StoreCorrupt:
-        return status
-    return FlowStatus("waiting") if is_machine else status
 
 
 def report_machine(
@@ -66,7 +56,7 @@ def report_machine(
 ) -> FlowReport:
     """Return the report of a flow whose root has these fields, with its newest entries and its live texts. Raises StoreCorrupt."""
     snapshot = read_snapshot(flow_id, live)
-    status = machine_status(root, status)
+    entries = _up_to(snapshot, entries)
     steps = _steps(entries, snapshot, has_ended=status.state in FINAL_STATES)
     return FlowReport(
         flow_id=flow_id,
@@ -161,6 +151,21 @@ def _machine(
             if entry.kind in _KINDS
         ],
     )
+
+
+def _up_to(snapshot: Snapshot | None, entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return the entries that were recorded up to a snapshot. An earlier run may have made more moves than
+    the last one.
+    """
+    made = -1 if snapshot is None else snapshot.moves
+    known = [place for place, each in enumerate(entries) if each.kind == "run" or each.move == made]
+    first = known[-1] if known else 0
+    later = (place for place in range(first, len(entries)) if _is_move_past(entries[place], made))
+    return entries[: next(later, len(entries))]
+
+
+def _is_move_past(entry: Entry, made: int) -> bool:
+    return entry.kind == "move" and entry.move > made
 
 
 def _due_of(snapshot: Snapshot) -> int:

@@ -42,7 +42,7 @@ from workflows.machines.snapshot import (
 )
 from workflows.machines.standing import Standing
 from workflows.machines.transition import END
-from workflows.machines.undo import MachineUndo, MachineUndos
+from workflows.machines.undo import MachineUndo, MachineUndos, doubts_in
 from workflows.records.entries import Entry
 from workflows.records.failures import reason_in
 from workflows.records.records import Cause, FlowMessage, describe_flow
@@ -132,7 +132,8 @@ class MachineFlow:
         except LeaseLost:
             return None
         is_doubtful = plan.is_doubtful or (bool(root.get("lost")) and self._may_have_acted(standing.snapshot))
-        text = self._describe(root, [*plan.inherited, *outcomes], is_doubtful=is_doubtful)
+        every = [*doubts_in(flow_id, live), *plan.inherited, *outcomes]
+        text = self._describe(root, every, is_doubtful=is_doubtful)
         return cancel(text) if self._job.stop == "cancelled" else fail(text, counts=False)
 
     def _stand(self, live: Mapping[str, str]) -> Standing:

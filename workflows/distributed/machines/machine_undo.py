@@ -17,7 +17,7 @@ from workflows.machines.snapshot import (
     read_children,
     read_snapshot,
 )
-from workflows.machines.undo import MachineUndos
+from workflows.machines.undo import MachineUndos, doubts_in
 from workflows.records.records import FlowMessage
 
 __all__ = ["add_failed_children", "plan_machine"]
@@ -42,6 +42,7 @@ async def plan_machine(
     undos = MachineUndos(definition, around, snapshot, live.get(STATE, "null"), load)
     plan = UndoPlan()
     plan.undos += undos.list_open(obligations_in(flow_id, live), prefix)
+    plan.inherited += doubts_in(flow_id, live, prefix)
     await add_failed_children(runtime, flow_id, read_children(flow_id, live), plan, prefix)
     return plan
 

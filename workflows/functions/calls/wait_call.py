@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from eventbus.lowlevel import mark_own, note_around
+from eventbus.lowlevel import note_around
 from workflows.definition.signal import Signal
 from workflows.functions.calls.call import Call
 from workflows.functions.calls.history import Record
@@ -118,6 +118,5 @@ class WaitCall(TimedCall[R]):
             note_around(self.label, record.entry.result)
             return self.signal.decode(memoryview(record.entry.result)), None
         late = TimeoutError(f"signal {self.name!r} did not come in time")
-        mark_own(late)  # a declared TimeoutError of the function does not apply to it
         set_origin(late, Origin(self.label, ""))
         return None, late

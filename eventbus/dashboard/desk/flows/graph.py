@@ -20,7 +20,8 @@ class GraphQuery(msgspec.Struct, frozen=True):
 
 class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the flow. `kind` is step, each, flow, wait, sleep or emit; `about` is the workflow that it runs, or the signal
-    that it waits for. Of a state machine the parts are its places: `kind` is place, error_place or end, one `is_start`, and the
+    that it waits for; `when` names the condition of a step that may be skipped. Of a state machine the parts
+    are its places: `kind` is place, error_place or end, one `is_start`, and the
     place where the machine stands has a state. A node for several parts or items has their `count`, and how many are in each of `states`; its own `state` is
     the one that needs attention most. `flow_id` is the flow that it started.
     """
@@ -28,6 +29,7 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: str = "step"
     about: str = ""
+    when: str = ""
     state: str = ""
     flow_id: str = ""
     count: int = 1
