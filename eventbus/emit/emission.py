@@ -60,6 +60,7 @@ class _Owner(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
     def note_failed(self, emission: PendingEmission[Any], error: Exception) -> None: ...
+    def count_lost(self, event: str) -> int: ...
     def overdue(self, emission: PendingEmission[Any]) -> None: ...
     async def cancel(
         self, job_id: str, reason: str, *, queue: str = "", call_timeout: Duration | None = None
@@ -256,14 +257,23 @@ class PendingEmission(Emission[R]):
             self.tell_unheard()
 
     def tell_unheard(self) -> None:
-        """Log the failure once if nobody asked for it, unless it is a cancellation, which was intended."""
+        """Log the failure once if nobody asked for it, unless it is a cancellation, which was intended.
+
+        An outage fails thousands at once before they are jobs. One log event then stands for `count` of them.
+        """
         error = self._error
         if error is None or self._is_retrieved or isinstance(error, JobCancelled):
             return
         if self._is_enqueued and isinstance(error, ProviderStopped):
             return  # the job goes on in the server, and nobody waits for it here
         self._is_retrieved = True
-        facts = {
+        facts: dict[str, Any] = {}
+        if isinstance(error, EmitError) and not self._is_enqueued:
+            count = self._owner.count_lost(self._route.name)
+            if not count:
+                return
+            facts["count"] = count
+        facts |= {
             "event_name": self._route.name,
             "job_id": self.job_id,
             "correlation_id": self.correlation_id,

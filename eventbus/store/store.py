@@ -216,11 +216,12 @@ class Store:
         *,
         deadline: float,
         attendance: str = "",
+        number: int = 0,
         now: int | str = "",
     ) -> Awaitable[AddAnswer]:
         """Add emissions. The answer has a verdict for each row that did not simply become a new job.
 
-        `attendance`: under which the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
+        Calls with a `number` are sent in its order, also when they are repeated. `attendance`: under which the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
 
         If a connection is open, the call is written before this returns, without a task; among several shares,
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
@@ -228,10 +229,13 @@ class Store:
         counts = (len(rows), 0) if rows.is_plain else (0, len(rows))
         head = (now, emitter, attendance, len(queues), len(rows.timeouts), *counts)
         make = partial(join_arguments, head, queues, rows)
-        options: dict[str, Any] = {"deadline": deadline, "read": partial(read_added, len(queues))}
+        options: dict[str, Any] = {
+            "deadline": deadline, "read": partial(read_added, len(queues)), "number": number,
+        }  # fmt: skip
         if self._adder is not None:
             return self._adder.start("add", make(), **options)
-        if self._share is None or not self._gatherer.is_needed or now != "" or self._share.is_closed:
+        is_alone = now != "" or (number > 0 and not self._caller.line.is_empty)
+        if self._share is None or not self._gatherer.is_needed or is_alone or self._share.is_closed:
             return self._caller.start("add", make(), **options)
         call = self._caller.join("add", make, **options)
         part = AddPart(self, emitter, queues, rows, call=call, sink=self._share.own(call))
