@@ -334,8 +334,10 @@ class Store:
         since: int | str = "",
         facts: Sequence[Any] = (),
         now: int | str = "",
-    ) -> tuple[int, int]:
-        """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued, and since when it is there.
+    ) -> tuple[int, int, bool]:
+        """Announce that `worker` of `pool` serves `queues`.
+
+        Return how many parked jobs were re-queued, since when it is there, and whether the server knew it before.
 
         Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`, and `left` its queues. `since` is what the
         first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one. `facts` is
@@ -343,8 +345,8 @@ class Store:
         """
         arguments: list[Any] = [now, pool, worker, former, int(unpark), since, facts, len(queues), len(left)]
         arguments.extend(chain(chain.from_iterable(queues), left))
-        taken, first = await self._caller.script("announce", arguments)
-        return taken, first
+        taken, first, was_known = await self._caller.script("announce", arguments)
+        return taken, first, was_known == 1
 
     async def sweep(self, queues: Sequence[SweepQueue], *, limit: int, now: int | str = "") -> int:
         """Remove jobs past their retention, at most `limit` for each queue and state. Return how many."""
