@@ -19,10 +19,11 @@ from eventbus.model.names import EVENT_QUEUES, event_of, split_group
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Orders
 from eventbus.store.overview.roster import EndedCounts, WorkerLook
+from eventbus.store.overview.silent_workers import SilentWorker, find_silent
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
 
-__all__ = ["Overview", "PauseReport", "QueueReport", "WorkerReport"]
+__all__ = ["Overview", "PauseReport", "QueueReport", "SilentReport", "WorkerReport"]
 
 
 class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,20 @@ class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     by: str = ""
     reason: str = ""
+
+
+class SilentReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker of a queue that does not answer any more, and has not left. Times are Unix times in ms.
+
+    `since_ms` is when it last announced itself, which it does each 5 s. `is_blocked` says that its process is there, and
+    code blocks its event loop; `lag_ms` is how far the loop was behind when the worker was last heard, at `heard_ms`.
+    """
+
+    worker: str
+    since_ms: int
+    heard_ms: int
+    lag_ms: int
+    is_blocked: bool
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +58,8 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
     paused. `limited` says whether a limit holds, which is `limit`. `completed_per_minute` and `failed_per_minute` are how many
     jobs ended so in a minute, over the last 4 to 5 minutes; those that expired are among the failed ones. They come from the
-    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off.
+    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off. `silent` are the
+    workers that serve the queue and do not answer: they are none of `workers`.
     """
 
     name: str
@@ -63,6 +79,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     limit: Limit | None = None
     completed_per_minute: float = 0.0
     failed_per_minute: float = 0.0
+    silent: list[SilentReport] = []
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,11 +154,17 @@ async def _report_queues(store: Store, names: list[str], deadline: float) -> lis
     orders = await store.controls.look(names, deadline=deadline)
     ended = await roster.ended(names, deadline=deadline)
     now = await roster.now(deadline=deadline)
+    silent = find_silent(await roster.workers(deadline=deadline), now)
     rows = zip(looks, orders, ended, strict=True)
-    return [_report_queue(look, order, counts, active[order.queue], now) for look, order, counts in rows]
+    return [
+        _report_queue(look, order, counts, active[order.queue], silent.get(order.queue, []), now)
+        for look, order, counts in rows
+    ]
 
 
-def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: int, now: int) -> QueueReport:
+def _report_queue(
+    look: QueueLook, orders: Orders, ended: EndedCounts, active: int, silent: list[SilentWorker], now: int
+) -> QueueReport:
     base, group = split_group(orders.queue)
     fields = orders.fields
     wire = fields.get("ordered") or fields.get("declared")
@@ -166,6 +189,16 @@ def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: i
         limit=Limit.from_wire(wire) if wire else None,
         completed_per_minute=ended.completed_per_minute,
         failed_per_minute=ended.failed_per_minute,
+        silent=[
+            SilentReport(
+                worker=each.id,
+                since_ms=each.announced,
+                heard_ms=each.heard,
+                lag_ms=each.lag,
+                is_blocked=each.is_blocked,
+            )
+            for each in silent
+        ],
     )
 
 

@@ -33,7 +33,17 @@ async def nightly(ctx: FlowContext[int]) -> int:
 def _look(server: Server, prefix: str) -> dict[str, Any]:
     """Return what the server keeps of the kinds that a worker declares, by key."""
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        kinds = (":groups", ":schedule:", ":schedules", ":limit:", ":keeps", ":definition", ":fleet", ":pools", ":orders")
+        kinds = (
+            ":groups",
+            ":schedule:",
+            ":schedules",
+            ":limit:",
+            ":keeps",
+            ":definition",
+            ":fleet",
+            ":pools",
+            ":orders",
+        )
         names = [name for name in client.scan_iter(f"{prefix}:*") if any(kind in name for kind in kinds)]
         return {name: client.type(name) for name in names}
 
@@ -72,5 +82,7 @@ async def test_what_a_worker_declares_is_declared_again(
             own_server.restart()
         await until(lambda: _look(own_server, prefix) == before, "all is told again")
         assert {each.id for each in await provider.schedules.list()} == {"event", "flow"}
-    told = [each for each in logs if each["event"] == "the server had forgotten this worker, declaring all again"]
+    told = [
+        each for each in logs if each["event"] == "the server had forgotten this worker, declaring all again"
+    ]
     assert len(told) == 1
