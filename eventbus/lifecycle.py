@@ -76,6 +76,8 @@ class Lifecycle:
         self.on_worker: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Called by each worker that starts, before it serves, and by one that the server has forgotten: it keeps declared
         schedules in the server."""
+        self.on_serving: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Called by each worker that has started: it looks for declared schedules that nobody handles."""
         self.extensions: list[Extension] = []
         """The systems whose consumers run in the workers, beside the handlers."""
         self.listeners: Listeners = Listeners()
@@ -245,6 +247,8 @@ class Lifecycle:
             if self.on_worker is not None:
                 await self.on_worker()
             await worker.start(subscriptions, extensions)
+            if self.on_serving is not None:
+                await self.on_serving()
         except BaseException:
             self.worker = None
             # Shielded, so that a cancelled start does not leave half a worker behind.

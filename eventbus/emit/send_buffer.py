@@ -62,9 +62,12 @@ from eventbus.store.connection.repeat_policy import TOO_LATE
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.send_meter import SendMeter
 
 __all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]
+
+_log = get_logger("eventbus.emission")
 
 # Bounds of the memory that unsent emissions take while the server is away or slow.
 MAX_UNSENT = 10_000
@@ -160,6 +163,8 @@ class SendBuffer:
         self._in_flight: dict[asyncio.Future[AddAnswer], _Batch] = {}
         self._widths: dict[str, int] = {}
         """Queue -> how many jobs an emission makes there, for those with groups: as the server last said."""
+        self._told_nobody: set[str] = set()
+        """Queues whose emissions made no job when it was last known, which was logged."""
         self._meter = SendMeter(store.address)
         self._is_flush_due = False
         self._is_ended = False
@@ -372,6 +377,8 @@ class SendBuffer:
 
     def _note_widths(self, batch: _Batch, widths: list[int]) -> None:
         for queue, width in zip(batch.queues, widths, strict=True):
+            if width:
+                self._told_nobody.discard(queue.queue)
             if width > 1:
                 self._widths[queue.queue] = width
             else:
@@ -437,9 +444,13 @@ class SendBuffer:
         """
         unusual = {verdict.place: verdict for verdict in answer.verdicts}
         later: list[int] = []
+        widths = answer.widths
         for place, emission in enumerate(batch.emissions[: batch.sent]):
             verdict = unusual.get(place)
             if verdict is None:
+                width = emission.groups = widths[batch.rows.queue(place) - 1]
+                if width == 0:
+                    self._tell_nobody(emission, batch.queues[batch.rows.queue(place) - 1].queue)
                 emission.mark_enqueued()
             elif verdict.word == "later":
                 later.append(place)
@@ -448,6 +459,14 @@ class SendBuffer:
         self._note_widths(batch, answer.widths)
         later.extend(range(batch.sent, len(batch.emissions)))
         return later
+
+    def _tell_nobody(self, emission: PendingEmission[Any], queue: str) -> None:
+        """Log, once until there is a group, that the server made no job: the event has no default handler."""
+        if queue not in self._told_nobody:
+            self._told_nobody.add(queue)
+            _log.warning(
+                "emitted to nobody: the event has no default handler and no group", event_name=emission.event
+            )
 
     def _deliver_unusual(self, place: int, verdict: AddVerdict, batch: _Batch) -> None:
         emission = batch.emissions[place]

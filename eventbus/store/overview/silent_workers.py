@@ -17,11 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from eventbus.store.overview.roster import WorkerLook
+from eventbus.store.overview.roster import ALIVE, WorkerLook
 
 __all__ = ["SilentWorker", "find_silent"]
 
-_ALIVE = 20_000  # ms; that of `presence.lua`
 _BLOCKED = 5_000  # ms of lag, as long as the pause between two announcements
 
 
@@ -53,11 +52,11 @@ def find_silent(workers: Iterable[WorkerLook], now: int) -> dict[str, list[Silen
     """Return the silent workers of each queue that has any, the one that was heard last first."""
     found: defaultdict[str, list[SilentWorker]] = defaultdict(list)
     for look in workers:
-        if now - look.announced <= _ALIVE:
+        if now - look.announced <= ALIVE:
             continue
         heard = max(look.announced, _number(look.fields, "heard"))
         silent = SilentWorker(look.id, look.announced, heard, _number(look.fields, "lag"))
-        if silent.is_blocked or now - heard > _ALIVE:
+        if silent.is_blocked or now - heard > ALIVE:
             for queue in look.fields.get("queues", "").split():
                 found[queue].append(silent)
     return {queue: sorted(silent, key=lambda each: (-each.heard, each.id)) for queue, silent in found.items()}
