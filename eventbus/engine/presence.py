@@ -136,6 +136,7 @@ class Presence:
             try:
                 await self.run_once(unpark=True)
                 await self._declare_again()
+                await self._store.check_saving()
             except StoreError as error:
                 _log.error("announcement refused", error=str(error))
                 self._teller.error("presence", error)

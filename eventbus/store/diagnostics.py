@@ -23,7 +23,7 @@ from eventbus.store.keys import Keys
 from eventbus.store.overview.roster import RosterStore
 from eventbus.store.overview.silent_workers import find_silent
 from eventbus.store.presence_store import PresenceStore
-from eventbus.store.server_info import parse_info
+from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.store.store import OLDEST, SHARD
 
 __all__ = ["TRIED", "VIEWING", "Checkup", "Finding"]
@@ -370,9 +370,5 @@ def _persistence(facts: Mapping[str, str], fsync: str) -> Iterable[Finding]:
         yield Finding("persistence", "warning", said, "set appendfsync everysec or always")
     else:
         yield Finding("persistence", "ok", f"appendonly yes{f', appendfsync {fsync}' if fsync else ''}")
-    for name, what in (
-        ("aof_last_write_status", "write of its append-only file"),
-        ("rdb_last_bgsave_status", "snapshot"),
-    ):
-        if facts.get(name, "ok") != "ok":
-            yield Finding("persistence", "error", f"the last {what} failed", _BAD_WRITE)
+    for failed in failed_saves(facts):
+        yield Finding("persistence", "error", failed, _BAD_WRITE)

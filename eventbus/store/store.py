@@ -11,12 +11,12 @@ StoreUnavailable past its deadline, and StoreRefused for a refusal that repeatin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from eventbus.errors import StoreRefused
+from eventbus.errors import StoreError, StoreRefused
 from eventbus.store.connection.add_gatherer import AddGatherer, AddPart
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
@@ -25,7 +25,7 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.known_scripts import KnownScripts
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
-from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.connection.retrying import RetryingCaller, watch_saving
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.control_store import ControlStore
 from eventbus.store.group_store import GroupStore
@@ -56,7 +56,7 @@ from eventbus.store.scripting.script_rows import (
     SweepQueue,
 )
 from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer, TurnQueue
-from eventbus.store.server_info import parse_info
+from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.store.tree_store import TreeStore
 from eventbus.telemetry.logging import get_logger
 
@@ -109,8 +109,12 @@ class Store:
         self._known: KnownScripts = (
             shared._known if shared else KnownScripts(self.availability)  # noqa: SLF001
         )
+        self._saving: Availability = (
+            shared._saving if shared else watch_saving(connector.address)  # noqa: SLF001
+        )
         options: dict[str, Any] = {
             "prelude": prelude, "functions": self._functions, "availability": self.availability, "known": self._known,
+            "saving": self._saving,
         }  # fmt: skip
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
@@ -169,6 +173,7 @@ class Store:
                 "set maxmemory-policy noeviction, or pass allow_eviction=True",
                 code="EVICTION",
             )
+        self._note_saving(facts)
         if self._replicated is not None:
             await self._replicated.check_rights(deadline=deadline)
             warn_without_replica(facts, self.address)
@@ -178,6 +183,17 @@ class Store:
                 keys=f"{self.keys.first_edition}:*",
                 remedy="let workers of the older version finish its jobs, then delete these keys",
             )
+
+    async def check_saving(self) -> None:
+        """Ask whether the server can save its data; what changed is logged. Raises StoreError."""
+        self._note_saving(parse_info(await self._caller.command("INFO", "persistence")))
+
+    def _note_saving(self, facts: Mapping[str, str]) -> None:
+        failed = failed_saves(facts)
+        if failed:
+            self._saving.note_failure(StoreError(f"{', '.join(failed)}; its disk may be full or read-only"))
+        elif self._saving.is_lost:
+            self._saving.note_answer()
 
     async def aclose(self) -> None:
         """Close the connection, and leave the embedded server if the URL names one. Idempotent.

@@ -64,13 +64,22 @@ from eventbus.store.keys import EDITION, Keys
 from eventbus.store.scripting.scripts import pack
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["RetryingCaller"]
+__all__ = ["RetryingCaller", "watch_saving"]
 
 _log = get_logger("eventbus.store")
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds; the pause doubles from one to the other
 _BLINK = 1.0
 """Seconds. A failed first try is reported as an outage only if it took longer; later tries always are."""
+
+
+def watch_saving(address: str) -> Availability:
+    """Return what logs once that a server cannot save its data, and once that it can again."""
+    return Availability(
+        address,
+        lost="the server cannot save its data",
+        back="the server saves its data again",
+    )
 
 
 class RetryingCaller:
@@ -85,8 +94,9 @@ class RetryingCaller:
         functions: Functions | None = None,
         availability: Availability | None = None,
         known: KnownScripts | None = None,
+        saving: Availability | None = None,
     ) -> None:
-        """The last three are shared by all callers of a connection. Without `functions` scripts run by their
+        """The last four are shared by all callers of a connection. Without `functions` scripts run by their
         digests; without one of the others the caller has its own.
         """
         self._channel = channel
@@ -100,6 +110,7 @@ class RetryingCaller:
             back="a replica acknowledges again",
         )
         self._known = known or KnownScripts(self._availability)
+        self._saving = saving or watch_saving(channel.address)
         self._opening = asyncio.Lock()
         self.line: RepeatLine = RepeatLine()
         """The started calls whose order counts, and that were not sent at once, or failed."""
@@ -341,12 +352,19 @@ class RetryingCaller:
             self._availability.note_answer()
         if isinstance(error, StoreRefused) and error.code == "READONLY":
             self._channel.drop("the server became read-only")  # its name may lead to a new primary
+        if isinstance(error, StoreRefused) and error.code == "MISCONF":
+            self._saving.note_failure(error)
         if not is_reported:
             return
         if isinstance(error, NoReplica):
             self._replicas.note_failure(error)
         elif _is_away(error) and not self._channel.is_closed:
             self._availability.note_failure(error)
+
+    def note_written(self) -> None:
+        """Record that the server took a write."""
+        if self._saving.is_lost:
+            self._saving.note_answer()
 
     def note_answer(self, invocation: Invocation | None) -> None:
         """Record an answer. `invocation`: the call, None for one that others shared."""

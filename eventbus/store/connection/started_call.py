@@ -39,6 +39,10 @@ class Repeating(Protocol):
         """Record an answer."""
         ...
 
+    def note_written(self) -> None:
+        """Record that the server took a write, as each started call is."""
+        ...
+
     async def repeat(
         self, invocation: Invocation, deadline: float | None, *, place: Place | None = None
     ) -> Any:
@@ -189,6 +193,7 @@ class StartedCall:
             self.go_on(translate(late, address=self._caller.address, sent=self.is_sent))
 
     def _settle(self, reply: Any) -> None:
+        self._caller.note_written()
         if self.result.done():
             return
         try:
