@@ -38,7 +38,8 @@ class SilentReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker of a queue that does not answer any more, and has not left. Times are Unix times in ms.
 
     `since_ms` is when it last announced itself, which it does each 5 s. `is_blocked` says that its process is there, and
-    code blocks its event loop; `lag_ms` is how far the loop was behind when the worker was last heard, at `heard_ms`.
+    code blocks its event loop; `lag_ms` is how far the loop was behind when the worker was last heard, at `heard_ms`. `text`
+    is what is known of it, as a sentence.
     """
 
     worker: str
@@ -46,6 +47,7 @@ class SilentReport(msgspec.Struct, frozen=True, kw_only=True):
     heard_ms: int
     lag_ms: int
     is_blocked: bool
+    text: str
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +198,7 @@ def _report_queue(
                 heard_ms=each.heard,
                 lag_ms=each.lag,
                 is_blocked=each.is_blocked,
+                text=f"I{each.describe(now)[1:]}.",
             )
             for each in silent
         ],

@@ -360,6 +360,9 @@ class SendBuffer:
 
     def _await_deadline(self, batch: _Batch, error: StoreUnavailable) -> None:
         """Hold the error of a call back until its deadline: there was no time left for another try, but some."""
+        if error.sent:
+            batch.maybe_sent.update([emission.job_id for emission in batch.emissions[: batch.sent]])
+        batch.sent = 0  # no call is under way any more, should the stop end this wait
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[AddAnswer] = loop.create_future()
         loop.call_later(batch.deadline - clock.monotonic(), _end_with, answer, error)

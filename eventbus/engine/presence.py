@@ -33,7 +33,7 @@ import msgspec
 
 from eventbus._version import __version__
 from eventbus.engine.consumer import Consumer, DefinedConsumer, LimitedConsumer
-from eventbus.errors import StoreError
+from eventbus.errors import EventBusError, StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.store import Store
@@ -137,7 +137,7 @@ class Presence:
                 await self.run_once(unpark=True)
                 await self._declare_again()
                 await self._store.check_saving()
-            except StoreError as error:
+            except EventBusError as error:  # also of `declare`, and for the next announcement it is the same
                 _log.error("announcement refused", error=str(error))
                 self._teller.error("presence", error)
 

@@ -52,7 +52,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is how many jobs the
     limit counts, None in a list, as is the count of `waiting-children`. `completed_per_minute` and `failed_per_minute` are those
-    of the last 4 to 5 minutes.
+    of the last 4 to 5 minutes. `silent` says of each worker that serves it and does not answer what is known.
     """
 
     queue: str
@@ -67,6 +67,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     limit: LimitView | None
     completed_per_minute: float
     failed_per_minute: float
+    silent: list[str] = []
     may: list[str] = []
 
 
@@ -130,6 +131,7 @@ def _view(report: QueueReport) -> QueueView:
         limit=_view_limit(report.limit, is_set=False),
         completed_per_minute=report.completed_per_minute,
         failed_per_minute=report.failed_per_minute,
+        silent=[each.text for each in report.silent],
     )
 
 

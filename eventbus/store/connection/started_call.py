@@ -113,6 +113,11 @@ class StartedCall:
             self._call = self._call()
         return self._call
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether calls of its caller are repeated, so that it may not overtake them."""
+        return self._number > 0 and not self._caller.line.is_empty
+
     def watch(self, *, is_sent: bool = True) -> None:
         """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
         self.is_sent = is_sent
@@ -143,7 +148,6 @@ class StartedCall:
         """Begin again without the others; nothing of the first try was carried out."""
         self._stop_timer()
         try:
-            self.invocation  # noqa: B018  (made first, because it may fail)
             self.go_on(None)
         except Exception as error:  # noqa: BLE001  (what cannot be packed is this call's own error)
             if not self.result.done():
@@ -154,14 +158,15 @@ class StartedCall:
 
         `failed` is the error of the first try, None if nothing was sent yet.
         """
+        invocation = self.invocation  # made first, because it may fail
         # Now, and not in the task: a call that begins before the task runs has to see it.
         place = self._place = self._caller.line.enter(self._number) if self._number else None
         if failed is None:
-            work = self._caller.repeat(self.invocation, self._deadline, place=place)
+            work = self._caller.repeat(invocation, self._deadline, place=place)
         else:
             work = self._caller.repeat_after(
                 failed,
-                self.invocation,
+                invocation,
                 self._deadline,
                 began=clock.monotonic(),
                 openings=self._openings,

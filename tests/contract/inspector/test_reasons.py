@@ -129,6 +129,7 @@ async def test_a_worker_that_does_not_answer_is_named_with_its_lag(
             ("blocked", 35_000, True),
             ("dead", 0, False),
         ]
+        assert queue.silent[0].text.startswith("Its worker blocked has not answered for ")
         (summary,) = [each for each in await _check(provider) if each.subject == "queues"]
         assert "event.a (1 waiting; its worker blocked has not answered for " in summary.said
         assert "look at the worker" in summary.remedy
