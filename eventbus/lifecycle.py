@@ -74,8 +74,10 @@ class Lifecycle:
         self.pools: dict[str, PoolSpec] = {}
         """The declared pools of the workers, by name."""
         self.on_worker: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Called by each worker that starts, before it serves, and by one that the server has forgotten: it keeps declared
-        schedules in the server."""
+        """Called by each worker that starts, before it serves, and by one that the server has forgotten.
+
+        It keeps declared schedules in the server.
+        """
         self.on_serving: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Called by each worker that has started: it looks for declared schedules that nobody handles."""
         self.extensions: list[Extension] = []

@@ -244,7 +244,7 @@ class ScheduleClient:
                 await self.change("remove", row.id, is_lenient=True, is_declaring=True)
 
     async def warn_unserved(self) -> None:
-        """Log the declared schedules whose event nobody handles; a worker calls this once it serves. Does not raise.
+        """Log the declared schedules that nobody handles; a worker calls this once it serves. Does not raise.
 
         Another program may be about to start that does. So it is a warning, and nothing else changes.
         """

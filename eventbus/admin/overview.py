@@ -37,9 +37,9 @@ class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
 class SilentReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker of a queue that does not answer any more, and has not left. Times are Unix times in ms.
 
-    `since_ms` is when it last announced itself, which it does each 5 s. `is_blocked` says that its process is there, and
-    code blocks its event loop; `lag_ms` is how far the loop was behind when the worker was last heard, at `heard_ms`. `text`
-    is what is known of it, as a sentence.
+    `since_ms` is when it last announced itself, which it does each 5 s. `is_blocked` says that its process is
+    there, and code blocks its event loop; `lag_ms` is how far the loop was behind when the worker was last
+    heard, at `heard_ms`. `text` is what is known of it, as a sentence.
     """
 
     worker: str
@@ -60,8 +60,8 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     was emitted, due or retried, None if none waits; where priorities differ it may be an old one that is not the oldest. `workers` is how many live workers serve the queue. `paused` is None unless it is
     paused. `limited` says whether a limit holds, which is `limit`. `completed_per_minute` and `failed_per_minute` are how many
     jobs ended so in a minute, over the last 4 to 5 minutes; those that expired are among the failed ones. They come from the
-    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off. `silent` are the
-    workers that serve the queue and do not answer: they are none of `workers`.
+    history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off.
+    `silent` are the workers that serve the queue and do not answer: they are none of `workers`.
     """
 
     name: str

@@ -117,7 +117,8 @@ def describe_lost(
 ) -> EmitError:
     """Return the error of an emission that is given up. `hint` says where to look if it may have arrived.
 
-    It is kept as long as the emission. So what it was raised by keeps no frames: they have the call with its payloads.
+    It is kept as long as the emission. So what it was raised by keeps no frames: they have the call with its
+    payloads.
     """
     forget_frames(error)
     why = "the provider stopped" if isinstance(error, asyncio.CancelledError) else error

@@ -118,7 +118,7 @@ class CompletionTracker:
             self._failed.add(emission)
 
     def count_lost(self, event: str) -> int:
-        """Count an emission that was given up and that nobody awaited. Return how many to log now, 0 for none yet."""
+        """Count an emission that was given up and not awaited. Return how many to log now, 0 for none yet."""
         now = clock.monotonic()
         told_at, count = self._lost.get(event, (-math.inf, 0))
         is_due = now - told_at >= _TELL_LOST_EACH

@@ -20,8 +20,8 @@ What must always hold:
 - a batch is sent again only with the same ids, so that a repeat changes nothing;
 - batches reach the server in the order in which they began, also when their calls are repeated;
 - an emission is given up when its time is over and not before, whether its batch is under way or waits;
-- what an outage costs does not grow with its length: four calls at most are packed, only the first of them asks the
-  server, and errors keep nothing of the calls;
+- what an outage costs does not grow with its length: four calls at most are packed, only the first of them
+  asks the server, and errors keep nothing of the calls;
 - an emission that was given up with `enqueued=False` is never sent afterwards.
 
 Crash windows:
@@ -124,7 +124,7 @@ class _Batch:
             return place
 
     def take_overdue(self, now: float) -> list[tuple[float, PendingEmission[Any]]]:
-        """Take the emissions out whose deadline has come, with their deadlines. Only while the batch is not sent."""
+        """Take out the emissions whose deadline has come, with it. Only while the batch is not sent."""
         places = [place for place, deadline in enumerate(self.deadlines) if deadline > now]
         if len(places) == len(self.emissions):
             return []
@@ -297,7 +297,7 @@ class SendBuffer:
             self._expiry = asyncio.get_running_loop().call_later(left, self._end_overdue)
 
     def _end_overdue(self) -> None:
-        """Fail the emissions that still wait to be sent, and whose time is over, in the order of their deadlines."""
+        """Fail those that still wait and whose time is over, in the order of their deadlines."""
         self._expiry = None
         now, overdue = clock.monotonic(), list[tuple[float, PendingEmission[Any]]]()
         waiting = [*self._full, self._filling]
@@ -359,7 +359,7 @@ class SendBuffer:
         answer.add_done_callback(self._on_answer)
 
     def _await_deadline(self, batch: _Batch, error: StoreUnavailable) -> None:
-        """Hold the error of a call back until its deadline: there was no time left for another try, but some."""
+        """Hold the error of a call back until its deadline: too little time was left for a try, but some."""
         if error.sent:
             batch.maybe_sent.update([emission.job_id for emission in batch.emissions[: batch.sent]])
         batch.sent = 0  # no call is under way any more, should the stop end this wait

@@ -3,9 +3,10 @@
 An announcement also re-queues parked jobs that this worker may be able to run. It says which versions of jobs the worker
 can run; what these versions are is told once a day, at its start first, so that it costs nothing for each job.
 
-What a worker tells once, at its start, it tells again when the server has forgotten it: the definitions, and what the
-program declares (`declare`). A server that was emptied, restarted without its data or replaced by an empty replica answers
-the next announcement so, within 5 s. Groups, limits and retentions need no such answer: each announcement says them.
+What a worker tells once, at its start, it tells again when the server has forgotten it: the definitions, and
+what the program declares (`declare`). A server that was emptied, restarted without its data or replaced by an
+empty replica answers the next announcement so, within 5 s. Groups, limits and retentions need no such answer:
+each announcement says them.
 
 What must always hold: once a worker claims no more, neither emits nor other workers count it as serving its queues.
 So it leaves when its stop begins, not when the stop ends: workers that stop together must not wait for each other.
@@ -15,7 +16,8 @@ What may go wrong:
   its pool is woken in vain for up to 60 s;
 - the server is full or away when the worker tells what its versions are: it runs all the same, and tells it again with the
   next announcement;
-- the server forgets the worker, and is away or full when all is declared again: the next announcement does it;
+- the server forgets the worker, and is away or full when all is declared again: the next announcement does
+  it;
 - the server forgets what is declared and hears the worker in between: it cannot, for it loses all at once;
 - an announcement is under way when the worker leaves: on the same connection it arrives before the leave call. If it is
   repeated on a later connection, the worker counts as live for 20 s more.
@@ -78,8 +80,9 @@ class Presence:
     ) -> None:
         """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced.
 
-        `concurrency` is how many jobs the worker may run at a time; it is told to whoever looks. `declare` tells the
-        server again what the program declares: a server that has forgotten this worker has forgotten that, too.
+        `concurrency` is how many jobs the worker may run at a time; it is told to whoever looks. `declare`
+        tells the server again what the program declares: a server that has forgotten this worker has
+        forgotten that, too.
         """
         self._store = store
         self._consumers = consumers

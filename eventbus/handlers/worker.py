@@ -91,7 +91,7 @@ class EventWorker:
         listeners: Listeners | None = None,
         declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`declare` tells the server what the program declares. It is called when the server has forgotten that."""
+        """`declare` tells the server what the program declares; called when the server has forgotten it."""
         self.shared: Shared = Shared(lifespans, tools.provider)
         self._store = store
         self._settings = settings

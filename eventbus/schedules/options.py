@@ -70,7 +70,7 @@ class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):
     overlap: str
     catch_up: str
     workers: int = 0
-    """How many live workers serve its event or workflow, or a group of it. With 0 nobody handles what it makes."""
+    """How many live workers serve its event or workflow, or a group of it. With 0 nobody handles it."""
     skipped_for: str = ""
     """Why slots were skipped, `''` if none was."""
     unreadable: str = ""
@@ -176,9 +176,9 @@ def _describe_skipped(row: ScheduleRow, plan: Plan, serving: Mapping[str, int]) 
     """Return why slots were skipped: the only reason is the overlap, which may have one of its own."""
     if not int(row.skipped or 0):
         return ""
-    if plan.queue and not serving.get(plan.queue, 0):
-        return f"the job of the slot before was open (overlap={plan.overlap}), and no worker serves {plan.queue} now"
-    return f"the job of the slot before was open (overlap={plan.overlap})"
+    why = f"the job of the slot before was open (overlap={plan.overlap})"
+    is_unserved = plan.queue and not serving.get(plan.queue, 0)
+    return f"{why}, and no worker serves {plan.queue} now" if is_unserved else why
 
 
 def make_report(row: ScheduleRow, serving: Mapping[str, int]) -> ScheduleReport:

@@ -257,7 +257,7 @@ class Checkup:
         return [Finding("workers", "ok", f"each queue is served: {shown}{more}")]
 
     async def _describe_silent(self, queues: Iterable[str]) -> dict[str, str]:
-        """Return what is known of the workers of these queues that do not answer, as text to go behind the queue's name."""
+        """Return what is known of the silent workers of these queues, as text to go behind a name."""
         deadline = clock.monotonic() + _LOOK_WITHIN
         try:
             now = await self._roster.now(deadline=deadline)

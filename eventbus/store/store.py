@@ -237,7 +237,8 @@ class Store:
     ) -> Awaitable[AddAnswer]:
         """Add emissions. The answer has a verdict for each row that did not simply become a new job.
 
-        Calls with a `number` are sent in its order, also when they are repeated. `attendance`: under which the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
+        Calls with a `number` are sent in its order, also when they are repeated. `attendance`: under which
+        the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
 
         If a connection is open, the call is written before this returns, without a task; among several shares,
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
@@ -353,7 +354,7 @@ class Store:
     ) -> tuple[int, int, bool]:
         """Announce that `worker` of `pool` serves `queues`.
 
-        Return how many parked jobs were re-queued, since when it is there, and whether the server knew it before.
+        Return how many parked jobs were re-queued, since when it is there, and whether it was known before.
 
         Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`, and `left` its queues. `since` is what the
         first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one. `facts` is

@@ -1,8 +1,9 @@
 """Why a job is in its state: what it waits for, in one word, one sentence, and the facts of it.
 
-It is read from a few answers of the server: about the job, about its queue, and about who holds its place there. A change between them may make the
-reason a moment old; it never makes one up. Of several reasons the first one counts that somebody must do something
-about: a pause, then that no worker serves the queue, then a limit.
+It is read from a few answers of the server: about the job, about its queue, and about who holds its place
+there. A change between them may make the reason a moment old; it never makes one up. Of several reasons the
+first one counts that somebody must do something about: a pause, then that no worker serves the queue, then a
+limit.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class StateReason(msgspec.Struct, frozen=True, kw_only=True):
 
     `text` is one sentence for people. `since_ms` is when the reason began, `until_ms` when it ends by itself. `by` is the
     worker that runs the job, or whoever paused the queue. `key` is the limit key that holds the job back, of a long one its
-    digest; empty where it is not a key that does. `holders` are the jobs that hold the place for which it waits, the one that
-    has held it longest first, at most five.
+    digest; empty where it is not a key that does. `holders` are the jobs that hold the place for which it
+    waits, the one that has held it longest first, at most five.
     """
 
     kind: ReasonKind

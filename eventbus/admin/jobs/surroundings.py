@@ -1,4 +1,4 @@
-"""What is around a job that waits: who holds its place, and which workers of its queue do not answer. It only reads.
+"""What is around a job that waits: who holds its place, and which workers of its queue do not answer.
 
 What must hold: a look costs a bounded number of calls, however many jobs run.
 """

@@ -17,8 +17,8 @@ What must always hold:
 - each part ends once, with its own rows' verdicts and its own queues' widths, or with an error;
 - a part that ended before its call is sent is not sent: it was given up, or is late and says that it was not sent;
 - parts wait only while a call is under way, and the end of each call sends what waits;
-- the rows of one store keep their order, and its calls leave in the order in which they came, behind those that are
-  repeated (`repeat_line`);
+- the rows of one store keep their order, and its calls leave in the order in which they came, behind those
+  that are repeated (`repeat_line`);
 - a call keeps the bounds of the send buffer, in rows and in bytes;
 - parts are added to one call only if they ask for the same: the same emitter, rows of the same kind, and nothing
   different of the same queue.

@@ -1,11 +1,12 @@
-"""The line of calls that are repeated: those whose order counts are sent again in the order in which they began.
+"""The line of calls that are repeated: sent again in the order in which they began, where it counts.
 
-    not connected, or failed -> first: tries, and again after each pause -- answered --> all behind it go, in their order
+    not connected, or failed -> first: tries, and again after each pause -- answered --> all behind it go
                              -> behind others: waits, and sends nothing, until it is first or they go
                              -> answered, refused for good, given up or cancelled: out of the line
 
-Each call pauses for a time of its own. Without a line the one with the shortest pause would go first when the server is
-back, and jobs would stand in the queue in another order than they were emitted. And each would ask a dead server.
+Each call pauses for a time of its own. Without a line the one with the shortest pause would go first when the
+server is back, and jobs would stand in the queue in another order than they were emitted. And each would ask
+a dead server.
 
 What must always hold:
 - calls that wait are sent in the order of their numbers, also when the connection is lost several times;
@@ -52,7 +53,7 @@ class RepeatLine:
         return self._places[0] is place
 
     async def wait(self, place: Place, *, deadline: float | None) -> None:
-        """Wait until all before it have ended, or may go. Raises TimeoutError at `deadline` (monotonic seconds)."""
+        """Wait until all before it have ended, or may go. Raises TimeoutError at `deadline` (monotonic s)."""
         async with asyncio.timeout(None if deadline is None else deadline - clock.monotonic()):
             while not self._is_flowing and not self.is_first(place):
                 place.turn = asyncio.get_running_loop().create_future()

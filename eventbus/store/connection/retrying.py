@@ -19,8 +19,8 @@ What must always hold:
 - its error says whether any of its tries may have been carried out (`sent`), not only the last;
 - no pause ends after the deadline: a try that cannot be answered in time would only make the
   outcome unknown. The last pauses are shorter, so that the time that is left is used;
-- started calls with a number go in its order, also when they are repeated, and only the first of them asks a server
-  that is away (`repeat_line`);
+- started calls with a number go in its order, also when they are repeated, and only the first of them asks a
+  server that is away (`repeat_line`);
 - inside the read callback a failed call (`started_call`) only gets its task, which acts later: `READONLY` makes
   it drop the connection, and the replies that came together with it must reach their calls first.
 
@@ -152,11 +152,11 @@ class RetryingCaller:
     ) -> asyncio.Future[Any]:
         """Run a script as `script` does, but send it before this returns if a connection is open.
 
-        `read` turns the reply into the result. Calls with a `number` are sent in its order, also when they are
-        repeated (`repeat_line`).
+        `read` turns the reply into the result. Calls with a `number` are sent in its order, also when they
+        are repeated (`repeat_line`).
         """
         call = StartedCall(self, self.invoke(name, arguments), deadline, read, number=number)
-        # A call needs a task if it must first connect, if it waits for more than one answer, or for other calls.
+        # A call needs a task if it must first connect, or waits for more than one answer or for other calls.
         channel = self._channel if not number or self.line.is_empty else None
         if isinstance(channel, Channel) and channel.send(call.invocation.command, call):
             call.watch()
@@ -193,7 +193,7 @@ class RetryingCaller:
     async def repeat(
         self, invocation: Invocation, deadline: float | None, *, place: Place | None = None
     ) -> Any:
-        """Send a call until it is answered; raises as `script`. One with a place waits for those before it."""
+        """Send a call until it is answered; raises as `script`. With a place it waits for those before it."""
         began, openings = clock.monotonic(), self.openings
         try:
             if place is not None and not await self._wait_behind(place, deadline):
@@ -269,7 +269,7 @@ class RetryingCaller:
         return True
 
     async def _pause(self, place: Place | None, seconds: float, deadline: float | None) -> bool:
-        """Pause before the next try. Return False if the deadline came while the call waited for those before it."""
+        """Pause before the next try. Return False if the deadline came while it waited for others."""
         if place is None:
             await asyncio.sleep(seconds)
             return True

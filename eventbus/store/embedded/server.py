@@ -25,8 +25,8 @@ Crash windows, each with its test:
                             is left, the server stays, and the next start adopts it
     killed while ending     server.ending exists: the next start ends the server first, and does not
                             adopt a server that is about to end
-    disk full               the server answers a write that it then cannot keep, and refuses those that follow. What it
-                            answered so is lost with the process; the end of the server says so in the log
+    disk full               the server answers a write that it then cannot keep, and refuses those that
+                            follow. What it answered so is lost with the process; its end is logged so
     server killed           server.lock is free: the next start replaces the socket and the server
     forked                  the child would hold all locks of its parent: it closes them, and becomes
                             a user only when it starts the server itself
@@ -265,7 +265,7 @@ class _Folder:
         with contextlib.closing(_Lock(self._lock_file)) as lock:
             if lock.take():
                 return False
-            # The answer comes behind the write of all that was answered before. A full disk must not keep the server alive.
+            # The answer comes behind the write of all that was answered before.
             said = process.ask(self._address(), b"INFO persistence\r\n", timeout=_END_WITHIN, most=1 << 16)
             failed = failed_saves(parse_info(said.decode(errors="replace")))
             if failed:

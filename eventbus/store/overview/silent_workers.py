@@ -1,10 +1,11 @@
 """Silent workers: those that serve a queue by what they said last, and do not count as live any more.
 
-A worker announces itself each 5 s from its event loop, and counts as live for 20 s after that. Its lease thread is heard
-each 3 s also while the loop is blocked, and says how far the loop is behind (`renew.lua`). One that stops in order is taken
-out of its queues at once, and out of the roster at its end. So of one that is still there, and announces itself no more:
+A worker announces itself each 5 s from its event loop, and counts as live for 20 s after that. Its lease
+thread is heard each 3 s also while the loop is blocked, and says how far the loop is behind (`renew.lua`).
+One that stops in order is taken out of its queues at once, and out of the roster at its end. So of one that
+is still there, and announces itself no more:
 
-    its thread is heard, and its lag is long    the event loop is blocked: the process is there and claims nothing
+    its thread is heard, and its lag is long    the event loop is blocked: the process claims nothing
     its thread is heard, and its lag is short   it stops, and lets its handlers finish: not silent
     its thread is not heard either              it was killed, is paused, or does not reach the server
 
@@ -25,7 +26,7 @@ _BLOCKED = 5_000  # ms of lag, as long as the pause between two announcements
 
 
 class SilentWorker(NamedTuple):
-    """One of them. `announced` and `heard` are when its loop and when anything of it was heard last; all in ms."""
+    """One of them. `announced`: when its loop was heard last, `heard`: when anything of it was; in ms."""
 
     id: str
     announced: int
@@ -45,7 +46,10 @@ class SilentWorker(NamedTuple):
                 f"its worker {self.id} has not answered for {silence}; last lag {self.lag / 1000:.0f} s: "
                 "code blocks its event loop"
             )
-        return f"its worker {self.id} has not answered for {silence}, and has not left: it was killed, is paused, or does not reach the server"
+        return (
+            f"its worker {self.id} has not answered for {silence}, and has not left: "
+            "it was killed, is paused, or does not reach the server"
+        )
 
 
 def find_silent(workers: Iterable[WorkerLook], now: int) -> dict[str, list[SilentWorker]]:

@@ -1,9 +1,10 @@
-"""A server that comes back empty under live workers, point by point: what they declare is there again by itself.
+"""A server that comes back empty under live workers, point by point: what they declare is there again.
 
 - `emptied`: somebody runs FLUSHALL;
 - `restarted-empty`: it dies, and comes back without its data;
 - `empty-replica`: its name leads to another server, which has nothing;
-- `declare-fails`, `declare-unheard`: the connection ends before, or after, the call that declares a schedule again;
+- `declare-fails`, `declare-unheard`: the connection ends before, or after, the call that declares a schedule
+  again;
 - `declare-dies`: the worker is killed at that call, and another one declares.
 
 Schedules go on, each slot once, and the limits, groups and workers of the queue are known again.

@@ -1,6 +1,7 @@
 """The embedded server on a disk that is full: what is refused, what is told, and what outlives its ends.
 
-The disk is a file system of 1 MB, which needs the rights to mount one; where they are missing these tests are not collected.
+The disk is a file system of 1 MB, which needs the rights to mount one; where they are missing these tests are
+not collected.
 """
 
 from __future__ import annotations

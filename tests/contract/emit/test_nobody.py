@@ -1,4 +1,4 @@
-"""Emissions of an event without a default handler, before any group of it exists: nothing is enqueued, and that is said."""
+"""Emissions of an event that has no default handler and no group: nothing is enqueued, which is said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emissions while the server is away: what they cost, when they are given up, and what comes when it is back."""
+"""Emissions while the server is away: what they cost, when they are given up, what comes afterwards."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_all_whose_time_is_over_fail_in_one_go(provider: EventProvider) ->
     emissions = [provider.emit("ask", n, reply_timeout=0.3) for n in range(2000)]
     took = clock.monotonic() - began
     await asyncio.gather(*emissions, return_exceptions=True)
-    # The first four calls, and each again for what of it ends a moment later; the other emissions never leave.
+    # The first four calls, and each again for what of it ends a moment later; the others never leave.
     moments = 1 + took / send_buffer._GRAIN  # pyright: ignore[reportPrivateUsage]
     assert len(calls.sizes) <= 4 + 4 * moments
 
@@ -100,7 +100,7 @@ async def test_errors_come_when_the_time_is_over_in_the_order_of_their_deadlines
 
     await asyncio.gather(*map(watch, range(1500)))
     assert not early
-    # Those that wait behind the four calls end together. A call ends by itself, some steps of the loop later or earlier.
+    # Those that wait behind the four calls end together. A call ends by itself, a moment earlier or later.
     under_way = 4 * send_buffer._BATCH  # pyright: ignore[reportPrivateUsage]
     waited = [number for number in ended if number >= under_way]
     assert waited == sorted(waited)

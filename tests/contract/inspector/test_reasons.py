@@ -103,7 +103,7 @@ async def test_a_job_behind_a_stuck_one_names_who_holds_its_place_and_for_how_lo
 async def test_a_worker_that_does_not_answer_is_named_with_its_lag(
     make_provider: MakeProvider, store: Store, prefix: str
 ) -> None:
-    """As after 60 s in which code blocked its event loop; the first one died, and the last one stops in order."""
+    """As after 60 s in which code blocked its event loop; the first one died, the last one stops in order."""
     async with make_provider() as provider:
         now = await store.inspection.roster.now()
         facts = ["name", "shop", "host", "box", "pid", 7]
@@ -121,8 +121,8 @@ async def test_a_worker_that_does_not_answer_is_named_with_its_lag(
         reason = await provider.inspector.why(emission.job_id)
         assert (reason.kind, reason.by, reason.since_ms) == ("unserved", "blocked", now - 60_000)
         assert reason.text == (
-            "No worker serves event.a now: its worker blocked has not answered for 60 s; last lag 35 s: code blocks its "
-            "event loop, and 1 other neither."
+            "No worker serves event.a now: its worker blocked has not answered for 60 s; last lag 35 s: "
+            "code blocks its event loop, and 1 other neither."
         )
         (queue,) = await provider.inspector.queues("a")
         assert [(each.worker, each.lag_ms, each.is_blocked) for each in queue.silent] == [

@@ -1,4 +1,4 @@
-"""A server that forgets all, under a worker that goes on: what the worker declared is there again by itself."""
+"""A server that forgets all, under a worker that goes on: what that declared is there again by itself."""
 
 from __future__ import annotations
 
