@@ -185,15 +185,17 @@ class NoWorker(EmitError):
 class UnknownJob(EventBusError):
     """The server has no record of this job.
 
-    It never existed, its retention is over, the server lost it, or `job_id` is not the id of a job.
-    `why` replaces the message where another reason is known.
+    It never existed, its retention is over, the server lost it, or `job_id` is not the id of a job. An
+    emission of an event with `default=False` makes no job while the event has no group: `emission.groups` is
+    0 then. `why` replaces the message where another reason is known.
     """
 
     def __init__(self, job_id: str, why: str = "") -> None:
         super().__init__(
             why
-            or f"no record of job {job_id!r}: it never existed, its retention is over, or the server lost it; "
-            "raise keep_completed or keep_failed to ask for outcomes later"
+            or f"no record of job {job_id!r}: it never existed, its retention is over, the server lost it, "
+            "or its event had no default handler and no group when it was emitted; raise keep_completed or "
+            "keep_failed to ask for outcomes later"
         )
         self.job_id = job_id
 

@@ -74,7 +74,12 @@ class Lifecycle:
         self.pools: dict[str, PoolSpec] = {}
         """The declared pools of the workers, by name."""
         self.on_worker: Callable[[], Coroutine[Any, Any, None]] | None = None
-        """Called by each worker that starts, before it serves: it keeps declared schedules in the server."""
+        """Called by each worker that starts, before it serves, and by one that the server has forgotten.
+
+        It keeps declared schedules in the server.
+        """
+        self.on_serving: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Called by each worker that has started: it looks for declared schedules that nobody handles."""
         self.extensions: list[Extension] = []
         """The systems whose consumers run in the workers, beside the handlers."""
         self.listeners: Listeners = Listeners()
@@ -239,11 +244,14 @@ class Lifecycle:
             failure_hooks=tuple(self.failure_hooks),
             find_waits=emitter.find_waits,
             listeners=self.listeners,
+            declare=self.on_worker,
         )
         try:
             if self.on_worker is not None:
                 await self.on_worker()
             await worker.start(subscriptions, extensions)
+            if self.on_serving is not None:
+                await self.on_serving()
         except BaseException:
             self.worker = None
             await self._to_the_end_of(

@@ -10,14 +10,14 @@ one looks again, so each decides by what it saw.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
 import msgspec
 
 from eventbus.emit.route import Route, Routes
-from eventbus.errors import DefinitionError, StoreError, UsageError
+from eventbus.errors import DefinitionError, ProviderStopped, StoreError, UsageError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
 from eventbus.model.durations import Duration, milliseconds
@@ -68,7 +68,7 @@ class Schedule:
 
     async def report(self) -> ScheduleReport:
         """Return where it stands."""
-        return make_report((await self._client.find_row(self.id))[1])
+        return make_report((await self._client.find_row(self.id))[1], await self._client.read_serving())
 
     async def pause(self, reason: str = "") -> None:
         """Fire no more until `resume`. Slots in between are not missed. `reason` is kept and shown."""
@@ -148,7 +148,7 @@ class ScheduleClient:
         self._settings = settings
         self._routes = routes
         self._declared: dict[str, tuple[Plan, bool]] = {}
-        life.on_worker = self.declare_all
+        life.on_worker, life.on_serving = self.declare_all, self.warn_unserved
 
     def cron(
         self,
@@ -212,7 +212,8 @@ class ScheduleClient:
 
     async def list(self) -> list[ScheduleReport]:
         """Return all schedules, the next one first; those that are paused or at their end come last."""
-        return [make_report(row) async for row in self._rows()]
+        serving = await self.read_serving()
+        return [make_report(row, serving) async for row in self._rows()]
 
     def __aiter__(self) -> AsyncIterator[Schedule]:
         return (Schedule(self, row.id) async for row in self._rows())
@@ -241,6 +242,25 @@ class ScheduleClient:
             is_ours = row.owner == self._settings.name and row.id not in self._declared
             if is_ours and int(row.version) < self.version:
                 await self.change("remove", row.id, is_lenient=True, is_declaring=True)
+
+    async def warn_unserved(self) -> None:
+        """Log the declared schedules that nobody handles; a worker calls this once it serves. Does not raise.
+
+        Another program may be about to start that does. So it is a warning, and nothing else changes.
+        """
+        if not self._declared:
+            return
+        try:
+            serving = await self.read_serving()
+        except (StoreError, ProviderStopped):
+            return
+        for schedule, (plan, _) in self._declared.items():
+            if not serving.get(plan.queue, 0):
+                _log.warning("schedule that nobody handles", schedule=schedule, queue=plan.queue)
+
+    async def read_serving(self) -> Mapping[str, int]:
+        """Return how many live workers serve each queue, or one of its groups."""
+        return await self._store.inspection.roster.serving(deadline=self._settings.deadline())
 
     async def find(self, schedule: str) -> tuple[int, ScheduleRow, Plan]:
         """Return the server's time, ms, and a schedule. Raises UsageError if there is none, or it cannot be read."""

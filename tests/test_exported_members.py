@@ -212,8 +212,8 @@ _OFFERED = {
         "attempts causes correlation_id error error_type flow_id group is_declared job_id message meta name outcome queue rollback "
         "rollback_errors root_id stalls step traceback worker"
     ),
-    eventbus.Emission: "cancel cancelled correlation_id done enqueued event job_id joined",
-    eventbus.SyncEmission: "cancel correlation_id done enqueued job_id joined result",
+    eventbus.Emission: "cancel cancelled correlation_id done enqueued event groups job_id joined",
+    eventbus.SyncEmission: "cancel correlation_id done enqueued groups job_id joined result",
     eventbus.JobFacts: _CONTEXT,
     eventbus.EventContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",
     eventbus.SyncContext: f"{_CONTEXT} emit emit_many keep_line progress save saved shared stopping",

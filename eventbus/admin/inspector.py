@@ -32,8 +32,9 @@ from eventbus.admin.jobs.job_report import (
     worker_of,
 )
 from eventbus.admin.jobs.lookups import Lookups
-from eventbus.admin.jobs.reasons import StateReason, explain, explain_orphan
+from eventbus.admin.jobs.reasons import StateReason, Surroundings, explain, explain_orphan
 from eventbus.admin.jobs.retrials import Retrials
+from eventbus.admin.jobs.surroundings import look_around, look_before
 from eventbus.admin.operations.audit import Audit
 from eventbus.admin.operations.operations import Operations
 from eventbus.admin.overview import Overview
@@ -183,18 +184,18 @@ class Inspector(
         deadline = self._settings.deadline(call_timeout)
         look = await self._look(job_id, deadline)
         fields, worker = look.fields, worker_of(look.fields.get("token", ""))
-        controls = hindrance = None
+        store = self._life.running("look at a job").store
         if fields.get("state") == "active" and look.lease_end:
-            now = await self._life.running("look at the time").store.inspection.roster.now(deadline=deadline)
+            now = await store.inspection.roster.now(deadline=deadline)
             if look.lease_end < now:
                 return explain_orphan(fields, worker, look.lease_end)
+        around = Surroundings()
         if fields.get("state") == "waiting":
-            queue, lane = fields["queue"], fields.get("limit", "")
-            (controls,) = await Controls(self._life, self._settings).look([queue], deadline)
-            if controls.limit is not None:
-                store = self._life.running("look at a limit").store
-                hindrance = await store.controls.hindrance(queue, lane, deadline=deadline)
-        return explain(fields, worker, controls, hindrance)
+            (queue,) = await Controls(self._life, self._settings).look([fields["queue"]], deadline)
+            around = await look_around(store, queue, fields.get("limit", ""), deadline)
+        elif fields.get("state") == "delayed" and "after" in fields:
+            around = await look_before(store, fields["after"], deadline)
+        return explain(fields, worker, around)
 
     async def tree(self, root_id: str, *, call_timeout: Duration | None = None) -> TreeReport:
         """Return a root with all members of its tree; of a nested tree its root alone. Raises UnknownJob."""

@@ -19,11 +19,12 @@ from eventbus.model.names import EVENT_QUEUES, event_of, split_group
 from eventbus.settings.settings import Settings
 from eventbus.store.control_store import Orders
 from eventbus.store.overview.roster import EndedCounts, WorkerLook
+from eventbus.store.overview.silent_workers import SilentWorker, find_silent
 from eventbus.store.readable import number
 from eventbus.store.scripting.script_rows import QueueLook
 from eventbus.store.store import Store
 
-__all__ = ["Overview", "PauseReport", "QueueReport", "WorkerReport"]
+__all__ = ["Overview", "PauseReport", "QueueReport", "SilentReport", "WorkerReport"]
 
 
 class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,22 @@ class PauseReport(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int
     by: str = ""
     reason: str = ""
+
+
+class SilentReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker of a queue that does not answer any more, and has not left. Times are Unix times in ms.
+
+    `since_ms` is when it last announced itself, which it does each 5 s. `is_blocked` says that its process is
+    there, and code blocks its event loop; `lag_ms` is how far the loop was behind when the worker was last
+    heard, at `heard_ms`. `text` is what is known of it, as a sentence.
+    """
+
+    worker: str
+    since_ms: int
+    heard_ms: int
+    lag_ms: int
+    is_blocked: bool
+    text: str
 
 
 class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +64,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     history of the queue, which workers tell each 5 seconds, and are 0 where the setting `history` is off.
     `unreadable` says what
     of the orders for the queue is damaged in the server, and is therefore not told.
+    `silent` are the workers that serve the queue and do not answer: they are none of `workers`.
     """
 
     name: str
@@ -67,6 +85,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     completed_per_minute: float = 0.0
     failed_per_minute: float = 0.0
     unreadable: str = ""
+    silent: list[SilentReport] = []
 
 
 class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,11 +160,17 @@ async def _report_queues(store: Store, names: list[str], deadline: float) -> lis
     orders = await store.controls.look(names, deadline=deadline)
     ended = await roster.ended(names, deadline=deadline)
     now = await roster.now(deadline=deadline)
+    silent = find_silent(await roster.workers(deadline=deadline), now)
     rows = zip(looks, orders, ended, strict=True)
-    return [_report_queue(look, order, counts, active[order.queue], now) for look, order, counts in rows]
+    return [
+        _report_queue(look, order, counts, active[order.queue], silent.get(order.queue, []), now)
+        for look, order, counts in rows
+    ]
 
 
-def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: int, now: int) -> QueueReport:
+def _report_queue(
+    look: QueueLook, orders: Orders, ended: EndedCounts, active: int, silent: list[SilentWorker], now: int
+) -> QueueReport:
     base, group = split_group(orders.queue)
     fields = orders.fields
     paused = PauseReport(since_ms=orders.paused_ms, by=fields.get("by", ""), reason=fields.get("reason", ""))
@@ -168,6 +193,17 @@ def _report_queue(look: QueueLook, orders: Orders, ended: EndedCounts, active: i
         unreadable=orders.unreadable,
         completed_per_minute=ended.completed_per_minute,
         failed_per_minute=ended.failed_per_minute,
+        silent=[
+            SilentReport(
+                worker=each.id,
+                since_ms=each.announced,
+                heard_ms=each.heard,
+                lag_ms=each.lag,
+                is_blocked=each.is_blocked,
+                text=f"I{each.describe(now)[1:]}.",
+            )
+            for each in silent
+        ],
     )
 
 

@@ -115,7 +115,12 @@ def note_unexpected(message: str, error: BaseException) -> None:
 def describe_lost(
     emission: PendingEmission[Any], error: BaseException, *, maybe_sent: bool, hint: str
 ) -> EmitError:
-    """Return the error of an emission that is given up. `hint` says where to look if it may have arrived."""
+    """Return the error of an emission that is given up. `hint` says where to look if it may have arrived.
+
+    It is kept as long as the emission. So what it was raised by keeps no frames: they have the call with its
+    payloads.
+    """
+    forget_frames(error)
     why = "the provider stopped" if isinstance(error, asyncio.CancelledError) else error
     lost = EmitError(
         f"it is unknown whether {emission.event} was enqueued: {why}; {hint} tells"
@@ -127,6 +132,18 @@ def describe_lost(
     )
     lost.__cause__ = error
     return lost
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and of those that led to it."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        seen.add(id(one))
+        one.__traceback__ = None
+        left += (
+            each for each in (one.__cause__, one.__context__) if each is not None and id(each) not in seen
+        )
 
 
 async def end_calls(calls: Collection[asyncio.Future[Any]]) -> None:

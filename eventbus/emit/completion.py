@@ -15,6 +15,7 @@ What must always hold:
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import weakref
 from collections.abc import Iterator
@@ -26,14 +27,21 @@ from eventbus.emit.lookup import Lookup
 from eventbus.emit.uplink import Uplink
 from eventbus.engine.drain import Wait
 from eventbus.errors import ProviderStopped, UnknownJob
+from eventbus.model import clock
 from eventbus.model.durations import Duration
 from eventbus.runtime.timers import TimerWheel
 from eventbus.settings.settings import Settings
 from eventbus.store.scripting.script_rows import CancelRow
 from eventbus.store.store import Store
 from eventbus.telemetry.failure import describe_cancelled
+from eventbus.telemetry.logging import get_logger
 
 __all__ = ["CompletionTracker"]
+
+
+_log = get_logger("eventbus.emission")
+
+_TELL_LOST_EACH = 5.0  # seconds
 
 
 class CompletionTracker:
@@ -55,6 +63,8 @@ class CompletionTracker:
         self._is_stopping = False
         self._failed: weakref.WeakSet[PendingEmission[Any]] = weakref.WeakSet()
         """The failed emissions to which somebody still holds a reference."""
+        self._lost: dict[str, tuple[float, int]] = {}
+        """Event -> when emissions were logged that were given up, and how many were since. Events are few."""
 
     @property
     def waiting(self) -> int:
@@ -107,6 +117,14 @@ class CompletionTracker:
         if not isinstance(error, ProviderStopped):
             self._failed.add(emission)
 
+    def count_lost(self, event: str) -> int:
+        """Count an emission that was given up and not awaited. Return how many to log now, 0 for none yet."""
+        now = clock.monotonic()
+        told_at, count = self._lost.get(event, (-math.inf, 0))
+        is_due = now - told_at >= _TELL_LOST_EACH
+        self._lost[event] = (now, 0) if is_due else (told_at, count + 1)
+        return count + 1 if is_due else 0
+
     async def look_up(self, ids: list[str], *, deadline: float) -> None:
         """Look up jobs and settle the ended ones; see `Lookup.look_up`."""
         await self._lookup.look_up(ids, deadline=deadline)
@@ -145,6 +163,10 @@ class CompletionTracker:
             self.forget(emission, error)
         for emission in list(self._failed):
             emission.tell_unheard()
+        for event, (_, count) in self._lost.items():
+            if count:
+                _log.error("emission failed and nobody awaited it", event_name=event, count=count)
+        self._lost.clear()
 
     def _own(self) -> Iterator[PendingEmission[Any]]:
         """Return the emissions of this provider. Looks at those of all providers, so it is for rare calls."""

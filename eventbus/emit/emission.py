@@ -61,6 +61,7 @@ class _Owner(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
     def note_failed(self, emission: PendingEmission[Any], error: Exception) -> None: ...
+    def count_lost(self, event: str) -> int: ...
     def overdue(self, emission: PendingEmission[Any]) -> None: ...
     async def cancel(
         self, job_id: str, reason: str, *, queue: str = "", call_timeout: Duration | None = None
@@ -75,7 +76,10 @@ class Emission(Generic[R]):
     `job_id` is final once `enqueued()` has returned, because an emission joins an earlier job that has its
     key, and then takes the id of that job. `joined` says from then on whether it did. `correlation_id` names the chain of emissions to which this
     emission belongs. An emission that joined a job keeps its own correlation id, but the log events of
-    the job carry the one of the first emission.
+    the job carry the one of the first emission. `groups` is how many jobs the emission has made, one for each
+    group and the default handler, known from then on too; None before that, and for one that joined. It is 0
+    for an event with `default=False` that has no group yet: then nothing was enqueued, and no job has this
+    id.
 
     An emission belongs to the event loop that made it. In another loop you can read an outcome that is
     already there. To wait or to cancel there raises UsageError, or ProviderStopped if its own loop is closed.
@@ -99,6 +103,7 @@ class Emission(Generic[R]):
         "_value",
         "_waiters",
         "correlation_id",
+        "groups",
         "job_id",
         "joined",
     )
@@ -107,6 +112,7 @@ class Emission(Generic[R]):
     job_id: str
     correlation_id: str
     joined: bool
+    groups: int | None
     _causation_id: str
     _route: OutcomeDecoder
     _owner: _Owner
@@ -164,6 +170,8 @@ class Emission(Generic[R]):
             if error.enqueued is False:
                 return False
             # Otherwise the job may be in the server, so it is cancelled there.
+        if self.groups == 0:
+            return False
         return await self._owner.cancel(
             self.job_id, reason, queue=self._route.queue, call_timeout=call_timeout
         )
@@ -208,6 +216,7 @@ class PendingEmission(Emission[R]):
         """`causation_id` is the job whose handler emitted this, or `""`. `reply_timeout` is in seconds."""
         self.job_id: str = job_id
         self.joined: bool = False
+        self.groups: int | None = None
         self.correlation_id = correlation_id
         self.reply: bool = reply
         self.reply_timeout: float | None = reply_timeout
@@ -257,14 +266,23 @@ class PendingEmission(Emission[R]):
             self.tell_unheard()
 
     def tell_unheard(self) -> None:
-        """Log the failure once if nobody asked for it, unless it is a cancellation, which was intended."""
+        """Log the failure once if nobody asked for it, unless it is a cancellation, which was intended.
+
+        An outage fails thousands at once before they are jobs. One log event then stands for `count` of them.
+        """
         error = self._error
         if error is None or self._is_retrieved or isinstance(error, JobCancelled):
             return
         if self._is_enqueued and isinstance(error, ProviderStopped):
             return  # the job goes on in the server, and nobody waits for it here
         self._is_retrieved = True
-        facts = {
+        facts: dict[str, Any] = {}
+        if isinstance(error, EmitError) and not self._is_enqueued:
+            count = self._owner.count_lost(self._route.name)
+            if not count:
+                return
+            facts["count"] = count
+        facts |= {
             "event_name": self._route.name,
             "job_id": self.job_id,
             "correlation_id": self.correlation_id,

@@ -18,6 +18,10 @@ for the outcome (`completion`).
 What must always hold:
 - each emission is answered or given up, never dropped;
 - a batch is sent again only with the same ids, so that a repeat changes nothing;
+- batches reach the server in the order in which they began, also when their calls are repeated;
+- an emission is given up when its time is over and not before, whether its batch is under way or waits;
+- what an outage costs does not grow with its length: four calls at most are packed, only the first of them
+  asks the server, and errors keep nothing of the calls;
 - an emission that was given up with `enqueued=False` is never sent afterwards.
 
 Crash windows:
@@ -30,7 +34,9 @@ Crash windows:
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
+from operator import itemgetter
 from typing import Any
 
 import anyio
@@ -49,16 +55,20 @@ from eventbus.emit.emission import PendingEmission
 from eventbus.emit.job_tree import Tree, chunks_of, row_of
 from eventbus.emit.route import Route
 from eventbus.emit.tree_sender import TreeSender
-from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused
+from eventbus.errors import EmitError, ProviderStopped, StoreError, StoreRefused, StoreUnavailable
 from eventbus.model import clock
 from eventbus.runtime.clean_up import run_to_end
 from eventbus.store.connection.connector import TRANSIENT
+from eventbus.store.connection.repeat_policy import TOO_LATE
 from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import NEEDS_WORKER, ROOTS, AddAnswer, AddQueue, AddRow, AddVerdict
 from eventbus.store.store import Store
+from eventbus.telemetry.logging import get_logger
 from eventbus.telemetry.send_meter import SendMeter
 
 __all__ = ["MAX_UNSENT", "MAX_UNSENT_BYTES", "SendBuffer"]
+
+_log = get_logger("eventbus.emission")
 
 # Bounds of the memory that unsent emissions take while the server is away or slow.
 MAX_UNSENT = 10_000
@@ -67,6 +77,8 @@ MAX_UNSENT_BYTES = 64 << 20
 _BATCH = 200
 _BATCH_BYTES = 1 << 20
 _IN_FLIGHT = 4  # calls under way at most
+_GRAIN = 0.02
+"""Seconds. An emission is given up so long after its deadline, at most, and those around it with it."""
 
 
 class _Batch:
@@ -112,6 +124,23 @@ class _Batch:
             place = self.places[name] = len(self.queues)
             return place
 
+    def take_overdue(self, now: float) -> list[tuple[float, PendingEmission[Any]]]:
+        """Take out the emissions whose deadline has come, with it. Only while the batch is not sent."""
+        places = [place for place, deadline in enumerate(self.deadlines) if deadline > now]
+        if len(places) == len(self.emissions):
+            return []
+        overdue = [
+            (deadline, emission)
+            for deadline, emission in zip(self.deadlines, self.emissions, strict=True)
+            if deadline <= now
+        ]
+        for _, emission in overdue:
+            self.keys.pop(emission.job_id, None)
+            self.roots.pop(emission.job_id, None)
+        self.keep(places)
+        self.size = sum(map(len, self.rows.bodies()))
+        return overdue
+
     def keep(self, places: list[int]) -> None:
         """Go on with the emissions at these places alone."""
         self.emissions = [self.emissions[place] for place in places]
@@ -135,9 +164,17 @@ class SendBuffer:
         self._in_flight: dict[asyncio.Future[AddAnswer], _Batch] = {}
         self._widths: dict[str, int] = {}
         """Queue -> how many jobs an emission makes there, for those with groups: as the server last said."""
+        self._told_nobody: set[str] = set()
+        """Queues whose emissions made no job when it was last known, which was logged."""
         self._meter = SendMeter(store.address)
         self._is_flush_due = False
         self._is_ended = False
+        self._earliest = math.inf
+        """The earliest deadline of what waits to be sent, or an earlier time."""
+        self._expiry: asyncio.TimerHandle | None = None
+        """The timer at which emissions end that still wait to be sent."""
+        self._expiry_at = 0.0
+        """The deadline for which it is set."""
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -196,6 +233,7 @@ class SendBuffer:
         batch.emissions.append(emission)
         batch.deadlines.append(deadline)
         batch.size += size
+        self._earliest = min(self._earliest, deadline)
         if len(batch.emissions) >= _BATCH or batch.size >= _BATCH_BYTES:
             self._full.append(batch)
             self._full_count += len(batch.emissions)
@@ -223,6 +261,9 @@ class SendBuffer:
 
     def abandon(self) -> None:
         """Fail the emissions that were not sent, with ProviderStopped."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         while self.unsent:
             for emission in self._next_batch().emissions:
                 message = "the provider stopped before the emission was sent"
@@ -239,6 +280,41 @@ class SendBuffer:
                 batch.since = clock.monotonic()
             batch.number = self._attendance.begin_call()
             self._send(batch)
+        self._watch_unsent()
+
+    def _watch_unsent(self) -> None:
+        """Set the timer for the earliest deadline of what waits to be sent; stop it if nothing does."""
+        if not self.unsent:
+            self._earliest = math.inf
+        if self._expiry is not None:
+            if self._expiry_at <= self._earliest < math.inf:
+                return
+            self._expiry.cancel()
+            self._expiry = None
+        if self._earliest < math.inf:
+            self._expiry_at = self._earliest
+            left = max(self._earliest - clock.monotonic(), 0.0) + _GRAIN
+            self._expiry = asyncio.get_running_loop().call_later(left, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        """Fail those that still wait and whose time is over, in the order of their deadlines."""
+        self._expiry = None
+        now, overdue = clock.monotonic(), list[tuple[float, PendingEmission[Any]]]()
+        waiting = [*self._full, self._filling]
+        for batch in waiting:
+            overdue += batch.take_overdue(now)
+        self._full = deque(batch for batch in self._full if batch.emissions)
+        self._full_count = sum(len(batch.emissions) for batch in self._full)
+        self._full_bytes = sum(batch.size for batch in self._full)
+        self._earliest = min((min(batch.deadlines) for batch in waiting if batch.deadlines), default=math.inf)
+        self._watch_unsent()
+        why = StoreUnavailable(
+            f"it waited behind others that the server at {self._store.address} did not take in time",
+            address=self._store.address,
+        )
+        for _, emission in sorted(overdue, key=itemgetter(0)):
+            self._fail(emission, describe_lost(emission, why, maybe_sent=False, hint=""))
+        self._meter.note([emission for _, emission in overdue], now)
 
     def _next_batch(self) -> _Batch:
         """Take the oldest batch, which is the one that is filling if none is full."""
@@ -251,23 +327,46 @@ class SendBuffer:
         return batch
 
     def _send(self, batch: _Batch) -> None:
-        """Send a batch in one call, which ends at the earliest deadline of the batch."""
+        """Send a batch in one call, which ends a moment behind the earliest deadline of the batch.
+
+        Deadlines differ by microseconds: those that come in that moment fail with the first, in one go.
+        """
         answer: asyncio.Future[AddAnswer]
         batch.called = clock.monotonic()
         batch.sent = self._count_fitting(batch) if self._widths else len(batch.emissions)
         try:
-            batch.deadline = min(batch.deadlines)
+            batch.deadline = max(min(batch.deadlines), batch.called) + _GRAIN
             is_all = batch.sent == len(batch.emissions)
             rows = batch.rows if is_all else batch.rows.pick(range(batch.sent))
             said = batch.said = self._attendance.say()
             answer = asyncio.ensure_future(
-                self._store.add(self._emitter, batch.queues, rows, deadline=batch.deadline, attendance=said)
+                self._store.add(
+                    self._emitter,
+                    batch.queues,
+                    rows,
+                    deadline=batch.deadline,
+                    attendance=said,
+                    number=batch.number,
+                )
             )
         except Exception as error:  # noqa: BLE001  (a failed call, so that the waiters get the error)
             answer = asyncio.get_running_loop().create_future()
             answer.set_exception(error)
+        self._await(answer, batch)
+
+    def _await(self, answer: asyncio.Future[AddAnswer], batch: _Batch) -> None:
         self._in_flight[answer] = batch
         answer.add_done_callback(self._on_answer)
+
+    def _await_deadline(self, batch: _Batch, error: StoreUnavailable) -> None:
+        """Hold the error of a call back until its deadline: too little time was left for a try, but some."""
+        if error.sent:
+            batch.maybe_sent.update([emission.job_id for emission in batch.emissions[: batch.sent]])
+        batch.sent = 0  # no call is under way any more, should the stop end this wait
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[AddAnswer] = loop.create_future()
+        loop.call_later(batch.deadline - clock.monotonic(), _end_with, answer, error)
+        self._await(answer, batch)
 
     def _count_fitting(self, batch: _Batch) -> int:
         """Return how many emissions of the batch one call takes, as far as the groups of its queues are known."""
@@ -281,6 +380,8 @@ class SendBuffer:
 
     def _note_widths(self, batch: _Batch, widths: list[int]) -> None:
         for queue, width in zip(batch.queues, widths, strict=True):
+            if width:
+                self._told_nobody.discard(queue.queue)
             if width > 1:
                 self._widths[queue.queue] = width
             else:
@@ -293,6 +394,9 @@ class SendBuffer:
         if error is None:
             self._attendance.confirm(batch.said)
             again = self._deliver(batch, answer.result())
+        elif isinstance(error, StoreUnavailable) and 0 < batch.deadline - clock.monotonic() <= TOO_LATE:
+            self._await_deadline(batch, error)
+            return
         elif isinstance(error, StoreError):
             again = self._after_failure(batch, error)
         else:
@@ -323,12 +427,13 @@ class SendBuffer:
         An emission with the deadline of the call cannot be answered in time any more.
         """
         again: list[int] = []
+        over = max(batch.deadline, clock.monotonic())
         # A refusal that will not pass is final: the server decided, and wrote nothing.
         is_final = isinstance(error, StoreRefused) and error.code not in TRANSIENT
         if may_have_arrived(error):
             batch.maybe_sent.update([emission.job_id for emission in batch.emissions[: batch.sent]])
         for place, emission in enumerate(batch.emissions):
-            if batch.deadlines[place] > batch.deadline and not is_final:
+            if batch.deadlines[place] > over and not is_final:
                 again.append(place)
             else:
                 maybe_sent = emission.job_id in batch.maybe_sent
@@ -342,9 +447,13 @@ class SendBuffer:
         """
         unusual = {verdict.place: verdict for verdict in answer.verdicts}
         later: list[int] = []
+        widths = answer.widths
         for place, emission in enumerate(batch.emissions[: batch.sent]):
             verdict = unusual.get(place)
             if verdict is None:
+                width = emission.groups = widths[batch.rows.queue(place) - 1]
+                if width == 0:
+                    self._tell_nobody(emission, batch.queues[batch.rows.queue(place) - 1].queue)
                 emission.mark_enqueued()
             elif verdict.word == "later":
                 later.append(place)
@@ -353,6 +462,14 @@ class SendBuffer:
         self._note_widths(batch, answer.widths)
         later.extend(range(batch.sent, len(batch.emissions)))
         return later
+
+    def _tell_nobody(self, emission: PendingEmission[Any], queue: str) -> None:
+        """Log, once until there is a group, that the server made no job: the event has no default handler."""
+        if queue not in self._told_nobody:
+            self._told_nobody.add(queue)
+            _log.warning(
+                "emitted to nobody: the event has no default handler and no group", event_name=emission.event
+            )
 
     def _deliver_unusual(self, place: int, verdict: AddVerdict, batch: _Batch) -> None:
         emission = batch.emissions[place]
@@ -374,6 +491,11 @@ class SendBuffer:
 
     def _fail(self, emission: PendingEmission[Any], error: Exception) -> None:
         self._tracker.forget(emission, error)
+
+
+def _end_with(answer: asyncio.Future[AddAnswer], error: StoreUnavailable) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 def _given_up(

@@ -39,6 +39,11 @@ class SyncEmission(Generic[R]):
         """Whether the emission joined the job of another one. It is known once `enqueued()` has returned."""
         return self._emission.joined
 
+    @property
+    def groups(self) -> int | None:
+        """How many jobs it has made, as `Emission.groups`. It is known once `enqueued()` has returned."""
+        return self._emission.groups
+
     def done(self) -> bool:
         """Return whether the job has an outcome. Does not block."""
         return self._emission.done()

@@ -3,6 +3,11 @@
 An announcement also re-queues parked jobs that this worker may be able to run. It says which versions of jobs the worker
 can run; what these versions are is told once a day, at its start first, so that it costs nothing for each job.
 
+What a worker tells once, at its start, it tells again when the server has forgotten it: the definitions, and
+what the program declares (`declare`). A server that was emptied, restarted without its data or replaced by an
+empty replica answers the next announcement so, within 5 s. Groups, limits and retentions need no such answer:
+each announcement says them.
+
 What must always hold: once a worker claims no more, neither emits nor other workers count it as serving its queues.
 So it leaves when its stop begins, not when the stop ends: workers that stop together must not wait for each other.
 
@@ -11,6 +16,9 @@ What may go wrong:
   its pool is woken in vain for up to 60 s;
 - the server is full or away when the worker tells what its versions are: it runs all the same, and tells it again with the
   next announcement;
+- the server forgets the worker, and is away or full when all is declared again: the next announcement does
+  it;
+- the server forgets what is declared and hears the worker in between: it cannot, for it loses all at once;
 - an announcement is under way when the worker leaves: on the same connection it arrives before the leave call. If it is
   repeated on a later connection, the worker counts as live for 20 s more.
 """
@@ -21,13 +29,13 @@ import asyncio
 import hashlib
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
 from eventbus._version import __version__
 from eventbus.engine.consumer import Consumer, DefinedConsumer, LimitedConsumer
-from eventbus.errors import StoreError
+from eventbus.errors import EventBusError, StoreError
 from eventbus.model import clock
 from eventbus.store.scripting.script_rows import AnnounceQueue
 from eventbus.store.store import Store
@@ -68,10 +76,13 @@ class Presence:
         closed: Collection[str] = (),
         teller: Teller | None = None,
         concurrency: int = 0,
+        declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`read_jobs` returns the jobs that the worker has. The queues in `closed` are not announced.
 
-        `concurrency` is how many jobs the worker may run at a time; it is told to whoever looks.
+        `concurrency` is how many jobs the worker may run at a time; it is told to whoever looks. `declare`
+        tells the server again what the program declares: a server that has forgotten this worker has
+        forgotten that, too.
         """
         self._store = store
         self._consumers = consumers
@@ -83,6 +94,9 @@ class Presence:
         self._pools: dict[str, list[str]] = {}
         """The pools in which the server may know this worker, with their queues: mostly one."""
         self._has_left = False
+        self._declare = declare
+        self._is_forgotten = False
+        """Whether the server has lost what was told at the start, and was not told again."""
         self._defined: dict[str, float] = {}
         """Until when, by the monotonic clock, the definitions of a queue need not be told again."""
         self._since: int | str = ""
@@ -98,7 +112,8 @@ class Presence:
         former = next((name for name in self._pools if name != pool), "")
         self._pools[pool] = list(consumers)  # before the call, because its answer may be lost
         rows = [_row(served) for served in consumers.values()]
-        taken, self._since = await self._store.announce(
+        is_first = self._since == ""
+        taken, self._since, was_known = await self._store.announce(
             pool=pool,
             worker=self._worker,
             former=former,
@@ -109,6 +124,7 @@ class Presence:
             facts=[*self._facts, "versions", _list_versions(consumers.values())],
         )
         self._pools.pop(former, None)
+        self._is_forgotten = self._is_forgotten or not (is_first or was_known)
         if taken:
             _log.info("parked jobs taken back", count=taken)
         return pool
@@ -122,9 +138,21 @@ class Presence:
                 return
             try:
                 await self.run_once(unpark=True)
-            except StoreError as error:
+                await self._declare_again()
+                await self._store.check_saving()
+            except EventBusError as error:  # also of `declare`, and for the next announcement it is the same
                 _log.error("announcement refused", error=str(error))
                 self._teller.error("presence", error)
+
+    async def _declare_again(self) -> None:
+        """Tell again what was told at the start, if the server has forgotten it. Raises StoreError."""
+        if not self._is_forgotten:
+            return
+        _log.warning("the server had forgotten this worker, declaring all again", worker=self._worker)
+        self._defined.clear()
+        if self._declare is not None:
+            await self._declare()
+        self._is_forgotten = False
 
     async def _define(self) -> None:
         """Tell what the versions of the queues are. Does not raise: without it people see less, and nothing else is worse."""

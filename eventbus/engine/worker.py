@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -106,10 +106,12 @@ class Worker:
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         duty: Duty | None = None,
         teller: Teller | None = None,
+        declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`consumers` maps queues to their consumers; call `update` after adding some. `find_waits`: see `Drain`.
 
         `duty` is one more role; it is told when schedules are due. `teller` tells listeners what the worker does.
+        `declare` tells the server what the program declares; it is called when the server has forgotten that.
         """
         self.id: str = secrets.token_hex(6)
         self.teller: Teller = teller or Teller()
@@ -150,6 +152,7 @@ class Worker:
             closed=self.claimer.retirement.closed,
             teller=self.teller,
             concurrency=options.max_concurrency,
+            declare=declare,
         )
         self._sweeper = Sweeper(store, consumers, teller=self.teller)
         self._operations = OperationRunner(

@@ -91,7 +91,9 @@ class EventWorker:
         failure_hooks: Sequence[FailureHook] = (),
         find_waits: Callable[[], Iterable[Wait]] = tuple,
         listeners: Listeners | None = None,
+        declare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`declare` tells the server what the program declares; called when the server has forgotten it."""
         self.shared: Shared = Shared(lifespans, tools.provider)
         self._store = store
         self._settings = settings
@@ -103,7 +105,9 @@ class EventWorker:
         self._consumers: dict[str, Consumer] = {}
         options, told = WorkerOptions.of(settings), Teller(listeners)
         duty = ScheduleRunner(store, key_ttl=settings.key_ttl, teller=told)
-        self._worker = Worker(store, self._consumers, options, find_waits=find_waits, duty=duty, teller=told)
+        self._worker = Worker(
+            store, self._consumers, options, find_waits=find_waits, duty=duty, teller=told, declare=declare
+        )
         told.worker = self._worker.id
         self._failures = FailureDesk(failure_hooks, store, self._consumers, self.id, grace=settings.grace)
         if failure_hooks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -69,6 +70,10 @@ class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the provider whose program declares it, `''` for one that was added at run time."""
     overlap: str
     catch_up: str
+    workers: int = 0
+    """How many live workers serve its event or workflow, or a group of it. With 0 nobody handles it."""
+    skipped_for: str = ""
+    """Why slots were skipped, `''` if none was."""
     unreadable: str = ""
     """Why this program cannot read its plan, `''` if it can. Then event, queue, times and options are absent."""
 
@@ -175,8 +180,17 @@ def show_times(report: ScheduleReport) -> str:
     return f"every {report.every_ms / 1000:g} s" if report.every_ms else ""
 
 
-def make_report(row: ScheduleRow) -> ScheduleReport:
-    """Return what a row of the store says."""
+def _describe_skipped(row: ScheduleRow, plan: Plan, serving: Mapping[str, int]) -> str:
+    """Return why slots were skipped: the only reason is the overlap, which may have one of its own."""
+    if not number(row.skipped):
+        return ""
+    why = f"the job of the slot before was open (overlap={plan.overlap})"
+    is_unserved = plan.queue and not serving.get(plan.queue, 0)
+    return f"{why}, and no worker serves {plan.queue} now" if is_unserved else why
+
+
+def make_report(row: ScheduleRow, serving: Mapping[str, int]) -> ScheduleReport:
+    """Return what a row of the store says. `serving` has how many live workers serve each queue."""
     reason = ""
     try:
         plan = read_plan(row)
@@ -205,5 +219,7 @@ def make_report(row: ScheduleRow) -> ScheduleReport:
         owner=row.owner,
         overlap=plan.overlap,
         catch_up=plan.catch_up,
+        workers=serving.get(plan.queue, 0),
+        skipped_for=_describe_skipped(row, plan, serving),
         unreadable=reason,
     )

@@ -20,8 +20,10 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.control_store import ControlStore
 from eventbus.store.keys import Keys
+from eventbus.store.overview.roster import RosterStore
+from eventbus.store.overview.silent_workers import find_silent
 from eventbus.store.presence_store import PresenceStore
-from eventbus.store.server_info import parse_info
+from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.store.store import OLDEST, SHARD
 
 __all__ = ["TRIED", "VIEWING", "Checkup", "Finding"]
@@ -32,6 +34,9 @@ _NAMED = 8
 """A finding names at most this many queues."""
 _OPTIONAL = frozenset({"scan"})
 """Commands that only these checks need."""
+_LOOK_AT_WORKER = (
+    "look at the worker that does not answer: eventbus workers, and its log for `event loop blocked`"
+)
 _BAD_WRITE = "its disk may be full or read-only; see the server's log, new jobs are refused meanwhile"
 
 #: Command -> arguments that run it on `key` without harm. docs/operations.md lists the same commands.
@@ -131,6 +136,7 @@ class Checkup:
         caller = RetryingCaller(self._channel, keys=self._keys)
         self._presence = PresenceStore(caller, self._keys)
         self._controls = ControlStore(caller, self._keys)
+        self._roster = RosterStore(caller, self._keys)
         self._lacking: list[str] = []
         """Commands of `_OPTIONAL` that the user of the URL may not use."""
 
@@ -239,13 +245,26 @@ class Checkup:
         counts = {queue: look.workers for queue, look in zip(queues, looks, strict=True)}
         silent = [queue for queue, count in counts.items() if not count]
         if silent:
-            said = f"none serves {', '.join(silent)}"
-            return [Finding("workers", "warning", said, "start one: eventbus worker MODULE:PROVIDER")]
+            known = await self._describe_silent(silent)
+            names = [queue + known.get(queue, "") for queue in silent]
+            said = f"none serves {', '.join(names)}"
+            remedy = _LOOK_AT_WORKER if known else "start one: eventbus worker MODULE:PROVIDER"
+            return [Finding("workers", "warning", said, remedy)]
         if not queues:
             return []
         shown = ", ".join(f"{queue} by {count}" for queue, count in list(counts.items())[:_NAMED])
         more = f" and {len(counts) - _NAMED} more" if len(counts) > _NAMED else ""
         return [Finding("workers", "ok", f"each queue is served: {shown}{more}")]
+
+    async def _describe_silent(self, queues: Iterable[str]) -> dict[str, str]:
+        """Return what is known of the silent workers of these queues, as text to go behind a name."""
+        deadline = clock.monotonic() + _LOOK_WITHIN
+        try:
+            now = await self._roster.now(deadline=deadline)
+            found = find_silent(await self._roster.workers(deadline=deadline), now)
+        except StoreRefused:
+            return {}  # a right is missing, which `_rights` reported
+        return {queue: f"; {found[queue][0].describe(now)}" for queue in queues if queue in found}
 
     async def _paused(self) -> Iterable[Finding]:
         """Report queues that somebody has paused."""
@@ -277,18 +296,24 @@ class Checkup:
         if not found:
             return [Finding("queues", "ok", f"no jobs wait that nobody serves{part}")]
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        said = f"nobody serves {', '.join(map(_shown, found[:_NAMED]))}{more}{part}"
+        known = await self._describe_silent(each.queue for each in found)
+        shown = (_shown(each, known.get(each.queue, "")) for each in found[:_NAMED])
+        said = f"nobody serves {', '.join(shown)}{more}{part}"
         remedy = (
             "start a worker that serves them, or mend the name where it is emitted; "
             "a group that is needed no more: eventbus groups EVENT --remove GROUP"
         )
+        if known:
+            remedy = (
+                _LOOK_AT_WORKER if len(known) == len(found) else f"{_LOOK_AT_WORKER}; for the others {remedy}"
+            )
         return [Finding("queues", "warning", said, remedy)]
 
 
-def _shown(queue: Neglected) -> str:
+def _shown(queue: Neglected, silent: str) -> str:
     counts = [f"{queue.waiting} waiting"] if queue.waiting else []
     counts += [f"{queue.delayed} delayed"] if queue.delayed else []
-    return f"{queue.queue} ({', '.join(counts)})"
+    return f"{queue.queue} ({', '.join(counts)}{silent})"
 
 
 def _reached(facts: Mapping[str, str], address: str, took: float) -> Finding:
@@ -345,9 +370,5 @@ def _persistence(facts: Mapping[str, str], fsync: str) -> Iterable[Finding]:
         yield Finding("persistence", "warning", said, "set appendfsync everysec or always")
     else:
         yield Finding("persistence", "ok", f"appendonly yes{f', appendfsync {fsync}' if fsync else ''}")
-    for name, what in (
-        ("aof_last_write_status", "write of its append-only file"),
-        ("rdb_last_bgsave_status", "snapshot"),
-    ):
-        if facts.get(name, "ok") != "ok":
-            yield Finding("persistence", "error", f"the last {what} failed", _BAD_WRITE)
+    for failed in failed_saves(facts):
+        yield Finding("persistence", "error", failed, _BAD_WRITE)

@@ -11,12 +11,12 @@ StoreUnavailable past its deadline, and StoreRefused for a refusal that repeatin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from eventbus.errors import StoreRefused
+from eventbus.errors import StoreError, StoreRefused
 from eventbus.store.connection.add_gatherer import AddGatherer, AddPart
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
@@ -25,7 +25,7 @@ from eventbus.store.connection.connector import Connector
 from eventbus.store.connection.functions import Functions, Scripting
 from eventbus.store.connection.known_scripts import KnownScripts
 from eventbus.store.connection.replication import ReplicatedChannel, warn_without_replica
-from eventbus.store.connection.retrying import RetryingCaller
+from eventbus.store.connection.retrying import RetryingCaller, watch_saving
 from eventbus.store.connection.wake_reader import WakeReader
 from eventbus.store.control_store import ControlStore
 from eventbus.store.group_store import GroupStore
@@ -56,7 +56,7 @@ from eventbus.store.scripting.script_rows import (
     SweepQueue,
 )
 from eventbus.store.scripting.turn_rows import Idle, SettleRow, TurnAnswer, TurnQueue
-from eventbus.store.server_info import parse_info
+from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.store.tree_store import TreeStore
 from eventbus.telemetry.logging import get_logger
 
@@ -109,8 +109,12 @@ class Store:
         self._known: KnownScripts = (
             shared._known if shared else KnownScripts(self.availability)  # noqa: SLF001
         )
+        self._saving: Availability = (
+            shared._saving if shared else watch_saving(connector.address)  # noqa: SLF001
+        )
         options: dict[str, Any] = {
             "prelude": prelude, "functions": self._functions, "availability": self.availability, "known": self._known,
+            "saving": self._saving,
         }  # fmt: skip
         self._caller = RetryingCaller(self._channel, keys=self.keys, **options)
         self._replicated: ReplicatedChannel | None = None
@@ -169,6 +173,7 @@ class Store:
                 "set maxmemory-policy noeviction, or pass allow_eviction=True",
                 code="EVICTION",
             )
+        self._note_saving(facts)
         if self._replicated is not None:
             await self._replicated.check_rights(deadline=deadline)
             warn_without_replica(facts, self.address)
@@ -178,6 +183,17 @@ class Store:
                 keys=f"{self.keys.first_edition}:*",
                 remedy="let workers of the older version finish its jobs, then delete these keys",
             )
+
+    async def check_saving(self) -> None:
+        """Ask whether the server can save its data; what changed is logged. Raises StoreError."""
+        self._note_saving(parse_info(await self._caller.command("INFO", "persistence")))
+
+    def _note_saving(self, facts: Mapping[str, str]) -> None:
+        failed = failed_saves(facts)
+        if failed:
+            self._saving.note_failure(StoreError(f"{', '.join(failed)}; its disk may be full or read-only"))
+        elif self._saving.is_lost:
+            self._saving.note_answer()
 
     async def aclose(self) -> None:
         """Close the connection, and leave the embedded server if the URL names one. Idempotent.
@@ -216,11 +232,13 @@ class Store:
         *,
         deadline: float,
         attendance: str = "",
+        number: int = 0,
         now: int | str = "",
     ) -> Awaitable[AddAnswer]:
         """Add emissions. The answer has a verdict for each row that did not simply become a new job.
 
-        `attendance`: under which the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
+        Calls with a `number` are sent in its order, also when they are repeated. `attendance`: under which
+        the emitter awaits what it adds, `''` if it has said that lately (`emit.attendance`).
 
         If a connection is open, the call is written before this returns, without a task; among several shares,
         in the next step of the loop, with what the others add. A call that waits for a replica needs a task.
@@ -228,10 +246,13 @@ class Store:
         counts = (len(rows), 0) if rows.is_plain else (0, len(rows))
         head = (now, emitter, attendance, len(queues), len(rows.timeouts), *counts)
         make = partial(join_arguments, head, queues, rows)
-        options: dict[str, Any] = {"deadline": deadline, "read": partial(read_added, len(queues))}
+        options: dict[str, Any] = {
+            "deadline": deadline, "read": partial(read_added, len(queues)), "number": number,
+        }  # fmt: skip
         if self._adder is not None:
             return self._adder.start("add", make(), **options)
-        if self._share is None or not self._gatherer.is_needed or now != "" or self._share.is_closed:
+        is_alone = now != "" or (number > 0 and not self._caller.line.is_empty)
+        if self._share is None or not self._gatherer.is_needed or is_alone or self._share.is_closed:
             return self._caller.start("add", make(), **options)
         call = self._caller.join("add", make, **options)
         part = AddPart(self, emitter, queues, rows, call=call, sink=self._share.own(call))
@@ -330,8 +351,10 @@ class Store:
         since: int | str = "",
         facts: Sequence[Any] = (),
         now: int | str = "",
-    ) -> tuple[int, int]:
-        """Announce that `worker` of `pool` serves `queues`. Return how many parked jobs were re-queued, and since when it is there.
+    ) -> tuple[int, int, bool]:
+        """Announce that `worker` of `pool` serves `queues`.
+
+        Return how many parked jobs were re-queued, since when it is there, and whether it was known before.
 
         Only `unpark` re-queues any. `former` is the pool that the worker leaves by this call, or `''`, and `left` its queues. `since` is what the
         first call returned, `''` in that one: limits that an older worker declares do not overwrite those of a newer one. `facts` is
@@ -339,8 +362,8 @@ class Store:
         """
         arguments: list[Any] = [now, pool, worker, former, int(unpark), since, facts, len(queues), len(left)]
         arguments.extend(chain(chain.from_iterable(queues), left))
-        taken, first = await self._caller.script("announce", arguments)
-        return taken, first
+        taken, first, was_known = await self._caller.script("announce", arguments)
+        return taken, first, was_known == 1
 
     async def sweep(self, queues: Sequence[SweepQueue], *, limit: int, now: int | str = "") -> int:
         """Remove jobs past their retention, at most `limit` for each queue and state. Return how many."""

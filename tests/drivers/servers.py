@@ -83,11 +83,15 @@ class Server:
                 raise TimeoutError((self.folder / "log").read_text())
             time.sleep(0.005)  # another process: nothing to await
 
-    def restart(self) -> None:
-        """Kill it, and start it again with what it has saved in its folder."""
+    def kill(self) -> None:
+        """Kill it; `start` lets it come back with what it has saved in its folder."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    def restart(self) -> None:
+        """Kill it, and start it again with what it has saved in its folder."""
+        self.kill()
         self.start()
 
     def stop(self) -> None:

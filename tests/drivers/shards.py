@@ -230,7 +230,7 @@ class Shard:
         since: int | str = 0,
     ) -> int:
         name = f"{queue}@{group}" if group else queue
-        taken, _ = await self.store.announce(
+        taken, _, _ = await self.store.announce(
             pool=pool,
             worker=worker,
             former=former,

@@ -44,6 +44,9 @@ class Answers:
 
     rescue = sweep = announce = _next
 
+    async def check_saving(self) -> None:
+        """A server that can save its data."""
+
 
 class Pauses:
     """Stands for asyncio in a role's module: its sleeps take no time and are noted."""
@@ -126,12 +129,32 @@ async def test_the_announcer_announces_and_takes_parked_jobs_back_each_time(
     monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
     Pauses(monkeypatch, presence)
-    store: Any = Answers((0, 5), StoreRefused("no"), (0, 5), (7, 5), (0, 5))
+    store: Any = Answers((0, 5, False), StoreRefused("no"), (0, 5, True), (7, 5, True), (0, 5, True))
     await _run(presence.Presence(store, _consumers(2), worker="w"), store)
     assert all(each["unpark"] for each in store.calls)
     assert [each["since"] for each in store.calls] == ["", *[5] * (len(store.calls) - 1)]
     assert all(each["facts"][:2] == ["name", "shop"] for each in store.calls), "it says what it is each time"
     assert [each["event"] for each in logs] == ["announcement refused", "parked jobs taken back"]
+
+
+async def test_what_is_declared_is_told_again_until_a_server_that_forgot_the_worker_has_taken_it(
+    monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
+    Pauses(monkeypatch, presence)
+    refusals, told = [StoreRefused("full")], list[int]()
+
+    async def declare() -> None:
+        if refusals:
+            raise refusals.pop()
+        told.append(len(store.calls))
+
+    store: Any = Answers((0, 5, False), (0, 5, True), (0, 5, False), (0, 5, True), (0, 5, True))
+    await _run(presence.Presence(store, _consumers(2), worker="w", declare=declare), store)
+    assert told == [4], (
+        "the first announcement is of a new worker; the third was forgotten, and its telling refused"
+    )
+    again = "the server had forgotten this worker, declaring all again"
+    assert [each["event"] for each in logs] == [again, "announcement refused", again]
 
 
 async def test_a_pool_is_named_by_its_queues_in_whatever_order() -> None:

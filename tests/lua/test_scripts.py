@@ -87,7 +87,7 @@ class _Recorder:
             "rescue": [0],
             "attend": [0, 0],
             "look": ["state", "text"],
-            "announce": [0, 0],
+            "announce": [0, 0, 1],
             "ungroup": ["done", 0, 0],
             "graph": [0, "new", "id", "", ""],
             "fire": [1, 2, ["fired"], list(script_rows.DueRow._fields)],
@@ -100,7 +100,9 @@ class _Recorder:
     async def command(self, *command: Any, deadline: float | None = None) -> None:
         """Nothing is there."""
 
-    async def start(self, name: str, arguments: list[Any], *, deadline: float, read: Any) -> Any:
+    async def start(
+        self, name: str, arguments: list[Any], *, deadline: float, read: Any, number: int = 0
+    ) -> Any:
         return read(await self.script(name, arguments, deadline=deadline))
 
 

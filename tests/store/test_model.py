@@ -321,7 +321,7 @@ class Life(
         full, worker = _SERVED[pool], "y" if pool == "shelf" else "w"
         names = [(base, group) for base, _, group in (each.partition("@") for each in full)]
         rows = [AnnounceQueue(queue, *name) for queue, name in zip(full, names, strict=True)]
-        taken, _ = self.bench.run(
+        taken, _, _ = self.bench.run(
             self.store.announce, pool=pool, worker=worker, queues=rows, unpark=unpark, now=self.model.now
         )
         if HOME in full:

@@ -1,23 +1,25 @@
 """Why a job is in its state: what it waits for, in one word, one sentence, and the facts of it.
 
-It is read from two answers of the server, one about the job and one about its queue. A change between them may make the
-reason a moment old; it never makes one up. Of several reasons the first one counts that somebody must do something
-about: a pause, then that no worker serves the queue, then a limit.
+It is read from a few answers of the server: about the job, about its queue, and about who holds its place
+there. A change between them may make the reason a moment old; it never makes one up. Of several reasons the
+first one counts that somebody must do something about: a pause, then that no worker serves the queue, then a
+limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
 from eventbus.admin.controls import QueueControls
 from eventbus.store.control_store import Hindrance
+from eventbus.store.overview.silent_workers import SilentWorker
 
-__all__ = ["ReasonKind", "StateReason", "explain", "explain_orphan"]
+__all__ = ["Holder", "ReasonKind", "StateReason", "Surroundings", "explain", "explain_orphan"]
 
 ReasonKind: TypeAlias = Literal[
     "ended",
@@ -38,6 +40,8 @@ ReasonKind: TypeAlias = Literal[
 ]
 """What a reason is about; the page about operations has a table of them."""
 
+_NAMED = 5
+"""At most so many jobs that hold a place are named."""
 _SUSPECT = 3
 """A job that is blamed for so many stalls waits with the suspects (`docs/how-the-engine-works.md`)."""
 
@@ -47,7 +51,8 @@ class StateReason(msgspec.Struct, frozen=True, kw_only=True):
 
     `text` is one sentence for people. `since_ms` is when the reason began, `until_ms` when it ends by itself. `by` is the
     worker that runs the job, or whoever paused the queue. `key` is the limit key that holds the job back, of a long one its
-    digest; empty where it is not a key that does.
+    digest; empty where it is not a key that does. `holders` are the jobs that hold the place for which it
+    waits, the one that has held it longest first, at most five.
     """
 
     kind: ReasonKind
@@ -56,19 +61,37 @@ class StateReason(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int = 0
     by: str = ""
     key: str = ""
+    holders: list[str] = []
+
+
+class Holder(NamedTuple):
+    """A job that runs in the place of another one: since when (ms), and on which worker."""
+
+    job: str
+    since: int
+    worker: str
+
+
+class Surroundings(NamedTuple):
+    """What is known around a job that waits. `now` is the server's time in ms."""
+
+    queue: QueueControls | None = None
+    """Its queue, None for a job in another state."""
+    hindrance: Hindrance | None = None
+    """What the limit of that queue says, if it has one."""
+    holders: Sequence[Holder] = ()
+    """The jobs that hold its place, the one that has held it longest first."""
+    silent: Sequence[SilentWorker] = ()
+    """The workers of that queue that do not answer any more."""
+    now: int = 0
 
 
 def explain(
     fields: Mapping[str, str],
     worker: str,
-    queue: QueueControls | None,
-    hindrance: Hindrance | None = None,
+    around: Surroundings = Surroundings(),  # noqa: B008  (it never changes)
 ) -> StateReason:
-    """Return the reason for the state in a job's record. `worker` is who holds it.
-
-    `queue` is what is known of the queue of a waiting job, and None for a job in another state. `hindrance` is what the limit
-    of that queue says, if it has one.
-    """
+    """Return the reason for the state in a job's record. `worker` is who holds it."""
     state, text = fields.get("state", ""), ""
     if state in ("completed", "failed", "cancelled"):
         return StateReason(kind="ended", text=f"It has ended as {state}.", since_ms=_number(fields, "ended"))
@@ -77,7 +100,7 @@ def explain(
         text = f"Worker {worker} has run it since {_time(since)}."
         return StateReason(kind="running", text=text, since_ms=since, by=worker)
     if state == "delayed":
-        return _explain_delay(fields)
+        return _explain_delay(fields, around)
     if state == "waiting-children":
         what = "a signal" if "listens" in fields else "the jobs that it needs"
         ends = _number(fields, "wakes")
@@ -89,8 +112,8 @@ def explain(
             kind="parked",
             text=f"No worker can run it: {why}. A worker that can takes it back when it starts.",
         )
-    if state == "waiting" and queue is not None:
-        return _explain_wait(fields, queue, hindrance)
+    if state == "waiting" and around.queue is not None:
+        return _explain_wait(fields, around.queue, around)
     return StateReason(
         kind="unknown", text=f"Its record has a state that this version does not know: {state!r}."
     )
@@ -106,10 +129,11 @@ def explain_orphan(fields: Mapping[str, str], worker: str, lease_end: int) -> St
     return StateReason(kind="orphaned", text=text, since_ms=lease_end, by=worker)
 
 
-def _explain_delay(fields: Mapping[str, str]) -> StateReason:
+def _explain_delay(fields: Mapping[str, str], around: Surroundings) -> StateReason:
     due = _number(fields, "due")
     if before := fields.get("after", ""):
-        return StateReason(kind="job-before", text=f"It begins once job {before} of its key has ended.")
+        text = f"It begins once job {before} of its key has ended."
+        return StateReason(kind="job-before", **_with_holders(text, around))
     if "listens" in fields:
         return StateReason(
             kind="asleep", text=f"It waits for a signal, until {_time(due)} at most.", until_ms=due
@@ -121,9 +145,7 @@ def _explain_delay(fields: Mapping[str, str]) -> StateReason:
     return StateReason(kind="delayed", text=f"It is due at {_time(due)}.", until_ms=due)
 
 
-def _explain_wait(
-    fields: Mapping[str, str], queue: QueueControls, hindrance: Hindrance | None
-) -> StateReason:
+def _explain_wait(fields: Mapping[str, str], queue: QueueControls, around: Surroundings) -> StateReason:
     name = queue.queue
     if queue.is_paused:
         by, why = (
@@ -133,25 +155,41 @@ def _explain_wait(
         text = f"{name} is paused{by} since {_time(queue.paused_ms)}{why}."
         return StateReason(kind="paused", text=text, since_ms=queue.paused_ms, by=queue.paused_by)
     if not queue.workers:
-        return StateReason(kind="unserved", text=f"No worker serves {name}.")
+        return _explain_unserved(name, around)
     if _number(fields, "stalls") - _number(fields, "spared") >= _SUSPECT:
         text = "Its workers died three times or more, so it waits until a worker can run it with few others, or alone."
         return StateReason(kind="suspect", text=text)
     limit = queue.limit
     if limit is not None and limit.at_once and queue.running >= limit.at_once:
         text = f"The limit of {name} is {limit.at_once} at once, and {queue.running} run."
-        return StateReason(kind="limit", text=text)
-    if hindrance is not None and (reason := _explain_limit(fields.get("limit", ""), queue, hindrance)):
+        return StateReason(kind="limit", **_with_holders(text, around))
+    if around.hindrance is not None and (
+        reason := _explain_limit(fields.get("limit", ""), queue, around.hindrance, around)
+    ):
         return reason
     if limit is not None and (limit.rate or limit.each or limit.each_rate):
         text = f"It waits in {name}, whose limit may let it start later."
-        return StateReason(kind="limit", text=text)
+        return StateReason(kind="limit", **_with_holders(text, around))
     jobs = "1 job waits" if queue.waiting == 1 else f"{queue.waiting} jobs wait"
     workers = "1 worker serves it" if queue.workers == 1 else f"{queue.workers} workers serve it"
-    return StateReason(kind="in-line", text=f"{jobs} in {name}, and {workers}. It is claimed in its turn.")
+    found = _with_holders(f"{jobs} in {name}, and {workers}.", around)
+    found["text"] += " It is claimed in its turn."
+    return StateReason(kind="in-line", **found)
 
 
-def _explain_limit(lane: str, queue: QueueControls, hindrance: Hindrance) -> StateReason | None:
+def _explain_unserved(name: str, around: Surroundings) -> StateReason:
+    """Return that nobody serves the queue, and what became of the workers that did."""
+    if not around.silent:
+        return StateReason(kind="unserved", text=f"No worker serves {name}.")
+    first, *others = around.silent
+    more = f", and {_count(len(others), 'other')} neither" if others else ""
+    text = f"No worker serves {name} now: {first.describe(around.now)}{more}."
+    return StateReason(kind="unserved", text=text, since_ms=first.announced, by=first.id)
+
+
+def _explain_limit(
+    lane: str, queue: QueueControls, hindrance: Hindrance, around: Surroundings
+) -> StateReason | None:
     """Return what the limit says for certain: that the rate of the queue is used up, or that the job's limit key rests."""
     key = lane if lane.startswith("#") else unquote(lane)
     if hindrance.rests and hindrance.key_opens:
@@ -161,11 +199,30 @@ def _explain_limit(lane: str, queue: QueueControls, hindrance: Hindrance) -> Sta
         most = queue.limit.each if queue.limit else None
         count = f", which is {most} at once" if most else ""
         text = f"Limit key {key!r} of {queue.queue} runs as many jobs as it may{count}."
-        return StateReason(kind="limit", text=text, key=key)
+        return StateReason(kind="limit", key=key, **_with_holders(text, around))
     if hindrance.queue_opens:
         text = f"The rate of {queue.queue} lets its next job start at {_time(hindrance.queue_opens)}."
         return StateReason(kind="limit", text=text, until_ms=hindrance.queue_opens)
     return None
+
+
+def _with_holders(text: str, around: Surroundings) -> dict[str, Any]:
+    """Return a reason's text with who holds the place and for how long, and its other fields."""
+    if not around.holders:
+        return {"text": text}
+    first, *others = around.holders
+    held = max(0, around.now - first.since) / 1000
+    more = f", beside {_count(len(others), 'other')}" if others else ""
+    return {
+        "text": f"{text} Job {first.job} has held it for {held:.0f} s, on worker {first.worker}{more}.",
+        "since_ms": first.since,
+        "by": first.worker,
+        "holders": [each.job for each in around.holders[:_NAMED]],
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(fields: Mapping[str, str], name: str) -> int:

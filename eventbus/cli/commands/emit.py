@@ -127,6 +127,8 @@ class _Emitting:
                     emission = self._emit(text)
                     _note(doubt)
                     result = await _outcome(emission)
+                    if emission.groups == 0:
+                        _note("nobody took it: the event has no default handler, and no group yet")
             except asyncio.CancelledError:
                 if not interrupts.count:
                     raise

@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import say, write_lines
@@ -183,10 +184,14 @@ def _lines(report: ScheduleReport) -> list[tuple[str, str]]:
         ("state", f"paused: {report.paused}" if report.paused else state if report.next else "at its end"),
         ("unreadable", report.unreadable),
         ("declared by", report.owner or "nobody: it was added at run time"),
+        (
+            "workers",
+            str(report.workers) if report.workers or report.unreadable else f"none serves {report.queue}",
+        ),
         ("overlap", report.overlap),
         ("catch up", report.catch_up),
         ("fired", str(report.fired)),
-        ("skipped", str(report.skipped)),
+        ("skipped", f"{report.skipped}: {report.skipped_for}" if report.skipped else "0"),
         ("missed", str(report.missed)),
         ("last slot", moment(report.last) if report.last else ""),
         ("last job", report.last_job),
@@ -203,8 +208,19 @@ def _print(found: list[ScheduleReport]) -> None:
         say("no schedules")
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("schedule", "event", "times", "next", "last", "fired", "skipped", "missed", "paused"):
-        is_count = name in ("fired", "skipped", "missed")
+    for name in (
+        "schedule",
+        "event",
+        "times",
+        "next",
+        "last",
+        "fired",
+        "skipped",
+        "missed",
+        "workers",
+        "paused",
+    ):
+        is_count = name in ("fired", "skipped", "missed", "workers")
         table.add_column(name, no_wrap=True, justify="right" if is_count else "left")
     for report in found:
         table.add_row(
@@ -216,6 +232,7 @@ def _print(found: list[ScheduleReport]) -> None:
             str(report.fired),
             str(report.skipped),
             str(report.missed),
+            Text(str(report.workers), "" if report.workers or report.unreadable else "bold red"),
             report.paused,
         )
     open_console().print(table)

@@ -36,6 +36,8 @@ def tabulate_queues(queues: Sequence[QueueReport]) -> RenderableType:
         is_neglected = not each.workers and each.waiting + each.delayed > 0
         counts = [Text(str(getattr(each, name))) for name in _COUNTS]
         counts[-1].stylize("bold red" if is_neglected else "")
+        if each.silent:
+            counts[-1].append(f" ({len(each.silent)} silent)", "bold red")
         paused = "-" if each.paused is None else f"{moment(each.paused.since_ms)} by {each.paused.by or '?'}"
         paused = f"{paused} ({each.unreadable})" if each.unreadable else paused
         oldest = "-" if each.oldest is None else span(1, 1 + round(each.oldest * 1000))

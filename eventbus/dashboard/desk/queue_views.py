@@ -58,7 +58,8 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
     `oldest` is for how many seconds the oldest waiting job has been there, None if none waits. `running` is how many jobs the
     limit counts, None in a list, as is the count of `waiting-children`. `completed_per_minute` and `failed_per_minute` are those
-    of the last 4 to 5 minutes. `unreadable` says what of the orders for it is damaged in the server.
+    of the last 4 to 5 minutes. `unreadable` says what of the orders for it is damaged in the server, and
+    `silent` what is known of each worker that serves it and does not answer.
     """
 
     queue: str
@@ -74,6 +75,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     completed_per_minute: float
     failed_per_minute: float
     unreadable: str = ""
+    silent: list[str] = []
     may: list[str] = []
 
 
@@ -138,6 +140,7 @@ def _view(report: QueueReport) -> QueueView:
         completed_per_minute=report.completed_per_minute,
         failed_per_minute=report.failed_per_minute,
         unreadable=report.unreadable,
+        silent=[each.text for each in report.silent],
     )
 
 

@@ -17,7 +17,8 @@ What must always hold:
 - each part ends once, with its own rows' verdicts and its own queues' widths, or with an error;
 - a part that ended before its call is sent is not sent: it was given up, or is late and says that it was not sent;
 - parts wait only while a call is under way, and the end of each call sends what waits;
-- the rows of one store keep their order, and its calls leave in the order in which they came;
+- the rows of one store keep their order, and its calls leave in the order in which they came, behind those
+  that are repeated (`repeat_line`);
 - a call keeps the bounds of the send buffer, in rows and in bytes;
 - parts are added to one call only if they ask for the same: the same emitter, rows of the same kind, and nothing
   different of the same queue.
@@ -117,8 +118,12 @@ class AddGatherer:
 
     def _send_all(self) -> None:
         self._is_due = False
-        parts, self._parts = self._parts, []
-        calls = _gather(part for part in parts if not part.sink.done())
+        waiting, self._parts = [part for part in self._parts if not part.sink.done()], []
+        parts = [part for part in waiting if not part.call.must_wait]
+        for part in waiting:
+            if part.call.must_wait:
+                part.call.go_alone()
+        calls = _gather(parts)
         for place, gathered in enumerate(calls):
             if self._in_flight >= _IN_FLIGHT:
                 self._parts = [part for later in calls[place:] for part in later.parts]

@@ -15,6 +15,7 @@ moved). `retrying` takes care of these, and carries the decision out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,6 +24,7 @@ from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.connection.invocation import Form
 
 __all__ = [
+    "TOO_LATE",
     "Decision",
     "GiveUp",
     "LoadLibrary",
@@ -34,6 +36,8 @@ __all__ = [
     "next_form",
 ]
 
+TOO_LATE = 0.05
+"""Seconds before the deadline in which no further try begins."""
 _BEFORE_IT_BEGINS = frozenset({"ERR", "MISCONF", "NOPERM", "NOREPLICAS", "OOM", "READONLY"})
 _LASTING = frozenset({"ERR", "NOPERM"})
 _BEGUN = "user_function"  # what servers say of an error inside a function names the place so
@@ -96,17 +100,19 @@ def decide(
     other = next_form(error, form)
     if other is not None:
         return other
+    left = math.inf if deadline is None else deadline - now
+    # The last pauses are shorter: who has a second left would otherwise be given up with that second unused.
+    pause = pause if left > pause else left / 2
     if isinstance(error, StoreRefused) and error.code == "NOSHARD" and not is_closed:
         # The shard is not open: somebody emptied the server, or it is another one. Nothing was carried out.
-        is_late = deadline is not None and deadline - now <= pause
-        return GiveUp() if is_late else OpenShard(pause)
+        return GiveUp() if left <= TOO_LATE else OpenShard(pause)
     if not is_transient(error):
         # The server would refuse the same command again.
         return GiveUp()
     if is_closed:
         # The channel opens no further connection.
         return GiveUp()
-    if deadline is not None and deadline - now <= pause:
+    if left <= TOO_LATE:
         # The next try could not be answered in time: it would only make the outcome unknown.
         return GiveUp()
     # The connection was lost, or the server cannot serve now; both may pass.

@@ -18,7 +18,9 @@ What must always hold:
   this side closes the channel, or when its caller cancels it;
 - its error says whether any of its tries may have been carried out (`sent`), not only the last;
 - no pause ends after the deadline: a try that cannot be answered in time would only make the
-  outcome unknown;
+  outcome unknown. The last pauses are shorter, so that the time that is left is used;
+- started calls with a number go in its order, also when they are repeated, and only the first of them asks a
+  server that is away (`repeat_line`);
 - inside the read callback a failed call (`started_call`) only gets its task, which acts later: `READONLY` makes
   it drop the connection, and the replies that came together with it must reach their calls first.
 
@@ -42,9 +44,11 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.availability import Availability
 from eventbus.store.connection.channel import Channel
+from eventbus.store.connection.connector import translate
 from eventbus.store.connection.functions import Functions
 from eventbus.store.connection.invocation import Form, Invocation
 from eventbus.store.connection.known_scripts import KnownScripts
+from eventbus.store.connection.repeat_line import Place, RepeatLine
 from eventbus.store.connection.repeat_policy import (
     Decision,
     GiveUp,
@@ -61,13 +65,22 @@ from eventbus.store.readable import readable
 from eventbus.store.scripting.scripts import pack
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["RetryingCaller"]
+__all__ = ["RetryingCaller", "watch_saving"]
 
 _log = get_logger("eventbus.store")
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0  # seconds; the pause doubles from one to the other
 _BLINK = 1.0
 """Seconds. A failed first try is reported as an outage only if it took longer; later tries always are."""
+
+
+def watch_saving(address: str) -> Availability:
+    """Return what logs once that a server cannot save its data, and once that it can again."""
+    return Availability(
+        address,
+        lost="the server cannot save its data",
+        back="the server saves its data again",
+    )
 
 
 class RetryingCaller:
@@ -82,8 +95,9 @@ class RetryingCaller:
         functions: Functions | None = None,
         availability: Availability | None = None,
         known: KnownScripts | None = None,
+        saving: Availability | None = None,
     ) -> None:
-        """The last three are shared by all callers of a connection. Without `functions` scripts run by their
+        """The last four are shared by all callers of a connection. Without `functions` scripts run by their
         digests; without one of the others the caller has its own.
         """
         self._channel = channel
@@ -97,7 +111,10 @@ class RetryingCaller:
             back="a replica acknowledges again",
         )
         self._known = known or KnownScripts(self._availability)
+        self._saving = saving or watch_saving(channel.address)
         self._opening = asyncio.Lock()
+        self.line: RepeatLine = RepeatLine()
+        """The started calls whose order counts, and that were not sent at once, or failed."""
         self.openings: int = 0
         """How often this caller opened the shard. A call that is refused because the shard is not open need
         not open it if another call did so since this one was sent."""
@@ -132,28 +149,36 @@ class RetryingCaller:
         await self.command("HDEL", self._keys.declared[0], "", deadline=deadline)
 
     def start(
-        self, name: str, arguments: list[Any], *, deadline: float, read: Callable[[Any], Any]
+        self, name: str, arguments: list[Any], *, deadline: float, read: Callable[[Any], Any], number: int = 0
     ) -> asyncio.Future[Any]:
         """Run a script as `script` does, but send it before this returns if a connection is open.
 
-        `read` turns the reply into the result.
+        `read` turns the reply into the result. Calls with a `number` are sent in its order, also when they
+        are repeated (`repeat_line`).
         """
-        call = StartedCall(self, self.invoke(name, arguments), deadline, read)
-        # A call needs a task if it must first connect, or if it waits for more than one answer.
-        if isinstance(self._channel, Channel) and self._channel.send(call.invocation.command, call):
+        call = StartedCall(self, self.invoke(name, arguments), deadline, read, number=number)
+        # A call needs a task if it must first connect, or waits for more than one answer or for other calls.
+        channel = self._channel if not number or self.line.is_empty else None
+        if isinstance(channel, Channel) and channel.send(call.invocation.command, call):
             call.watch()
         else:
             call.go_on(None)
         return call.result
 
     def join(
-        self, name: str, make: Callable[[], list[Any]], *, deadline: float, read: Callable[[Any], Any]
+        self,
+        name: str,
+        make: Callable[[], list[Any]],
+        *,
+        deadline: float,
+        read: Callable[[Any], Any],
+        number: int = 0,
     ) -> StartedCall:
         """Return a call whose first try is part of a call of others. It is sent, and then watched, by the caller.
 
         `make` returns its arguments, if it has to go on alone.
         """
-        return StartedCall(self, lambda: self.invoke(name, make()), deadline, read)
+        return StartedCall(self, lambda: self.invoke(name, make()), deadline, read, number=number)
 
     def invoke(self, name: str, arguments: list[Any]) -> Invocation:
         """Return a call of a script, in the form in which calls begin now."""
@@ -193,17 +218,25 @@ class RetryingCaller:
                 raise
             return missing
 
-    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
-        """Send a call until it is answered; raises as `script`."""
+    async def repeat(
+        self, invocation: Invocation, deadline: float | None, *, place: Place | None = None
+    ) -> Any:
+        """Send a call until it is answered; raises as `script`. With a place it waits for those before it."""
         began, openings = clock.monotonic(), self.openings
         try:
-            reply = await self._channel.call(*invocation.command, deadline=deadline)
+            if place is not None and not await self._wait_behind(place, deadline):
+                failed: StoreError = translate(
+                    TimeoutError("no answer in time"), address=self.address, sent=False
+                )
+            else:
+                reply = await self._channel.call(*invocation.command, deadline=deadline)
+                self.note_answer(invocation)
+                return reply
         except StoreError as error:
             failed = error
-        else:
-            self.note_answer(invocation)
-            return reply
-        return await self.repeat_after(failed, invocation, deadline, began=began, openings=openings)
+        return await self.repeat_after(
+            failed, invocation, deadline, began=began, openings=openings, place=place
+        )
 
     async def repeat_after(
         self,
@@ -213,6 +246,7 @@ class RetryingCaller:
         *,
         began: float,
         openings: int,
+        place: Place | None = None,
     ) -> Any:
         """Go on with a call whose first try began at `began`, after `openings`, and ended with `error`.
 
@@ -240,7 +274,8 @@ class RetryingCaller:
                 if isinstance(decision, GiveUp):
                     raise _with_sent(why, self._channel.address, sent=sent) from why.__cause__
                 self.repeats += 1
-                await asyncio.sleep(decision.seconds)
+                if not await self._pause(place, decision.seconds, deadline):
+                    continue  # it is given up now
                 if isinstance(decision, OpenShard):
                     await self._try_to_open(openings, deadline)
                 pause, may_load = min(2 * pause, _LAST_PAUSE), True
@@ -252,6 +287,24 @@ class RetryingCaller:
             else:
                 self.note_answer(invocation)
                 return reply
+
+    async def _wait_behind(self, place: Place, deadline: float | None) -> bool:
+        """Wait for the calls before this one. Return False if the deadline came first."""
+        try:
+            await self.line.wait(place, deadline=deadline)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _pause(self, place: Place | None, seconds: float, deadline: float | None) -> bool:
+        """Pause before the next try. Return False if the deadline came while it waited for others."""
+        if place is None:
+            await asyncio.sleep(seconds)
+            return True
+        self.line.note_failed()
+        if self.line.is_first(place):
+            await asyncio.sleep(seconds)
+        return await self._wait_behind(place, deadline)
 
     def _decide(
         self,
@@ -327,12 +380,19 @@ class RetryingCaller:
             self._availability.note_answer()
         if isinstance(error, StoreRefused) and error.code == "READONLY":
             self._channel.drop("the server became read-only")  # its name may lead to a new primary
+        if isinstance(error, StoreRefused) and error.code == "MISCONF":
+            self._saving.note_failure(error)
         if not is_reported:
             return
         if isinstance(error, NoReplica):
             self._replicas.note_failure(error)
         elif _is_away(error) and not self._channel.is_closed:
             self._availability.note_failure(error)
+
+    def note_written(self) -> None:
+        """Record that the server took a write."""
+        if self._saving.is_lost:
+            self._saving.note_answer()
 
     def note_answer(self, invocation: Invocation | None) -> None:
         """Record an answer. `invocation`: the call, None for one that others shared."""

@@ -15,10 +15,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from eventbus.errors import StoreError
+from eventbus.errors import StoreError, StoreUnavailable
 from eventbus.model import clock
 from eventbus.store.connection.connector import translate
 from eventbus.store.connection.invocation import Invocation
+from eventbus.store.connection.repeat_line import Place, RepeatLine
 
 __all__ = ["Repeating", "StartedCall"]
 
@@ -27,6 +28,7 @@ class Repeating(Protocol):
     """Who goes on with a started call: `RetryingCaller`."""
 
     openings: int
+    line: RepeatLine
 
     @property
     def address(self) -> str:
@@ -37,7 +39,13 @@ class Repeating(Protocol):
         """Record an answer."""
         ...
 
-    async def repeat(self, invocation: Invocation, deadline: float | None) -> Any:
+    def note_written(self) -> None:
+        """Record that the server took a write, as each started call is."""
+        ...
+
+    async def repeat(
+        self, invocation: Invocation, deadline: float | None, *, place: Place | None = None
+    ) -> Any:
         """Send a call until it is answered."""
         ...
 
@@ -49,6 +57,7 @@ class Repeating(Protocol):
         *,
         began: float,
         openings: int,
+        place: Place | None = None,
     ) -> Any:
         """Go on with a call whose first try failed."""
         ...
@@ -61,7 +70,9 @@ class StartedCall:
         "_call",
         "_caller",
         "_deadline",
+        "_number",
         "_openings",
+        "_place",
         "_read",
         "_task",
         "_timer",
@@ -75,13 +86,20 @@ class StartedCall:
         call: Invocation | Callable[[], Invocation],
         deadline: float,
         read: Callable[[Any], Any],
+        *,
+        number: int = 0,
     ) -> None:
-        """`call` may be a function that makes the invocation. `read` turns the reply into the result."""
+        """`call` may be a function that makes the invocation. `read` turns the reply into the result.
+
+        `number` is its place among the calls that are repeated in their order, 0 if its order does not count.
+        """
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._caller = caller
         self._openings = caller.openings
         self._call = call
         self._deadline = deadline
+        self._number = number
+        self._place: Place | None = None
         self._read = read
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -94,6 +112,11 @@ class StartedCall:
         if not isinstance(self._call, Invocation):
             self._call = self._call()
         return self._call
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether calls of its caller are repeated, so that it may not overtake them."""
+        return self._number > 0 and not self._caller.line.is_empty
 
     def watch(self, *, is_sent: bool = True) -> None:
         """Set a timer for the deadline, unless the sending failed: then a task watches it already."""
@@ -135,21 +158,28 @@ class StartedCall:
 
         `failed` is the error of the first try, None if nothing was sent yet.
         """
+        invocation = self.invocation  # made first, because it may fail
+        # Now, and not in the task: a call that begins before the task runs has to see it.
+        place = self._place = self._caller.line.enter(self._number) if self._number else None
         if failed is None:
-            work = self._caller.repeat(self.invocation, self._deadline)
+            work = self._caller.repeat(invocation, self._deadline, place=place)
         else:
             work = self._caller.repeat_after(
                 failed,
-                self.invocation,
+                invocation,
                 self._deadline,
                 began=clock.monotonic(),
                 openings=self._openings,
+                place=place,
             )
         self._task = asyncio.get_running_loop().create_task(work, name="eventbus-repeat")
         self._task.add_done_callback(self._on_end)
         self.result.add_done_callback(self._on_given_up)
 
     def _on_end(self, task: asyncio.Task[Any]) -> None:
+        if self._place is not None:
+            is_away = task.cancelled() or isinstance(task.exception(), StoreUnavailable)
+            self._caller.line.leave(self._place, is_answered=not is_away)
         if task.cancelled():
             self.result.cancel()
         elif (error := task.exception()) is None:
@@ -168,6 +198,7 @@ class StartedCall:
             self.go_on(translate(late, address=self._caller.address, sent=self.is_sent))
 
     def _settle(self, reply: Any) -> None:
+        self._caller.note_written()
         if self.result.done():
             return
         try:

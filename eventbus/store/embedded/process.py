@@ -163,14 +163,14 @@ def wait_ready(folder: Path, address: Path, *, has_ended: Callable[[], bool]) ->
         time.sleep(POLL)
 
 
-def ask(address: Path, command: bytes, *, timeout: float) -> bytes:
+def ask(address: Path, command: bytes, *, timeout: float, most: int = 256) -> bytes:
     """Send one command, and return the start of its answer, or `b""` if none came within `timeout` s."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
         try:
             connection.connect(os.fsencode(address))
             connection.sendall(command)
-            return connection.recv(256)
+            return connection.recv(most)
         except OSError:
             return b""
 

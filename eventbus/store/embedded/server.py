@@ -25,6 +25,8 @@ Crash windows, each with its test:
                             is left, the server stays, and the next start adopts it
     killed while ending     server.ending exists: the next start ends the server first, and does not
                             adopt a server that is about to end
+    disk full               the server answers a write that it then cannot keep, and refuses those that
+                            follow. What it answered so is lost with the process; its end is logged so
     server killed           server.lock is free: the next start replaces the socket and the server
     forked                  the child would hold all locks of its parent: it closes them, and becomes
                             a user only when it starts the server itself
@@ -51,6 +53,7 @@ from pathlib import Path
 from eventbus.errors import ConfigError, StoreUnavailable, UsageError
 from eventbus.model import clock
 from eventbus.store.embedded import process
+from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.telemetry.logging import get_logger
 
 __all__ = ["EmbeddedServer", "end_server"]
@@ -262,7 +265,19 @@ class _Folder:
         with contextlib.closing(_Lock(self._lock_file)) as lock:
             if lock.take():
                 return False
-            self._ending.touch(mode=0o600)
+            # The answer comes behind the write of all that was answered before.
+            said = process.ask(self._address(), b"INFO persistence\r\n", timeout=_END_WITHIN, most=1 << 16)
+            failed = failed_saves(parse_info(said.decode(errors="replace")))
+            if failed:
+                _log.error(
+                    "embedded server ends without its newest data: it could not write them",
+                    path=str(self.path),
+                    error=f"{', '.join(failed)}; its disk may be full or read-only, see its server.log",
+                )
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk: the next start does without, for the lock is free
+                self._ending.touch(mode=0o600)
             # NOSAVE skips only a snapshot; the append-only file is written out and synced all the same.
             process.ask(self._address(), b"SHUTDOWN NOSAVE\r\n", timeout=_END_WITHIN)
             if not lock.take_within(_END_WITHIN):

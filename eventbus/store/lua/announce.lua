@@ -10,8 +10,9 @@
 -- queues: queue base group limit keeps
 --   limit, keeps: the limit that the program declares, and how long it keeps what has ended, JSON (`orders.lua`), or ''
 -- left: queue
--- answer: taken since
+-- answer: taken since was_known
 --   taken: how many jobs were taken back | since: the server's time at the first announcement, ms; no clock of a worker counts
+--   was_known: 0 if the server knew nothing of the worker: it is new, or the server has lost what it knew
 --include shard args commands book changes codec guard placing records groups idle presence putting_off roster
 --defer load_orders: orders shelves
 
@@ -43,6 +44,7 @@ redis.call('ZREMRANGEBYSCORE', serving, commands.whole(now + SILENCE), '+inf') -
 redis.call('ZADD', serving, now, worker)
 redis.call('PEXPIRE', serving, SILENCE)
 idle.keep(worker, pool, now)
+local was_known = roster.knows(worker)
 roster.note(worker, names, facts, since, now)
 if former ~= '' then presence.leave(worker, former, left, now) end
 for _, queue in ipairs(queues) do
@@ -72,4 +74,4 @@ for i = 1, #ids, 2 do
   redis.call('ZREM', shard.key('parked', ids[i]), ids[i + 1])
 end
 placing.flush(back, now, putting_off.put_off)
-return { taken, since }
+return { taken, since, was_known }

@@ -11,16 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from eventbus.model.names import split_group
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 from eventbus.store.readable import number
 
-__all__ = ["EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
+__all__ = ["ALIVE", "EndedCounts", "RosterStore", "WorkerLook", "WorkerRow"]
 
 _BATCH = 50  # queues or workers in one call, so that no call holds others up for a millisecond
 _HELD = 2000  # jobs that one call counts, and those of one worker more
 _MINUTES = 5  # of the history, for what ended lately: the one that runs, and those before it
 _MINUTE = 60_000
+ALIVE = 20_000
+"""ms for which a worker counts as live after its last announcement, as `presence.lua` has it."""
 
 
 class EndedCounts(NamedTuple):
@@ -126,3 +129,11 @@ class RosterStore:
                 fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
                 found.append(WorkerLook(worker, number(announced[worker]), held, fields))
         return found
+
+    async def serving(self, *, deadline: float | None = None) -> Counter[str]:
+        """Count the live workers that serve a queue or one of its groups, by the queue without its group."""
+        now, counts = await self.now(deadline=deadline), Counter[str]()
+        for look in await self.workers(deadline=deadline):
+            if now - look.announced <= ALIVE:
+                counts.update({split_group(queue)[0] for queue in look.fields.get("queues", "").split()})
+        return counts

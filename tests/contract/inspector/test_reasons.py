@@ -11,8 +11,12 @@ import pytest
 
 from eventbus import Event, EventBusError, EventProvider, Limit, Retry, UnknownJob
 from eventbus.admin.controls import QueueControls
-from eventbus.admin.jobs.reasons import ReasonKind, StateReason, explain
+from eventbus.admin.jobs.reasons import ReasonKind, StateReason, Surroundings, explain
 from eventbus.engine.rescuer import Rescuer
+from eventbus.store.connection.connector import Connector
+from eventbus.store.diagnostics import Checkup, Finding
+from eventbus.store.scripting.script_rows import AnnounceQueue
+from eventbus.store.store import Store
 
 MakeProvider = Callable[..., EventProvider]
 QUEUE = QueueControls(queue="event.a", workers=2, waiting=3)
@@ -49,7 +53,11 @@ async def test_each_reason_gives_way_to_the_next_one(make_provider: MakeProvider
         async with provider.worker() as worker:
             await asyncio.wait_for(first.wait(), 20)
             reason = await why(ids[1])
-            assert reason == StateReason(kind="limit", text="The limit of event.a is 1 at once, and 1 run.")
+            assert (reason.kind, reason.by, reason.holders) == ("limit", worker.id, [ids[0]])
+            assert reason.text.startswith(
+                f"The limit of event.a is 1 at once, and 1 run. Job {ids[0]} has held it for "
+            )
+            assert reason.text.endswith(f" s, on worker {worker.id}.")
             reason = await why(ids[0])
             assert (reason.kind, reason.by) == ("running", worker.id)
             assert reason.text.startswith(f"Worker {worker.id} has run it since 20")
@@ -59,6 +67,82 @@ async def test_each_reason_gives_way_to_the_next_one(make_provider: MakeProvider
         reason = await why(ids[0])
         assert (reason.kind, reason.text) == ("ended", "It has ended as completed.")
         assert reason.since_ms > 0
+
+
+@pytest.mark.parametrize("how", ["concurrency", "key", "superseded"])
+async def test_a_job_behind_a_stuck_one_names_who_holds_its_place_and_for_how_long(
+    make_provider: MakeProvider, how: str
+) -> None:
+    provider, began, go_on = make_provider(), asyncio.Event(), asyncio.Event()
+    by_key = Limit(by=str, each=1) if how == "key" else None
+    event = Event("a", payload=str, limit=by_key)
+
+    @provider.on(event, concurrency=1 if how == "concurrency" else 10)
+    async def handle(_: str) -> None:
+        began.set()
+        await go_on.wait()
+
+    async with provider, provider.worker() as worker:
+        options: dict[str, Any] = {"idempotency_key": "k", "keep_last": True} if how == "superseded" else {}
+        stuck = provider.emit(event, "acme", **options)
+        await asyncio.wait_for(began.wait(), 20)
+        other = provider.emit(event, "other", reply=False) if how == "key" else None
+        behind = provider.emit(event, "acme", **options)
+        await behind.enqueued()
+        reason = await provider.inspector.why(behind.job_id)
+        while not reason.holders:  # the claim that meets a key lets it rest
+            reason = await provider.inspector.why(behind.job_id)
+        assert (reason.by, reason.holders) == (worker.id, [stuck.job_id])
+        assert f"Job {stuck.job_id} has held it for " in reason.text
+        assert f" s, on worker {worker.id}." in reason.text
+        assert reason.since_ms > 0
+        go_on.set()
+        await asyncio.gather(stuck, behind, *([] if other is None else [other]))
+
+
+async def test_a_worker_that_does_not_answer_is_named_with_its_lag(
+    make_provider: MakeProvider, store: Store, prefix: str
+) -> None:
+    """As after 60 s in which code blocked its event loop; the first one died, the last one stops in order."""
+    async with make_provider() as provider:
+        now = await store.inspection.roster.now()
+        facts = ["name", "shop", "host", "box", "pid", 7]
+        row = [AnnounceQueue("event.a", "event.a", "")]
+        for worker, said in (("dead", 90), ("blocked", 60), ("ending", 60)):
+            await store.announce(
+                pool="p", worker=worker, queues=row, unpark=False, facts=facts, now=now - said * 1000
+            )
+        leases = store.open_leases(timeout=5)
+        for worker, lag in (("blocked", 35_000), ("ending", 2)):
+            leases.renew([], worker=worker, calls=(0, 0), lease_ms=10_000, lag_ms=lag)
+        leases.close()
+        emission = provider.emit("a", 1, reply=False)
+        await emission
+        reason = await provider.inspector.why(emission.job_id)
+        assert (reason.kind, reason.by, reason.since_ms) == ("unserved", "blocked", now - 60_000)
+        assert reason.text == (
+            "No worker serves event.a now: its worker blocked has not answered for 60 s; last lag 35 s: "
+            "code blocks its event loop, and 1 other neither."
+        )
+        (queue,) = await provider.inspector.queues("a")
+        assert [(each.worker, each.lag_ms, each.is_blocked) for each in queue.silent] == [
+            ("blocked", 35_000, True),
+            ("dead", 0, False),
+        ]
+        assert queue.silent[0].text.startswith("Its worker blocked has not answered for ")
+        (summary,) = [each for each in await _check(provider) if each.subject == "queues"]
+        assert "event.a (1 waiting; its worker blocked has not answered for " in summary.said
+        assert "look at the worker" in summary.remedy
+
+
+async def _check(provider: EventProvider) -> list[Finding]:
+    settings = provider.settings
+    connector = Connector(settings.url)
+    try:
+        checkup = Checkup(connector, prefix=settings.prefix, name="check")
+        return await checkup.run([], allow_eviction=False, replicated=False)
+    finally:
+        await connector.aclose()
 
 
 async def test_a_job_whose_worker_renews_no_lease_is_not_told_as_one_that_runs(
@@ -137,10 +221,11 @@ async def test_a_job_that_its_limit_key_holds_back_names_the_key(
         reason = await provider.inspector.why(emissions[1].job_id)
         while reason.key == "":  # the claim that meets the key again lets it rest
             reason = await provider.inspector.why(emissions[1].job_id)
-        assert reason == StateReason(
-            kind="limit",
-            text="Limit key 'acme & co' of event.a runs as many jobs as it may, which is 1 at once.",
-            key="acme & co",
+        assert (reason.kind, reason.key) == ("limit", "acme & co")
+        assert reason.holders == [emissions[0].job_id]
+        assert reason.text.startswith(
+            "Limit key 'acme & co' of event.a runs as many jobs as it may, which is 1 at once. "
+            f"Job {emissions[0].job_id} has held it for "
         )
         go_on.set()
         await asyncio.gather(*emissions)
@@ -227,7 +312,7 @@ async def test_a_provider_that_is_not_started_says_so(make_provider: MakeProvide
 def test_every_state_has_a_reason(
     fields: dict[str, str], queue: QueueControls | None, kind: str, text: str
 ) -> None:
-    reason = explain(fields, "w", queue)
+    reason = explain(fields, "w", Surroundings(queue))
     assert reason.kind == kind
     assert reason.kind in get_args(ReasonKind)
     assert text in reason.text

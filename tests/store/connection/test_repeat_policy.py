@@ -10,6 +10,7 @@ from eventbus.errors import StoreError, StoreRefused, StoreUnavailable
 from eventbus.store.connection.connector import TRANSIENT
 from eventbus.store.connection.invocation import Form
 from eventbus.store.connection.repeat_policy import (
+    TOO_LATE,
     Decision,
     GiveUp,
     LoadLibrary,
@@ -88,8 +89,9 @@ def test_without_a_deadline_a_call_waits_for_ever(error: StoreError) -> None:
     ("left", "decision"),
     [
         (_PAUSE + 0.01, Wait(_PAUSE)),
-        (_PAUSE, GiveUp()),  # the try would begin at its deadline
-        (_PAUSE / 2, GiveUp()),
+        (_PAUSE, Wait(_PAUSE / 2)),  # otherwise the try would begin at its deadline, or not at all
+        (_PAUSE / 2, Wait(_PAUSE / 4)),
+        (TOO_LATE, GiveUp()),
         (0.0, GiveUp()),
         (-1.0, GiveUp()),
     ],
@@ -162,7 +164,7 @@ def test_what_has_nothing_to_do_with_functions_changes_no_form(code: str) -> Non
 
 @pytest.mark.parametrize(
     ("left", "decision"),
-    [(None, OpenShard(_PAUSE)), (60.0, OpenShard(_PAUSE)), (_PAUSE, GiveUp()), (-1.0, GiveUp())],
+    [(None, OpenShard(_PAUSE)), (60.0, OpenShard(_PAUSE)), (_PAUSE, OpenShard(_PAUSE / 2)), (-1.0, GiveUp())],
 )
 def test_a_shard_that_is_not_open_is_opened_if_there_is_time(left: float | None, decision: Decision) -> None:
     deadline = None if left is None else _NOW + left

@@ -15,6 +15,7 @@ from eventbus.errors import StoreRefused, StoreUnavailable
 from eventbus.store.connection import retrying as caller_module
 from eventbus.store.connection.channel import Channel
 from eventbus.store.connection.connector import TRANSIENT, Connector
+from eventbus.store.connection.repeat_policy import TOO_LATE
 from eventbus.store.connection.retrying import RetryingCaller
 from eventbus.store.keys import Keys
 
@@ -97,13 +98,12 @@ async def test_a_lasting_refusal_is_raised_at_once(code: str) -> None:
 
 @pytest.mark.parametrize("code", sorted(_REFUSALS))
 async def test_a_passing_refusal_before_the_deadline_is_unavailable_and_not_sent(
-    code: str, monkeypatch: pytest.MonkeyPatch
+    code: str,
 ) -> None:
-    monkeypatch.setattr(caller_module, "_FIRST_PAUSE", 60)  # no time for another try
     async with FakeServer(_in_turn(_error(_REFUSALS[code]))) as server:
         caller, channel = _caller(server.url)
         with pytest.raises(StoreUnavailable) as caught:
-            await caller.command("SET", "a", "1", deadline=_soon())
+            await caller.command("SET", "a", "1", deadline=_soon(TOO_LATE))  # no time for another try
         assert not caught.value.sent
         assert len(server.received) == 1
         await channel.aclose()

@@ -25,6 +25,9 @@ class NoOwner:
     def note_failed(self, emission: Emission[Any], error: Exception) -> None:
         self.failed.append(error)
 
+    def count_lost(self, event: str) -> int:
+        return 1
+
     def overdue(self, emission: Emission[Any]) -> None:
         raise AssertionError("no deadline was set")
 

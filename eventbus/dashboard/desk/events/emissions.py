@@ -78,6 +78,8 @@ async def emit_event(desk: Desk, caller: Caller, _path: dict[str, str], order: E
         async with asyncio.timeout(_SENT_WITHIN):
             await emission.enqueued()
         note = "it joined a job of the same key" if emission.joined else "it is emitted"
+        if emission.groups == 0:
+            note = "nobody took it: the event has no default handler, and no group yet"
         value = await _outcome(desk, caller, emission, wait if is_due else 0.0) if wait else None
         return Change(changed=not emission.joined, note=note, job_id=emission.job_id, value=value)
 

@@ -23,6 +23,11 @@ function roster.note(worker, queues, facts, since, now)
   redis.call('PEXPIRE', name, math.max(KEPT, 2 * (tonumber(redis.call('HGET', name, 'lease')) or 0)))
 end
 
+-- 1 if the worker has announced itself within KEPT, else 0. (Its lease thread writes into `worker:<id>`.)
+function roster.knows(worker)
+  return redis.call('ZSCORE', shard.root .. ':fleet', worker) and 1 or 0
+end
+
 function roster.forget(worker)
   redis.call('ZREM', shard.root .. ':fleet', worker)
 end

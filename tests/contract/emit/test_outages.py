@@ -1,0 +1,158 @@
+"""Emissions while the server is away: what they cost, when they are given up, what comes afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from typing import Any
+
+import pytest
+import redis
+from drivers.servers import Server, free_port
+
+from eventbus import EmitError, EventProvider
+from eventbus.emit import send_buffer
+from eventbus.model import clock
+from eventbus.store.connection import retrying
+
+MakeProvider = Callable[..., EventProvider]
+
+_KB = "x" * 1000
+
+
+@pytest.fixture
+def away() -> Iterator[Server]:
+    """A server that the test kills and starts again."""
+    server = Server(port=free_port())
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def provider(make_provider: MakeProvider, away: Server) -> AsyncIterator[EventProvider]:
+    """A provider that has emitted, and whose server has died."""
+    provider = make_provider(url=away.url)
+    async with provider:
+        await provider.emit("first", reply=False)
+        away.kill()
+        yield provider
+
+
+class Calls:
+    """Counts the adds of a provider, and the tries of all its calls."""
+
+    def __init__(self, provider: EventProvider) -> None:
+        store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
+        self._add = store.add
+        store.add = self._count
+        self.sizes: list[int] = []
+
+    def _count(self, emitter: str, queues: Any, rows: Any, **options: Any) -> Any:
+        self.sizes.append(len(rows))
+        return self._add(emitter, queues, rows, **options)
+
+
+@pytest.mark.slow
+async def test_an_outage_takes_hardly_more_memory_than_what_is_under_way(provider: EventProvider) -> None:
+    count = send_buffer.MAX_UNSENT
+    gc.collect()
+    tracemalloc.start()
+    try:
+        emissions = [provider.emit("ask", _KB, reply_timeout=4) for _ in range(count)]
+        under_way, _ = tracemalloc.get_traced_memory()
+        for emission in emissions:  # one after the other, without a task for each
+            with pytest.raises(EmitError):
+                await emission
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert under_way < 2 * count * len(_KB)
+    assert peak < 1.5 * under_way
+
+
+async def test_all_whose_time_is_over_fail_in_one_go(provider: EventProvider) -> None:
+    calls = Calls(provider)
+    began = clock.monotonic()
+    emissions = [provider.emit("ask", n, reply_timeout=0.3) for n in range(2000)]
+    took = clock.monotonic() - began
+    await asyncio.gather(*emissions, return_exceptions=True)
+    # The first four calls, and each again for what of it ends a moment later; the others never leave.
+    moments = 1 + took / send_buffer._GRAIN  # pyright: ignore[reportPrivateUsage]
+    assert len(calls.sizes) <= 4 + 4 * moments
+
+
+async def test_errors_come_when_the_time_is_over_in_the_order_of_their_deadlines(
+    provider: EventProvider,
+) -> None:
+    ended: list[int] = []
+    early: list[float] = []
+
+    async def watch(number: int) -> None:
+        deadline = clock.monotonic() + 0.3
+        with pytest.raises(EmitError, match=r"ask was not enqueued: ") as caught:
+            await provider.emit("ask", number, reply_timeout=0.3)
+        assert caught.value.enqueued is False
+        ended.append(number)
+        early.extend([left] if (left := deadline - clock.monotonic()) > 0 else [])
+
+    await asyncio.gather(*map(watch, range(1500)))
+    assert not early
+    # Those that wait behind the four calls end together. A call ends by itself, a moment earlier or later.
+    under_way = 4 * send_buffer._BATCH  # pyright: ignore[reportPrivateUsage]
+    waited = [number for number in ended if number >= under_way]
+    assert waited == sorted(waited)
+    for first in range(0, under_way, 200):
+        call = [number for number in ended if first <= number < first + 200]
+        assert call == sorted(call)
+
+
+async def test_what_nobody_awaits_is_logged_once_and_not_for_each_emission(
+    provider: EventProvider, logs: list[MutableMapping[str, Any]]
+) -> None:
+    first = provider.emit("ask", 0, reply=False, reply_timeout=0.05)
+    with pytest.raises(EmitError):
+        await first
+    for number in range(300):
+        provider.emit("ask", number, reply_timeout=0.05)
+    held = provider.emit("ask", 1, reply_timeout=0.1)
+    with pytest.raises(EmitError):
+        await held
+    await provider.stop()
+    told = [each for each in logs if each["event"] == "emission failed and nobody awaited it"]
+    assert [each["count"] for each in told] == [1, 299]
+
+
+async def test_a_later_deadline_goes_on_in_its_place(
+    provider: EventProvider, away: Server, prefix: str
+) -> None:
+    """The first call is sent again without those that ended; its rest still goes before the other calls."""
+    short = [provider.emit("ask", n, reply_timeout=0.1) for n in range(100)]
+    others = [provider.emit("ask", n, reply=False) for n in range(100, 1500)]
+    assert {type(each) for each in await asyncio.gather(*short, return_exceptions=True)} == {EmitError}
+    away.start()
+    await asyncio.gather(*others)
+    assert _waiting(away, prefix) == [each.job_id for each in others]
+
+
+async def test_what_was_emitted_into_an_outage_comes_once_and_in_order(
+    provider: EventProvider, away: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "_LAST_PAUSE", 0.1)
+    emissions = provider.emit_many("ask", [_KB] * 1500, reply=False)
+    store: Any = provider._life.store  # pyright: ignore[reportPrivateUsage]
+    while store._caller.repeats < 3:  # noqa: ASYNC110  (each call but the first waits for its turn)
+        await asyncio.sleep(0.01)
+    away.start()
+    emissions += provider.emit_many("ask", [_KB] * 500, reply=False)
+    await asyncio.gather(*emissions)
+    assert _waiting(away, prefix) == [each.job_id for each in emissions]
+
+
+def _waiting(server: Server, prefix: str) -> list[str]:
+    """Return the jobs of the queue, in the order in which they will be claimed."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        (key,) = client.keys(f"{prefix}:*:ready:event.ask")
+        return list(client.lrange(key, 0, -1))  # type: ignore[arg-type]
