@@ -15,6 +15,7 @@ from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.screen import Screen
+from eventbus.cli.server_choice import asking_provider, empty_answer, server_of
 from eventbus.cli.session import started
 from eventbus.cli.texts import describe_unknown, printable
 from eventbus.cli.times import moment, span
@@ -26,10 +27,12 @@ __all__ = [
     "UrlOption",
     "ask_server",
     "describe_unknown",
+    "empty_answer",
     "load_provider",
     "moment",
     "open_console",
     "printable",
+    "server_of",
     "shown",
     "span",
 ]
@@ -43,21 +46,28 @@ _WIDE = 400  # columns of output that does not go to a screen
 
 
 def ask_server(
-    url: str | None, ask: Callable[[EventProvider], Awaitable[T]], *, reads_only: bool = False
+    url: str | None,
+    ask: Callable[[EventProvider], Awaitable[T]],
+    *,
+    reads_only: bool = False,
+    place: str | None = None,
 ) -> T:
     """Start a provider of that server, call `ask` with it, and return its result.
 
-    With `reads_only` the provider takes no emission and writes nothing by itself: a user without the right to write may ask.
+    With a program at `place` (`MODULE:PROVIDER`) it is the program's server, with its prefix, unless the command line
+    names others. With `reads_only` the provider takes no emission and writes nothing by itself, and an embedded server
+    must run already: a user without the right to write may ask. Otherwise the folder of an embedded server must be there.
     Raises StoreUnavailable at once if the server is not reachable, and the errors of `ask`.
     """
     configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)
-    return run(_ask(EventProvider(url, reply_timeout=_PATIENCE), ask, reads_only=reads_only))
+    provider = asking_provider(url, place, reply_timeout=_PATIENCE)
+    return run(_ask(provider, ask, reads_only=reads_only))
 
 
 async def _ask(
     provider: EventProvider, ask: Callable[[EventProvider], Awaitable[T]], *, reads_only: bool
 ) -> T:
-    async with started(provider, reads_only=reads_only):
+    async with started(provider, reads_only=reads_only, expects="folder"):
         return await ask(provider)
 
 

@@ -11,7 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, PayloadError
-from eventbus.cli.toolkit import CommandError, UrlOption, load_provider, moment, open_console, shown
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    empty_answer,
+    load_provider,
+    moment,
+    open_console,
+    shown,
+)
 from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
@@ -77,7 +85,7 @@ def send_signal(
             await jobs.signal(flows.handle(flow_id).id, name, payload)
         return is_machine
 
-    is_machine = ask_flows(url, send)
+    is_machine = ask_flows(url, send, place=app)
     print(f"{'trigger' if is_machine else 'signal'} {name} is sent to flow {flow_id}")
     return 0
 
@@ -104,7 +112,7 @@ def send_trigger(
     async def send(flows: WorkflowProvider) -> None:
         await send_trigger_text(flows.provider.jobs, flows.handle(flow_id).id, transition, payload)
 
-    ask_flows(url, send)
+    ask_flows(url, send, place=app)
     print(f"trigger {transition} is sent to flow {flow_id}")
     return 0
 
@@ -168,11 +176,13 @@ def list_waiting(
 
     found = ask_flows(url, read, reads_only=True)
     if as_json:
+        if not found:
+            print(empty_answer("no flow waits"), file=sys.stderr)
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
     elif found:
         open_console().print(_table(found))
     else:
-        print("no flow waits")
+        print(empty_answer("no flow waits"))
     return 0
 
 

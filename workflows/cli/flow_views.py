@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from eventbus.cli.toolkit import moment, open_console, printable, span
+from eventbus.cli.toolkit import empty_answer, moment, open_console, printable, span
 from eventbus.lowlevel import FINAL_STATES
 from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
@@ -33,7 +33,7 @@ _STYLES = {
 def print_list(found: list[FlowSummary]) -> None:
     """Print flows as a table."""
     if not found:
-        print("no flows")
+        print(empty_answer("no flows"))
         return
     rows = [
         (

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from eventbus import UnknownJob
-from eventbus.cli.toolkit import CommandError, UrlOption, shown
+from eventbus.cli.toolkit import CommandError, UrlOption, empty_answer, shown
 from workflows import FlowSummary, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_graph import draw_graph
@@ -75,6 +75,8 @@ def list_flows(
 
     found = ask_flows(url, read, reads_only=True)
     if as_json:
+        if not found:
+            print(empty_answer("no flows"), file=sys.stderr)
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
         return 0
     print_list(found)
@@ -153,7 +155,7 @@ def retry_flow(
         run = (await handle.report()).run
         return run, run == before
 
-    run, is_open = ask_flows(url, retry)
+    run, is_open = ask_flows(url, retry, place=app)
     what = "goes on at its place" if target is None else f"is told to go on at place {target}"
     print(f"flow {flow_id} {what if is_open else f'runs again, for the {_ordinal(run)} time'}")
     return 0

@@ -18,6 +18,7 @@ from eventbus.cli.toolkit import (
     UrlOption,
     ask_server,
     describe_unknown,
+    empty_answer,
     moment,
     open_console,
 )
@@ -203,7 +204,7 @@ async def _list(provider: EventProvider) -> list[ScheduleReport]:
 
 def _print(found: list[ScheduleReport]) -> None:
     if not found:
-        print("no schedules")
+        print(empty_answer("no schedules"))
         return
     table = Table(box=None, pad_edge=False)
     for name in ("schedule", "event", "times", "next", "last", "fired", "skipped", "missed", "paused"):

@@ -14,7 +14,15 @@ from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import write_json
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    ask_server,
+    empty_answer,
+    moment,
+    open_console,
+    printable,
+)
 from eventbus.provider import EventProvider
 
 __all__ = ["find"]
@@ -107,6 +115,6 @@ def _print(found: FoundJobs) -> None:
             table.add_row(*(Text(printable(cell)) for cell in cells))
         open_console().print(table)
     else:
-        print("no job was found")
+        print(empty_answer("no job was found"))
     if not found.is_whole:
         print(f"{found.seen} jobs were looked at, and there are more; name an event", file=sys.stderr)

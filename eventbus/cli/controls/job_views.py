@@ -11,7 +11,7 @@ from eventbus.admin.inspector import FailureReport, JobReport, JobSummary, Timel
 from eventbus.admin.jobs.reasons import StateReason
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.times import in_local_time
-from eventbus.cli.toolkit import moment, open_console, span
+from eventbus.cli.toolkit import empty_answer, moment, open_console, span
 
 __all__ = ["print_counts", "print_jobs", "print_report"]
 
@@ -40,7 +40,9 @@ def print_counts(counts: Mapping[str, int]) -> None:
 def print_jobs(jobs: Sequence[JobSummary], state: str) -> None:
     """Print jobs of one state as a table."""
     if not jobs:
-        print(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
+        print(
+            empty_answer(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
+        )
         return
     time = _TIMES.get(state)
     table = Table(box=None, pad_edge=False)

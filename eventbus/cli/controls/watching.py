@@ -10,7 +10,8 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from eventbus.cli.toolkit import ask_server
+from eventbus.cli.failures import tell
+from eventbus.cli.toolkit import ask_server, empty_answer
 from eventbus.provider import EventProvider
 
 __all__ = ["WatchOption", "look", "write_json", "write_lines"]
@@ -58,5 +59,8 @@ def write_json(value: object) -> None:
 
 def write_lines(values: Iterable[object]) -> None:
     """Print JSON, an object on a line for each value."""
-    sys.stdout.buffer.write(b"".join(msgspec.json.encode(each) + b"\n" for each in values))
+    lines = [msgspec.json.encode(each) + b"\n" for each in values]
+    if not lines:
+        tell(empty_answer("nothing was found"))
+    sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from eventbus.admin.operations.operations import OperationReport
 from eventbus.cli.controls.watching import WatchOption, look, write_json, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    ask_server,
+    empty_answer,
+    moment,
+    open_console,
+    printable,
+)
 from eventbus.provider import EventProvider
 
 __all__ = ["app"]
@@ -79,7 +87,7 @@ def stop(
 
 def _print_all(found: list[OperationReport]) -> None:
     if not found:
-        print("no operation was begun in the last days")
+        print(empty_answer("no operation was begun in the last days"))
         return
     table = Table(box=None, pad_edge=False)
     for head in ("operation", "what", "queue", "state"):
