@@ -26,7 +26,7 @@ import typer
 from typer.main import get_command, get_group
 
 from eventbus.cli.failures import BorderGroup, CommandError, import_hint, one_line
-from eventbus.cli.server_choice import add_prefix, begin_line
+from eventbus.cli.prefix_option import add_prefix, begin_line
 
 __all__ = ["COMMANDS", "OwnCommand", "PluginGroup"]
 

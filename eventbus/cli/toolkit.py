@@ -15,7 +15,7 @@ from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.screen import Screen
-from eventbus.cli.server_choice import asking_provider, empty_answer, server_of
+from eventbus.cli.server_choice import asking_provider, server_of, tell_asked
 from eventbus.cli.session import started
 from eventbus.cli.texts import describe_unknown, printable
 from eventbus.cli.times import moment, span
@@ -27,7 +27,6 @@ __all__ = [
     "UrlOption",
     "ask_server",
     "describe_unknown",
-    "empty_answer",
     "load_provider",
     "moment",
     "open_console",
@@ -35,6 +34,7 @@ __all__ = [
     "server_of",
     "shown",
     "span",
+    "tell_asked",
 ]
 
 T = TypeVar("T")

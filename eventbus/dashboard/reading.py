@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -33,8 +34,21 @@ def read_query(request: Request, kind: type[T]) -> T:
     """Return the query as a struct; what it does not know is left out. Raises Problem."""
     if len(request.url.query) > _LONGEST_QUERY:
         raise Problem(413, f"the query is longer than {_LONGEST_QUERY} characters")
-    given = {name: value for name, value in request.query_params.items() if value}
+    given: dict[str, Any] = {name: value for name, value in request.query_params.items() if value}
+    for name in _repeatable(kind) & given.keys():
+        given[name] = [value for value in request.query_params.getlist(name) if value]
     return to_order(given, kind, is_text=True)
+
+
+@cache
+def _repeatable(kind: type[Any]) -> frozenset[str]:
+    """Return the fields that may be given several times, as `state=failed&state=cancelled`."""
+    types = get_type_hints(kind)
+    return frozenset(
+        name
+        for name, type_ in types.items()
+        if list in (get_origin(each) for each in (type_, *get_args(type_)))
+    )
 
 
 async def read_order(request: Request, kind: type[T]) -> T:

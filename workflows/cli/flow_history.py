@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import DefinitionError, EventProvider, PayloadError
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console, server_of
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console, tell_asked
 from workflows import Durable, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.known_workflows import check_known_workflow
@@ -54,7 +54,7 @@ def check_flows(
         for line in lint(durable):
             print(f"warning: {line}", file=sys.stderr)
 
-    async def check(provider: EventProvider) -> tuple[int, list[Found], str]:
+    async def check(provider: EventProvider) -> tuple[int, list[Found]]:
         found, count = list[Found](), 0
         names = {durable.name for durable in registry.durables}
         async for history in histories_of(provider.jobs, names, ended=True):
@@ -63,11 +63,13 @@ def check_flows(
             elif (known := registry.durable(workflow_of(history.flow_id), history.version)) is not None:
                 count += 1
                 found += await _check(known, history)
-        return count, found, server_of(provider)
+        return count, found
 
-    count, found, server = ask_server(url, check, reads_only=True, place=place)
+    count, found = ask_server(url, check, reads_only=True, place=place)
     if not found:
-        print(f"{count} flows of {server} can be replayed")
+        print(f"{count} flows can be replayed")
+        if not count:
+            tell_asked()
         return 0
     table = Table(box=None, pad_edge=False)
     for name in Found.__struct_fields__:
@@ -106,6 +108,8 @@ def export_flows(
 
     count = ask_flows(url, write, reads_only=True)
     print(f"{count} flows are written to {folder}")
+    if not count:
+        tell_asked()
     return 0
 
 

@@ -14,11 +14,11 @@ from eventbus import DefinitionError, PayloadError
 from eventbus.cli.toolkit import (
     CommandError,
     UrlOption,
-    empty_answer,
     load_provider,
     moment,
     open_console,
     shown,
+    tell_asked,
 )
 from eventbus.lowlevel import JobClient
 from workflows import WorkflowProvider
@@ -177,12 +177,13 @@ def list_waiting(
     found = ask_flows(url, read, reads_only=True)
     if as_json:
         if not found:
-            print(empty_answer("no flow waits"), file=sys.stderr)
+            tell_asked()
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(line) + b"\n" for line in found))
     elif found:
         open_console().print(_table(found))
     else:
-        print(empty_answer("no flow waits"))
+        print("no flow waits")
+        tell_asked()
     return 0
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from eventbus.cli.toolkit import empty_answer, moment, open_console, printable, span
+from eventbus.cli.toolkit import moment, open_console, printable, span, tell_asked
 from eventbus.lowlevel import FINAL_STATES
 from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
@@ -33,7 +33,8 @@ _STYLES = {
 def print_list(found: list[FlowSummary]) -> None:
     """Print flows as a table."""
     if not found:
-        print(empty_answer("no flows"))
+        print("no flows")
+        tell_asked()
         return
     rows = [
         (

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from eventbus import UnknownJob
-from eventbus.cli.toolkit import CommandError, UrlOption, empty_answer, shown
+from eventbus.cli.toolkit import CommandError, UrlOption, shown, tell_asked
 from workflows import FlowSummary, WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.flow_graph import draw_graph
@@ -76,7 +76,7 @@ def list_flows(
     found = ask_flows(url, read, reads_only=True)
     if as_json:
         if not found:
-            print(empty_answer("no flows"), file=sys.stderr)
+            tell_asked()
         sys.stdout.buffer.write(b"".join(msgspec.json.encode(summary) + b"\n" for summary in found))
         return 0
     print_list(found)

@@ -18,9 +18,9 @@ from eventbus.cli.toolkit import (
     UrlOption,
     ask_server,
     describe_unknown,
-    empty_answer,
     moment,
     open_console,
+    tell_asked,
 )
 from eventbus.errors import UsageError
 from eventbus.model import clock
@@ -204,7 +204,8 @@ async def _list(provider: EventProvider) -> list[ScheduleReport]:
 
 def _print(found: list[ScheduleReport]) -> None:
     if not found:
-        print(empty_answer("no schedules"))
+        print("no schedules")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for name in ("schedule", "event", "times", "next", "last", "fired", "skipped", "missed", "paused"):

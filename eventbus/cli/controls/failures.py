@@ -12,7 +12,7 @@ from eventbus.admin.jobs.failures import FailureGroup
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import WatchOption, look, write_lines
-from eventbus.cli.toolkit import UrlOption, empty_answer, moment, open_console, printable
+from eventbus.cli.toolkit import UrlOption, moment, open_console, printable, tell_asked
 from eventbus.provider import EventProvider
 
 __all__ = ["failures"]
@@ -43,7 +43,8 @@ def failures(
 
 def _print(found: list[FailureGroup]) -> None:
     if not found:
-        print(empty_answer("no job has failed"))
+        print("no job has failed")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("jobs", no_wrap=True, justify="right")

@@ -18,10 +18,10 @@ from eventbus.cli.toolkit import (
     CommandError,
     UrlOption,
     ask_server,
-    empty_answer,
     moment,
     open_console,
     printable,
+    tell_asked,
 )
 from eventbus.provider import EventProvider
 
@@ -115,6 +115,7 @@ def _print(found: FoundJobs) -> None:
             table.add_row(*(Text(printable(cell)) for cell in cells))
         open_console().print(table)
     else:
-        print(empty_answer("no job was found"))
+        print("no job was found")
+        tell_asked()
     if not found.is_whole:
         print(f"{found.seen} jobs were looked at, and there are more; name an event", file=sys.stderr)

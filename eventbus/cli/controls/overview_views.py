@@ -10,7 +10,7 @@ from rich.text import Text
 
 from eventbus.admin.overview import QueueReport, WorkerReport
 from eventbus.cli.controls.limit_views import show_limit
-from eventbus.cli.toolkit import empty_answer, moment, printable, span
+from eventbus.cli.toolkit import moment, printable, span
 
 __all__ = ["tabulate_queues", "tabulate_workers"]
 
@@ -25,7 +25,7 @@ _SILENT = 10_000
 def tabulate_queues(queues: Sequence[QueueReport]) -> RenderableType:
     """Return the queues as a table, one on a line."""
     if not queues:
-        return Text(empty_answer("no queue is known: nothing was emitted, and no worker serves anything"))
+        return Text("no queue is known: nothing was emitted, and no worker serves anything")
     table = Table(box=None, pad_edge=False)
     table.add_column("queue", no_wrap=True)
     for name in ("oldest", *_COUNTS, *_RATES):
@@ -51,7 +51,7 @@ def _show_rate(rate: float) -> str:
 def tabulate_workers(workers: Sequence[WorkerReport], now_ms: int) -> RenderableType:
     """Return the workers as a table, one on a line. `now_ms` is this machine's time, ms."""
     if not workers:
-        return Text(empty_answer("no worker was heard in the last 10 minutes"))
+        return Text("no worker was heard in the last 10 minutes")
     table = Table(box=None, pad_edge=False)
     for name in ("worker", "name", "host", "pid", "version"):
         table.add_column(name, no_wrap=True)

@@ -10,8 +10,7 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
-from eventbus.cli.failures import tell
-from eventbus.cli.toolkit import ask_server, empty_answer
+from eventbus.cli.toolkit import ask_server, tell_asked
 from eventbus.provider import EventProvider
 
 __all__ = ["WatchOption", "look", "write_json", "write_lines"]
@@ -61,6 +60,6 @@ def write_lines(values: Iterable[object]) -> None:
     """Print JSON, an object on a line for each value."""
     lines = [msgspec.json.encode(each) + b"\n" for each in values]
     if not lines:
-        tell(empty_answer("nothing was found"))
+        tell_asked()
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()

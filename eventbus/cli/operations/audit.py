@@ -10,7 +10,7 @@ from rich.text import Text
 
 from eventbus.admin.operations.audit import AuditPage
 from eventbus.cli.controls.watching import look, write_lines
-from eventbus.cli.toolkit import UrlOption, empty_answer, moment, open_console, printable
+from eventbus.cli.toolkit import UrlOption, moment, open_console, printable, tell_asked
 from eventbus.provider import EventProvider
 
 __all__ = ["audit"]
@@ -48,7 +48,8 @@ def audit(
 
 def _print(found: AuditPage) -> None:
     if not found.entries:
-        print(empty_answer("nobody did anything of this kind on a dashboard"))
+        print("nobody did anything of this kind on a dashboard")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for head in ("at", "actor", "action", "target", "outcome"):

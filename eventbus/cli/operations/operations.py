@@ -17,10 +17,10 @@ from eventbus.cli.toolkit import (
     CommandError,
     UrlOption,
     ask_server,
-    empty_answer,
     moment,
     open_console,
     printable,
+    tell_asked,
 )
 from eventbus.provider import EventProvider
 
@@ -87,7 +87,8 @@ def stop(
 
 def _print_all(found: list[OperationReport]) -> None:
     if not found:
-        print(empty_answer("no operation was begun in the last days"))
+        print("no operation was begun in the last days")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for head in ("operation", "what", "queue", "state"):

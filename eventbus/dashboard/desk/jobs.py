@@ -62,15 +62,15 @@ _ACTIONS: tuple[Action, ...] = (
 
 
 class JobsQuery(msgspec.Struct, frozen=True):
-    """Which jobs of a queue are listed; `cursor` is that of the page before."""
+    """Which jobs of a queue are listed, of one state after the other; `cursor` is that of the page before."""
 
-    state: JobState = "waiting"
+    state: list[JobState] = msgspec.field(default_factory=lambda: ["waiting"])
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
     cursor: str | None = None
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of jobs. `cursor` asks for the next page, None on the last one."""
+    """A page of jobs. `cursor` asks for the next page, None on the last one. `state` is what was asked for, with commas."""
 
     queue: str
     state: str
@@ -132,7 +132,7 @@ class RevealOrder(msgspec.Struct, frozen=True):
 
 
 async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
-    """Return a page of the jobs of a queue in one state."""
+    """Return a page of the jobs of a queue in one state or several."""
     queue = find_queue(desk, caller, path["queue"])
     target = Target("queue", queue, event_of_queue(queue))
     for action in reads_of(target):
@@ -150,7 +150,7 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
         return msgspec.structs.replace(row, error=error)
 
     rows = await asyncio.gather(*map(clean, page.jobs))
-    return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
+    return JobPage(queue=queue, state=",".join(query.state), jobs=rows, cursor=page.cursor)
 
 
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:

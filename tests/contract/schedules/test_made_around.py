@@ -30,6 +30,11 @@ async def gather(ctx: StepContext[int]) -> int:
     return ctx.input
 
 
+@_report.completed
+async def tell(ctx: StepContext[int]) -> int:
+    return ctx.result(gather)
+
+
 @durable("summarize")
 async def summarize(ctx: FlowContext[int]) -> int:
     _flows.put_nowait((dict(ctx.meta or {}), ctx.correlation_id, ""))
