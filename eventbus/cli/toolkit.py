@@ -17,7 +17,7 @@ from eventbus.cli.loop import run
 from eventbus.cli.screen import Screen
 from eventbus.cli.server_choice import asking_provider, server_of, tell_asked
 from eventbus.cli.session import started
-from eventbus.cli.texts import describe_unknown, printable
+from eventbus.cli.texts import describe_unknown, json_text, printable
 from eventbus.cli.times import moment, span
 from eventbus.model.names import shown
 from eventbus.provider import EventProvider
@@ -27,6 +27,7 @@ __all__ = [
     "UrlOption",
     "ask_server",
     "describe_unknown",
+    "json_text",
     "load_provider",
     "moment",
     "open_console",

@@ -84,13 +84,22 @@ def list_flows(
 
 
 @app.command("show")
-def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) -> int:
-    """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
+def show_flow(
+    flow_id: _Flow,
+    *,
+    full: Annotated[bool, typer.Option("--full", help="Whole inputs, outputs and states.")] = False,
+    as_json: _Json = False,
+    url: UrlOption = None,
+) -> int:
+    """Show a flow as a tree: input, state and output; its steps with states, times and errors, sub-workflows, and rollbacks.
+
+    What is marked as sensitive is hidden; `eventbus jobs show ID --reveal` shows it.
+    """
     tree = ask_flows(url, lambda flows: flows.tree(flow_id), reads_only=True)
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(tree) + b"\n")
         return 0
-    print_tree(tree)
+    print_tree(tree, is_full=full)
     return 0
 
 

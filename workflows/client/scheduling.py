@@ -95,7 +95,7 @@ class FlowSchedules:
             bare=True,
             durable=isinstance(workflow, Durable),
             machine=isinstance(workflow, MachineDefinition),
-            hidden=hidden_in(workflow.input, workflow.output),
+            hidden=hidden_in(workflow.input, workflow.output, getattr(workflow, "state", None)),
         )
         form = RootForm(
             meta="m",

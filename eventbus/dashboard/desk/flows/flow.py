@@ -33,6 +33,7 @@ __all__ = [
     "view_flow",
 ]
 
+_VALUES = ("input", "output", "own_state")
 _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
 
 
@@ -175,7 +176,7 @@ async def _without_secrets(
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
     redactions.append(redaction)
-    # The input of the flow is in the record of its root. It is not shown, but errors may repeat its values.
+    # The input of the flow is in the record of its root, and errors may repeat its values.
     await learn_payload(desk, redaction, report["flow_id"])
     steps: dict[str, Any] = {}
     for name, step in report["steps"].items():
@@ -187,4 +188,13 @@ async def _without_secrets(
             inner, cleaned = each["report"], await _without_secrets(desk, caller, each, redactions)
             if desk.may(caller, "flow.read", flow_target(inner["flow_id"], inner["workflow"])):
                 nested.setdefault(name, []).append(cleaned)
-    return {"report": {**report, "steps": steps}, "errors": tree["errors"], "nested": nested}
+    values = {name: redaction.value(report[name]) for name in _VALUES} if may_read else dict.fromkeys(_VALUES)
+    machine: dict[str, Any] | None = report["machine"]
+    if machine is not None:
+        told = {name: redaction.value(machine[name]) for name in ("state", "documents")}
+        machine = {**machine, **(told if may_read else {"state": None, "documents": cast("Any", {})})}
+    return {
+        "report": {**report, **values, "machine": machine, "steps": steps},
+        "errors": tree["errors"],
+        "nested": nested,
+    }
