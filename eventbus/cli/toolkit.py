@@ -25,6 +25,7 @@ from eventbus.provider import EventProvider
 __all__ = [
     "CommandError",
     "UrlOption",
+    "agree",
     "ask_server",
     "describe_unknown",
     "json_text",
@@ -70,6 +71,20 @@ async def _ask(
 ) -> T:
     async with started(provider, reads_only=reads_only, expects="folder"):
         return await ask(provider)
+
+
+def agree(question: str) -> bool:
+    """Ask, and say that nothing was changed if the answer is no. Raises CommandError if nobody can answer."""
+    try:
+        is_agreed = typer.confirm(question)
+    except typer.Abort:
+        print()
+        raise CommandError(
+            "nobody answered, so nothing was changed; with --yes it does not ask", exit_code=2
+        ) from None
+    if not is_agreed:
+        print("nothing was changed")
+    return is_agreed
 
 
 def open_console() -> Console:

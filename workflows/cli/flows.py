@@ -24,6 +24,7 @@ from workflows.cli.flow_signals import check_place, list_waiting, send_signal, s
 from workflows.cli.flow_views import print_list, print_tree
 from workflows.cli.following import follow_flow
 from workflows.cli.known_workflows import check_known_workflow
+from workflows.cli.many_flows import cancel_all, retry_all
 from workflows.records.report import FlowState
 
 __all__ = ["app"]
@@ -186,6 +187,8 @@ def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
     return 0
 
 
+app.command("retry-all")(retry_all)
+app.command("cancel-all")(cancel_all)
 app.command("follow")(follow_flow)
 app.command("signal")(send_signal)
 app.command("trigger")(send_trigger)

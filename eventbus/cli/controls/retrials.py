@@ -14,7 +14,7 @@ from eventbus.admin.operations.operations import OperationReport
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.controls.known_queues import check_known
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server
+from eventbus.cli.toolkit import UrlOption, agree, ask_server
 from eventbus.provider import EventProvider
 
 __all__ = ["purge", "remove", "retry", "retry_all"]
@@ -83,7 +83,7 @@ def retry_all(
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be retried")
-    elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
+    elif yes or agree(f"retry {_jobs(found, state)} of {queue}?"):
         print(ask_server(url, act))
 
 
@@ -123,7 +123,7 @@ def purge(
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         print(f"{_jobs(found, state)} of {queue} would be removed")
-    elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):
+    elif yes or agree(f"remove {_jobs(found, state)} of {queue}?"):
         print(ask_server(url, act))
 
 
@@ -135,20 +135,6 @@ async def _none_of(provider: EventProvider, queue: str) -> int:
 
 def _begun(report: OperationReport) -> str:
     return f"workers do it: eventbus operations show {report.id}"
-
-
-def _is_agreed(question: str) -> bool:
-    """Ask, and say that nothing was changed if the answer is no. Raises CommandError if nobody can answer."""
-    try:
-        is_agreed = typer.confirm(question)
-    except typer.Abort:
-        print()
-        raise CommandError(
-            "nobody answered, so nothing was changed; with --yes it does not ask", exit_code=2
-        ) from None
-    if not is_agreed:
-        print("nothing was changed")
-    return is_agreed
 
 
 def _jobs(count: int, state: str) -> str:
