@@ -35,7 +35,8 @@ def find(
     *,
     key: Annotated[str | None, typer.Option(help="The idempotency key, as it was emitted.")] = None,
     correlation_id: Annotated[
-        str | None, typer.Option("--correlation-id", help="The id of the chain.")
+        str | None,
+        typer.Option("--correlation-id", "--correlation", help="The id of the chain: jobs and flows."),
     ] = None,
     field: Annotated[
         str | None, typer.Option(metavar="FIELD:VALUE", help="Of the payload: order_id:7, customer.name:Ada.")
@@ -45,7 +46,11 @@ def find(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id (of one event or of all)."""
+    """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id.
+
+    Without NAME a correlation id is looked for in the jobs of all events and in all flows: first in open ones, then in the newest
+    that ended, 20,000 in all. The jobs of steps are not among them.
+    """
     queue = None if name is None else queue_of(name)
     if field is not None:
         _find_by_field(

@@ -108,6 +108,14 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
         yield "flow", job.tree or job.id
     if job.run > 1:
         yield "run", str(job.run)
+    if job.correlation_id:
+        yield "chain", printable(job.correlation_id)
+    if job.causation_id:
+        yield "caused by", f"job {printable(job.causation_id)}"
+    if job.key:
+        yield "key", printable(job.key)
+    if job.meta:
+        yield "meta", json_text(job.meta, most=most)
     if job.progress is not None:
         yield "progress", json_text(job.progress, most=most)
     yield "payload", json_text(job.payload, most=most)

@@ -160,16 +160,18 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     may_read = desk.may(caller, "payload.read", target)
     redaction = Redaction(desk.redact if may_read else "all", target.event)
     await learn_job(desk, redaction, report.id, target.event)
-    values = {name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress")}
+    values = {
+        name: redaction.value(getattr(report, name)) for name in ("payload", "result", "progress", "meta")
+    }
     values |= {
-        name: redaction.texts(values[name]) for name in ("result", "progress")
+        name: redaction.texts(values[name]) for name in ("result", "progress", "meta")
     }  # they may repeat the payload
     fields: dict[str, Any] = msgspec.to_builtins(report, enc_hook=str)
     shown = {
         name: value if name in ("id", "queue", "tree", "revision", *values) else redaction.texts(value)
         for name, value in fields.items()
     }
-    shown |= values if may_read else dict.fromkeys(values)
+    shown |= values if may_read else {**dict.fromkeys(values), "key": ""}
     return JobView(
         job=msgspec.convert(shown, JobReport),
         why=why,
