@@ -33,14 +33,19 @@ _Background = Annotated[
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def retry(job_id: _Job, *, url: UrlOption = None) -> None:
+def retry(
+    job_id: _Job,
+    *,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Also one that completed.")] = False,
+    url: UrlOption = None,
+) -> None:
     """Let a job that failed, expired or was cancelled run again, with all its attempts before it."""
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.retry(job_id),
+        lambda provider: provider.inspector.retry(job_id, rerun=rerun),
         done="waits for its turn again",
-        refused="only one that failed or was cancelled is retried",
+        refused="only one that failed or was cancelled is retried, and with --rerun one that completed",
     )
 
 

@@ -114,8 +114,9 @@ class PriorityOrder(msgspec.Struct, frozen=True):
 
 
 class RetryJobOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
+    """With `rerun` one that completed runs again, too."""
 
+    rerun: bool = False
     reason: Reason = ""
 
 
@@ -217,8 +218,8 @@ async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order
 
 
 async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
-    """Let a job run again that failed, expired or was cancelled."""
-    ask = partial(desk.provider.inspector.retry, call_timeout=READ_SECONDS)
+    """Let a job run again that failed, expired or was cancelled, or with `rerun` completed."""
+    ask = partial(desk.provider.inspector.retry, rerun=order.rerun, call_timeout=READ_SECONDS)
     return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason, "it waits again")
 
 

@@ -81,3 +81,14 @@ async def test_the_api_lists_several_states_and_links_to_the_next_page(
     second = (await client.get(following)).json()
     assert [(each["state"], each["id"]) for each in second["jobs"]] == [("cancelled", made["cancelled"][0])]
     assert (await client.get("/api/v1/queues/event.order/jobs?state=failed&state=odd")).status_code == 422
+
+
+async def test_the_api_runs_a_completed_job_again_if_that_is_asked_for(
+    provider: EventProvider, open_dashboard: Callable[..., Any]
+) -> None:
+    made = await _fill(provider)
+    client = open_dashboard(provider)
+    (job,) = made["completed"]
+    assert (await client.act(f"/jobs/{job}/retry")).json()["changed"] is False
+    assert (await client.act(f"/jobs/{job}/retry", rerun=True)).json()["changed"] is True
+    assert (await provider.inspector.job(job)).state == "waiting"
