@@ -197,8 +197,10 @@ class ScheduleClient:
         """Make a schedule, or change the one of this `id`; return it. Exactly one of `cron` and `every` is given.
 
         The same again changes nothing. A change of the times begins anew from now; a change of anything else keeps the
-        next slot. A declared one stays declared: the next worker of its program makes it what that says. Each job has the
-        correlation id and the trace of the call that made the schedule or changed it last, and its meta, with that of
+        next slot. A declared one stays declared: the next worker of its program makes it what that says.
+        Each job has the
+        correlation id and the trace of the call that made the schedule or changed it last, and its meta,
+        with that of
         `provider.context`. Another correlation id or trace alone is no change. Raises as the method `cron`.
         """
         table = {"cron": cron, "every": 0 if every is None else milliseconds(every, setting="every")}
@@ -376,7 +378,9 @@ class ScheduleClient:
         return self._around(plan, options)
 
     def _around(self, plan: Plan, options: ScheduleKeywords) -> Plan:
-        """Give a plan the meta, the correlation id and the trace of the call that makes it. Raises as an emission does."""
+        """Give a plan the meta, the correlation id and the trace of the call that makes it. Raises as an
+        emission does.
+        """
         given: Any = options.get("meta")
         if not isinstance(given, (dict, type(None))):
             raise DefinitionError(f"expected meta of a schedule to be a dict, got: {shown(given)}")

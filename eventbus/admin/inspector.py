@@ -222,7 +222,8 @@ class Inspector(
     ) -> JobList:
         """Return a page of the jobs of an event, or of a queue, in one state, or in several.
 
-        Those of several states come one state after the other, in the order given: `state=["failed", "cancelled"]`.
+        Those of several states come one state after the other, in the order given: `state=["failed",
+        "cancelled"]`.
 
         `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
         Waiting jobs come in the order in which workers claim them, active jobs by their worker and then the

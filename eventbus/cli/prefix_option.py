@@ -1,4 +1,5 @@
-"""The option `--prefix`, which every command with `--url` has: it is added to them, so that none can be forgotten.
+"""The option `--prefix`, which every command with `--url` has: it is added to them, so that none can be
+forgotten.
 
 It is none of the parameters of their functions: `server_choice` asks for it where a provider is made.
 """
@@ -31,7 +32,9 @@ def given_prefix() -> str | None:
 
 
 def add_prefix(command: Any) -> Any:
-    """Give the option `--prefix` to a command that has `--url`, and to those in it; return the command. May be repeated."""
+    """Give the option `--prefix` to a command that has `--url`, and to those in it; return the command.
+    May be repeated.
+    """
     names = {each.name for each in command.params}
     if "url" in names and "prefix" not in names:
         command.params.append(_prefix_option())

@@ -1,4 +1,5 @@
-"""The server of a command and the prefix of its keys: those of the command line, else of a program, else of the environment.
+"""The server of a command and the prefix of its keys: those of the command line, else of a program, else of
+the environment.
 
 What must hold: a command that is given a program asks the server that the program uses, with its prefix.
 """
@@ -31,7 +32,8 @@ def choose_server(provider: EventProvider, url: str | None) -> EventProvider:
 def asking_provider(url: str | None, place: str | None = None, **settings: Any) -> EventProvider:
     """Return a provider without handlers, for a look at the server of a command.
 
-    It is the one of the program at `place` (`MODULE:PROVIDER`), if that is given. Raises CommandError, ConfigError.
+    It is the one of the program at `place` (`MODULE:PROVIDER`), if that is given. Raises CommandError,
+    ConfigError.
     """
     provider = EventProvider()
     if place is not None:

@@ -31,8 +31,10 @@ async def started(
 ) -> AsyncGenerator[None]:
     """Start the provider for the block, and stop it after that. Waits `patience` seconds for its server.
 
-    With `reads_only` it writes nothing by itself, so that a user of the server who may only look can use it; and
-    it makes nothing: an embedded server must run already. `expects` says how much of it must be there otherwise.
+    With `reads_only` it writes nothing by itself, so that a user of the server who may only look can use it;
+    and
+    it makes nothing: an embedded server must run already. `expects` says how much of it must be there
+    otherwise.
 
     A provider by itself starts without its server and keeps trying in the background. A command checks first,
     because a person at a terminal wants an error. Raises StoreUnavailable, StoreRefused, ConfigError.

@@ -56,9 +56,12 @@ def ask_server(
 ) -> T:
     """Start a provider of that server, call `ask` with it, and return its result.
 
-    With a program at `place` (`MODULE:PROVIDER`) it is the program's server, with its prefix, unless the command line
-    names others. With `reads_only` the provider takes no emission and writes nothing by itself, and an embedded server
-    must run already: a user without the right to write may ask. Otherwise the folder of an embedded server must be there.
+    With a program at `place` (`MODULE:PROVIDER`) it is the program's server, with its prefix, unless the
+    command line
+    names others. With `reads_only` the provider takes no emission and writes nothing by itself, and an
+    embedded server
+    must run already: a user without the right to write may ask. Otherwise the folder of an embedded server
+    must be there.
     Raises StoreUnavailable at once if the server is not reachable, and the errors of `ask`.
     """
     configure_logs(None, level=logging.DEBUG if is_debugging() else logging.ERROR)

@@ -35,7 +35,9 @@ class Links:
         self.base: str = base.rstrip("/")
 
     def __call__(self, /, *parts: str, **query: str | int | Sequence[str] | None) -> str:
-        """Return the URL of a page: `links("queues", name, state="failed")`. A query of None is left out; a list is repeated."""
+        """Return the URL of a page: `links("queues", name, state="failed")`. A query of None is left out;
+        a list is repeated.
+        """
         path = "/".join(["", *map(part_of, parts)]) if parts else "/"
         given = {name: value for name, value in query.items() if value is not None and value != ""}
         return f"{self.base}{path}" + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")

@@ -1,4 +1,6 @@
-"""Which server a command asks: that of its program, with its prefix; and what a look makes of a server that is not there."""
+"""Which server a command asks: that of its program, with its prefix; and what a look makes of a server
+that is not there.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +73,14 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     [
         ["queues"], ["queues", "list", "--json"], ["queues", "orders"], ["queues", "history", "a"],
         ["jobs", "list", "a"], ["jobs", "count", "a"], ["jobs", "show", "a~1"], ["jobs", "why", "a~1"],
-        ["jobs", "find", "--correlation-id", "a"], ["jobs", "failures"], ["workers"], ["top", "--once"], ["groups"],
-        ["schedules"], ["schedules", "show", "a"], ["operations", "list"], ["audit"], ["tail"], ["flows"], ["flows", "show", "a"],
-        ["flows", "waiting"], ["flows", "follow", "a"], ["flows", "export", "out"], ["dashboard", "--read-only"],
-        ["jobs", "retry", "a~1"], ["jobs", "retry-all", "a"], ["queues", "pause", "a"], ["flows", "cancel", "a"],
+        ["jobs", "find", "--correlation-id", "a"], ["jobs", "failures"], ["workers"], ["top", "--once"],
+        ["groups"],
+        ["schedules"], ["schedules", "show", "a"], ["operations", "list"], ["audit"], ["tail"], ["flows"],
+        ["flows", "show", "a"],
+        ["flows", "waiting"], ["flows", "follow", "a"], ["flows", "export", "out"], ["dashboard",
+        "--read-only"],
+        ["jobs", "retry", "a~1"], ["jobs", "retry-all", "a"], ["queues", "pause", "a"], ["flows", "cancel",
+        "a"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -179,6 +185,7 @@ def test_every_command_that_takes_a_program_takes_another_server_and_prefix() ->
         if path in takes:
             assert {"url", "prefix"} <= names, path
     assert takes == {
-        "worker", "emit", "check", "flows check", "flows graph", "flows retry", "flows signal", "flows trigger",
+        "worker", "emit", "check", "flows check", "flows graph", "flows retry", "flows signal",
+        "flows trigger",
     }  # fmt: skip
     assert not alone

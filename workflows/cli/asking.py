@@ -21,7 +21,9 @@ def ask_flows(
     reads_only: bool = False,
     place: str | None = None,
 ) -> T:
-    """Run `act` on the flows of a server, of that of the program at `place` if one is given; see `ask_server`."""
+    """Run `act` on the flows of a server, of that of the program at `place` if one is given; see
+    `ask_server`.
+    """
 
     async def ask(provider: EventProvider) -> T:
         return await act(WorkflowProvider(provider))

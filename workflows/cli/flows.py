@@ -92,7 +92,8 @@ def show_flow(
     as_json: _Json = False,
     url: UrlOption = None,
 ) -> int:
-    """Show a flow as a tree: input, state and output; its steps with states, times and errors, sub-workflows, and rollbacks.
+    """Show a flow as a tree: input, state and output; its steps with states, times and errors,
+    sub-workflows, and rollbacks.
 
     What is marked as sensitive is hidden; `eventbus jobs show ID --reveal` shows it.
     """

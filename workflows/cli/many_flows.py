@@ -1,4 +1,5 @@
-"""`eventbus flows retry-all` and `cancel-all`: many flows by workflow, state, error and age. They count first, and ask.
+"""`eventbus flows retry-all` and `cancel-all`: many flows by workflow, state, error and age. They count
+first, and ask.
 
 The commands need no program. They go on a part at a time; if one is cut off, the same command does the rest.
 """
@@ -81,7 +82,9 @@ def cancel_all(
     yes: _Yes = False,
     url: UrlOption = None,
 ) -> int:
-    """Cancel all open flows of a workflow, and have what they did rolled back. Counts them, and asks first."""
+    """Cancel all open flows of a workflow, and have what they did rolled back. Counts them, and asks
+    first.
+    """
     options: dict[str, Any] = {"state": state, "error": error, "older_than": older_than}
 
     def choose(flows: WorkflowProvider) -> _Change:

@@ -1,12 +1,16 @@
-"""Retrying and cancelling many flows: those of a workflow in one state, by their error and their age, a part at a time.
+"""Retrying and cancelling many flows: those of a workflow in one state, by their error and their age, a part
+at a time.
 
     read a page of the list -> keep those that are meant -> retry or cancel each -> the place behind the page
 
-What must always hold: one call looks at a bounded number of flows and says where it ended; a flow that came to its state
-after `before` is not meant, so one that fails again is not retried again; of two callers who saw the same end of a flow one begins a
+What must always hold: one call looks at a bounded number of flows and says where it ended; a flow that came
+to its state
+after `before` is not meant, so one that fails again is not retried again; of two callers who saw the same
+end of a flow one begins a
 run. Each flow is asked for by itself, as `retry` and `cancel` do it.
 
-Crash window: `caller-dies`: what was asked of a flow is done, and the rest is not. The same call with the same `before`, or
+Crash window: `caller-dies`: what was asked of a flow is done, and the rest is not. The same call with the
+same `before`, or
 with the `cursor` of the last answer, does the rest.
 """
 
@@ -45,8 +49,10 @@ _NEAR = 0.1
 class FlowsChange(msgspec.Struct, frozen=True, kw_only=True):
     """What one call of `retry_all` or `cancel_all` did, or with `dry_run` would do.
 
-    `count` is to how many flows it was done; `refused` how many did not allow it any more; `seen` how many flows were looked at.
-    `samples` are the ids of the first 20 that were meant. With a `cursor` there may be more: give it to the next call, with
+    `count` is to how many flows it was done; `refused` how many did not allow it any more; `seen` how many
+    flows were looked at.
+    `samples` are the ids of the first 20 that were meant. With a `cursor` there may be more: give it to the
+    next call, with
     `before`, the Unix time in ms by which a flow must have been in its state to be meant.
     """
 
@@ -67,7 +73,9 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     before: int
 
     stands: bool = False
-    """Whether a flow that waits is meant only if something failed: a state machine that stands with an error."""
+    """Whether a flow that waits is meant only if something failed: a state machine that stands with an
+    error.
+    """
 
     def has(self, flow: FlowSummary) -> bool:
         """Return whether a flow is meant."""
@@ -111,19 +119,27 @@ class ManyFlows:
         before: int = 0,
         call_timeout: Duration | None = None,
     ) -> FlowsChange:
-        """Retry the flows of a workflow, or of all, in one state, as `retry` does each; return how many. With `dry_run` only count them.
+        """Retry the flows of a workflow, or of all, in one state, as `retry` does each; return how many.
+        With `dry_run` only count them.
 
-        `error` takes only those with this error: the whole text as `flows` has it, or the type of the flow's error or of that of its step,
-        such as `ValueError`. `older_than` (seconds, a timedelta or text) spares the flows that ended more lately. In the state
-        `waiting` these are state machines whose transition failed. Those of sub-workflows are not listed: they run again with their flow.
+        `error` takes only those with this error: the whole text as `flows` has it, or the type of the flow's
+        error or of that of its step,
+        such as `ValueError`. `older_than` (seconds, a timedelta or text) spares the flows that ended more
+        lately. In the state
+        `waiting` these are state machines whose transition failed. Those of sub-workflows are not listed:
+        they run again with their flow.
 
-        One call looks at `limit` flows, the newest first; with its `cursor` and `before` the next one goes on, also after a crash. `expected` is how
-        many a call with `dry_run` has told: CountChanged is raised, and nothing is done, if there are more or fewer by now, give or take
-        a tenth; 10,000 flows are looked at for that. `call_timeout` counts for each call to the server. Raises DefinitionError, StoreError.
+        One call looks at `limit` flows, the newest first; with its `cursor` and `before` the next one goes
+        on, also after a crash. `expected` is how
+        many a call with `dry_run` has told: CountChanged is raised, and nothing is done, if there are more
+        or fewer by now, give or take
+        a tenth; 10,000 flows are looked at for that. `call_timeout` counts for each call to the server.
+        Raises DefinitionError, StoreError.
         """
         if state not in _RETRIED:
             raise DefinitionError(
-                f"expected a state, one of {', '.join(_RETRIED)}, got: {shown(state)}; retry completed flows one by one"
+                f"expected a state, one of {', '.join(_RETRIED)}, got: {shown(state)}; "
+                "retry completed flows one by one"
             )
 
         async def retry(flow: FlowSummary) -> bool:
@@ -153,10 +169,13 @@ class ManyFlows:
         before: int = 0,
         call_timeout: Duration | None = None,
     ) -> FlowsChange:
-        """Cancel the open flows of a workflow, or of all, as a handle's `cancel` does each; return how many. With `dry_run` only count them.
+        """Cancel the open flows of a workflow, or of all, as a handle's `cancel` does each; return how many.
+        With `dry_run` only count them.
 
-        `state` takes only those that are `pending`, `running` or `waiting`; by default all that are open and are not stopped already.
-        `error` takes those that stand with this error or are parked with it, and `older_than` spares those that were started more lately. What the
+        `state` takes only those that are `pending`, `running` or `waiting`; by default all that are open and
+        are not stopped already.
+        `error` takes those that stand with this error or are parked with it, and `older_than` spares those
+        that were started more lately. What the
         flows did is rolled back. The others are as in `retry_all`.
         """
         states = _OPEN[:3] if state is None else (state,)

@@ -1,6 +1,8 @@
-"""What the message of a job says of where it comes from: its chain, the job that caused it, its key and its meta.
+"""What the message of a job says of where it comes from: its chain, the job that caused it, its key and its
+meta.
 
-Messages of events and of flows have these under the same names. What must always hold: a message that is damaged, or of
+Messages of events and of flows have these under the same names. What must always hold: a message that is
+damaged, or of
 another program, says nothing, and costs no error.
 """
 

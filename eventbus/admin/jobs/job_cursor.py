@@ -35,7 +35,9 @@ def check_state(state: str) -> str:
 
 
 def check_states(states: str | Iterable[str]) -> list[str]:
-    """Return one state or several as a list without repeats, in the order in which they are given. Raises DefinitionError."""
+    """Return one state or several as a list without repeats, in the order in which they are given. Raises
+    DefinitionError.
+    """
     given = [states] if isinstance(states, str) else list(dict.fromkeys(states))
     if not given:
         raise DefinitionError("expected a state of jobs, or several, got none")
@@ -72,7 +74,9 @@ def write_cursor(cursor: Cursor) -> str:
 
 
 def read_place(cursor: str | None, states: list[str]) -> tuple[str, Cursor]:
-    """Return the state and the place in it where a page begins. Raises DefinitionError for a cursor of another list."""
+    """Return the state and the place in it where a page begins. Raises DefinitionError for a cursor of
+    another list.
+    """
     state, mark, rest = (cursor or "").rpartition(_OF_STATE)
     if not mark:
         return states[0], read_cursor(cursor)

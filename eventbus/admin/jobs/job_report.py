@@ -80,7 +80,9 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     revision: str = ""
     """What an edit compares, so that it overwrites none of others."""
     correlation_id: str = ""
-    """The chain of emissions and flows that it belongs to; `inspector.find(correlation_id=...)` finds the others."""
+    """The chain of emissions and flows that it belongs to; `inspector.find(correlation_id=...)` finds the
+    others.
+    """
     causation_id: str = ""
     """The job whose handler emitted it, or started its flow; `''` if none did."""
     meta: dict[str, Any] | None = None

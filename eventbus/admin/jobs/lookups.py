@@ -71,11 +71,14 @@ class Lookups:
         correlation_id: str | None = None,
         call_timeout: Duration | None = None,
     ) -> FoundJobs:
-        """Find the jobs of an event with its groups, or of one queue, such as that of a workflow, by their idempotency key or their correlation id.
+        """Find the jobs of an event with its groups, or of one queue, such as that of a workflow, by their
+        idempotency key or their correlation id.
 
         By `idempotency_key` these are the jobs for which the key stands now, and the one that comes after it, if any. By
-        `correlation_id`, without an event: of all events and workflows. That looks at the jobs themselves: running ones, then waiting,
-        delayed and parked ones, then the newest of those that ended, 20,000 in all. Flows are among them, and those of
+        `correlation_id`, without an event: of all events and workflows. That looks at the jobs themselves:
+        running ones, then waiting,
+        delayed and parked ones, then the newest of those that ended, 20,000 in all. Flows are among them,
+        and those of
         sub-workflows while they are open; the jobs of their steps are not.
 
         Raises DefinitionError unless exactly one of both is given, and for a key without an event; ProviderStopped and

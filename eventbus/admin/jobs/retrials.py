@@ -47,7 +47,8 @@ class Retrials:
     async def retry(self, job_id: str, *, rerun: bool = False, call_timeout: Duration | None = None) -> bool:
         """Let a job that failed, expired or was cancelled wait again, as if it were new: with all its attempts before it.
 
-        With `rerun` one that completed runs again, too; its result is gone then, and who emits with its key joins the new run.
+        With `rerun` one that completed runs again, too; its result is gone then, and who emits with its key
+        joins the new run.
 
         Return False, and change nothing, if it is in another state. Its payload, key, priority and limit key stay, and
         so does what it saved. Its last error goes into its `failures`. An emitter that got the failure hears no second

@@ -48,7 +48,8 @@ def find(
 ) -> None:
     """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id.
 
-    Without NAME a correlation id is looked for in the jobs of all events and in all flows: first in open ones, then in the newest
+    Without NAME a correlation id is looked for in the jobs of all events and in all flows: first in open
+    ones, then in the newest
     that ended, 20,000 in all. The jobs of steps are not among them.
     """
     queue = None if name is None else queue_of(name)

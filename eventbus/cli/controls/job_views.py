@@ -38,7 +38,9 @@ def print_counts(counts: Mapping[str, int]) -> None:
 
 
 def print_jobs(jobs: Sequence[JobSummary], states: Sequence[str]) -> None:
-    """Print jobs of one state as a table, or of several, each with its state and the time that matters there."""
+    """Print jobs of one state as a table, or of several, each with its state and the time that matters
+    there.
+    """
     state = states[0] if len(states) == 1 else " or ".join(states)
     if not jobs:
         print(f"no job is {state}" if state != "waiting-children" else "no job waits for children")

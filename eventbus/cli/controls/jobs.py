@@ -78,7 +78,9 @@ def list_jobs(
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
-    """List jobs of one state, or of several: waiting ones in the order of their turns, delayed ones by their time, others newest first."""
+    """List jobs of one state, or of several: waiting ones in the order of their turns, delayed ones by
+    their time, others newest first.
+    """
     given = [each.strip() for text in state or ["waiting"] for each in text.split(",") if each.strip()]
     known = get_args(JobState)
     if wrong := [each for each in given if each not in known] or ([""] if not given else []):

@@ -70,7 +70,9 @@ class JobsQuery(msgspec.Struct, frozen=True):
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of jobs. `cursor` asks for the next page, None on the last one. `state` is what was asked for, with commas."""
+    """A page of jobs. `cursor` asks for the next page, None on the last one. `state` is what was asked
+    for, with commas.
+    """
 
     queue: str
     state: str

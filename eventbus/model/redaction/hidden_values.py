@@ -59,7 +59,9 @@ class HiddenValues:
         return {name: self._hide(name, value) for name, value in fields.items() if name != HIDDEN_FIELD}
 
     def in_field(self, name: str, value: Any) -> Any:
-        """Return what belongs to a job, such as the state of a flow, without what is sensitive by its marks or repeats that."""
+        """Return what belongs to a job, such as the state of a flow, without what is sensitive by its
+        marks or repeats that.
+        """
         return self.in_texts(self._hide(name, value))
 
     def in_text(self, text: str) -> str:

@@ -64,7 +64,9 @@ _END_WITHIN = 10.0  # seconds
 
 
 Expected = Literal["nothing", "folder", "server"]
-"""What must be there before a use: what lacks is made; the folder of an earlier server; or a server that runs."""
+"""What must be there before a use: what lacks is made; the folder of an earlier server; or a server that
+runs.
+"""
 
 
 class EmbeddedServer:

@@ -325,11 +325,10 @@ async def test_a_completed_job_whose_key_stands_for_a_later_one_does_not_run_aga
         await first
         second = first
         while second.job_id == first.job_id:  # until the key has expired
-            second = provider.emit("charge", 2, idempotency_key="k")
-            await second
+            second = provider.emit("charge", 2, idempotency_key="k", delay="1 hour")
+            await second.enqueued()
         with pytest.raises(UsageError, match="key of job"):
             await provider.inspector.retry(first.job_id, rerun=True)
-        assert await provider.inspector.retry(second.job_id, rerun=True) is True
 
 
 async def test_flows_and_steps_are_not_run_again_as_jobs(make_provider: MakeProvider) -> None:

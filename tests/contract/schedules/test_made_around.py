@@ -1,4 +1,6 @@
-"""What jobs and flows of schedules have of the call that made the schedule: meta, correlation id and trace."""
+"""What jobs and flows of schedules have of the call that made the schedule: meta, correlation id and
+trace.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def _collect(provider: EventProvider) -> asyncio.Queue[Seen]:
 
     @provider.on(_TICK)
     async def tick(_number: int, ctx: EventContext) -> None:
-        seen.put_nowait((dict(ctx.meta), ctx.correlation_id, ctx._trace))  # pyright: ignore[reportPrivateUsage]
+        trace = ctx._trace  # pyright: ignore[reportPrivateUsage]
+        seen.put_nowait((dict(ctx.meta), ctx.correlation_id, trace))
 
     return seen
 
@@ -141,8 +144,9 @@ async def test_another_correlation_id_alone_is_no_change_and_other_meta_is_one(
 
 async def test_meta_that_cannot_be_sent_is_refused(provider: EventProvider) -> None:
     async with provider:
+        wrong: Any = ["x"]
         with pytest.raises(DefinitionError, match="meta"):
-            await provider.schedules.add(_TICK, id="s", every="1 hour", payload=1, meta=["x"])  # type: ignore[arg-type]
+            await provider.schedules.add(_TICK, id="s", every="1 hour", payload=1, meta=wrong)
         with pytest.raises(PayloadError, match="meta"):
             await provider.schedules.add(_TICK, id="s", every="1 hour", payload=1, meta={"x": float("nan")})
         assert await provider.schedules.list() == []

@@ -12,7 +12,9 @@ from eventbus import DefinitionError, EventProvider, HandlerError, Unrecoverable
 
 
 async def _fill(provider: EventProvider) -> dict[str, list[str]]:
-    """Make two failed jobs, a cancelled one, a completed one and two that wait for their time; return them by state."""
+    """Make two failed jobs, a cancelled one, a completed one and two that wait for their time; return them
+    by state.
+    """
 
     @provider.on("order")
     async def handle(number: int) -> None:
@@ -39,11 +41,11 @@ async def test_a_list_of_several_states_has_one_after_the_other_whatever_a_page_
     provider: EventProvider, limit: int
 ) -> None:
     made = await _fill(provider)
-    states = ["failed", "cancelled", "active", "delayed"]
+    states: list[Any] = ["failed", "cancelled", "active", "delayed"]
     found: list[tuple[str, str]] = []
     cursor: str | None = None
     while True:
-        page = await provider.inspector.jobs("order", state=states, limit=limit, cursor=cursor)  # type: ignore[arg-type]
+        page = await provider.inspector.jobs("order", state=states, limit=limit, cursor=cursor)
         assert len(page.jobs) <= limit
         found += [(job.state, job.id) for job in page.jobs]
         if (cursor := page.cursor) is None:

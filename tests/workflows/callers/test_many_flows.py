@@ -1,4 +1,6 @@
-"""Many flows are retried and cancelled at once: by workflow, state, error and age, a bounded part at a time."""
+"""Many flows are retried and cancelled at once: by workflow, state, error and age, a bounded part at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +97,10 @@ async def test_failed_flows_are_counted_and_retried_by_workflow_and_error(
         assert counts == {
             (None, None): 5, (None, "ValueError"): 3, (None, "LookupError"): 2, (None, "KeyError"): 0,
             ("code", None): 3, ("code", "ValueError"): 2, ("code", "LookupError"): 1, ("code", "KeyError"): 0,
-            ("steps", None): 2, ("steps", "ValueError"): 1, ("steps", "LookupError"): 1, ("steps", "KeyError"): 0,
-            ("sleeper", None): 0, ("sleeper", "ValueError"): 0, ("sleeper", "LookupError"): 0, ("sleeper", "KeyError"): 0,
+            ("steps", None): 2, ("steps", "ValueError"): 1, ("steps", "LookupError"): 1, ("steps",
+            "KeyError"): 0,
+            ("sleeper", None): 0, ("sleeper", "ValueError"): 0, ("sleeper", "LookupError"): 0, ("sleeper",
+            "KeyError"): 0,
         }  # fmt: skip
         _broken.clear()
         done = await flows.retry_all("code", error="ValueError", expected=2)

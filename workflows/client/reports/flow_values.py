@@ -24,7 +24,9 @@ _LONG = 16 * 1024
 def with_values(
     report: FlowReport, message: FlowMessage, root: Mapping[str, str], own_state: str | None
 ) -> FlowReport:
-    """Return a report with the values of its flow, whose root has these fields. `own_state` is that of a function, as JSON."""
+    """Return a report with the values of its flow, whose root has these fields. `own_state` is that of a
+    function, as JSON.
+    """
     hidden = HiddenValues(root.get("body", ""))
     machine = report.machine
     if machine is not None:  # its state began as its input, and is of that type
