@@ -237,6 +237,11 @@ class JobClient(RootPages):
                 raise
             raise StoreCorrupt(f"the journal of job {job_id!r} is no journal: {error}") from error
 
+    async def now(self, *, call_timeout: Duration | None = None) -> int:
+        """Return the server's time, Unix time in ms. Raises StoreError, ProviderStopped."""
+        roster = self._life.running("ask for the time").store.inspection.roster
+        return await roster.now(deadline=self.settings.deadline(call_timeout))
+
     async def live(self, job_id: str, name: str) -> str | None:
         """Return a live text of any job, as it was appended last; None if there is none."""
         journals = self._life.running("read a live text").store.journals

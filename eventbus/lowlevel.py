@@ -55,6 +55,7 @@ from eventbus.model.keep import KeepGiven, check_keep
 from eventbus.model.message import HIDDEN_FIELD
 from eventbus.model.names import JOB_ID_LENGTH, check_correlation_id, check_job_id, check_key, shown
 from eventbus.model.redaction.hidden_around import hide_around, note_around
+from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.marks import encode_marks
 from eventbus.model.redaction.places import blank, record_places
 from eventbus.model.retry import check_answers
@@ -124,6 +125,7 @@ __all__ = [
     "FailureHook",
     "FailureOutcome",
     "FailureReport",
+    "HiddenValues",
     "ImportPath",
     "Inspector",
     "Job",

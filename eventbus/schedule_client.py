@@ -20,10 +20,11 @@ from eventbus.emit.route import Route, Routes
 from eventbus.errors import DefinitionError, ProviderStopped, StoreError, UsageError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model import clock
+from eventbus.model.codec.codec import Codec
 from eventbus.model.durations import Duration, milliseconds
 from eventbus.model.event import Event
 from eventbus.model.message import NOT_HIDDEN
-from eventbus.model.names import check_event_name
+from eventbus.model.names import check_event_name, shown
 from eventbus.schedules.options import (
     ScheduleKeywords,
     ScheduleReport,
@@ -47,6 +48,8 @@ from eventbus.store.scripting.packing import AddRows
 from eventbus.store.scripting.script_rows import REUSE, AddQueue, AddRow, ScheduleRow, TimeoutRow
 from eventbus.store.store import Store
 from eventbus.telemetry.logging import get_logger
+from eventbus.telemetry.propagation import current
+from eventbus.telemetry.spans import baggage_around, trace_around
 
 __all__ = ["Schedule", "ScheduleClient"]
 
@@ -194,8 +197,11 @@ class ScheduleClient:
         """Make a schedule, or change the one of this `id`; return it. Exactly one of `cron` and `every` is given.
 
         The same again changes nothing. A change of the times begins anew from now; a change of anything else keeps the
-        next slot. A declared one stays declared: the next worker of its program makes it what that says. Raises as the
-        method `cron`.
+        next slot. A declared one stays declared: the next worker of its program makes it what that says.
+        Each job has the
+        correlation id and the trace of the call that made the schedule or changed it last, and its meta,
+        with that of
+        `provider.context`. Another correlation id or trace alone is no change. Raises as the method `cron`.
         """
         table = {"cron": cron, "every": 0 if every is None else milliseconds(every, setting="every")}
         plan = self._plan(event, payload, table, options)
@@ -382,13 +388,37 @@ class ScheduleClient:
     ) -> Plan:
         if isinstance(event, ScheduledRoot):
             plan = make_plan(event.name, event.queue, event.body, table, options, has_default=True)
-            return msgspec.structs.replace(plan, root=event.form)
+            return self._around(msgspec.structs.replace(plan, root=event.form), options)
         route: Route = self._routes.find(event)
         check_event_name(route.name)
         encoded, has_default = route.encode_payload(payload), route.event.default
         plan = make_plan(route.name, route.queue, encoded, table, options, has_default=has_default)
         hidden = msgspec.Raw(route.hidden) if route.hidden else NOT_HIDDEN
-        return msgspec.structs.replace(plan, limit_key=route.limit_key(payload), hidden=hidden)
+        plan = msgspec.structs.replace(plan, limit_key=route.limit_key(payload), hidden=hidden)
+        return self._around(plan, options)
+
+    def _around(self, plan: Plan, options: ScheduleKeywords) -> Plan:
+        """Give a plan the meta, the correlation id and the trace of the call that makes it. Raises as an
+        emission does.
+        """
+        given: Any = options.get("meta")
+        if not isinstance(given, (dict, type(None))):
+            raise DefinitionError(f"expected meta of a schedule to be a dict, got: {shown(given)}")
+        ambient = current()
+        meta: dict[str, Any] = {**(ambient.meta or {}), **(given or {})}
+        if meta:
+            limit = int(self._settings.max_payload)
+            checked = Codec(dict[str, Any], role="meta", owner="a schedule", max_bytes=limit).encode(meta)
+            meta = msgspec.json.decode(checked)  # as the server keeps it, so that the digest can be compared
+        traceparent, tracestate = trace_around(ambient)
+        return msgspec.structs.replace(
+            plan,
+            meta=meta or None,
+            correlation_id=ambient.correlation_id,
+            traceparent=traceparent,
+            tracestate=tracestate,
+            baggage=baggage_around(),
+        )
 
     async def _put(self, schedule: str, given: Plan, *, owner: str = "", immediately: bool = False) -> bool:
         """Make a schedule what is given. Return whether it is; False if a newer release of `owner` has declared it."""

@@ -226,7 +226,8 @@ _OFFERED = {
     ),
     eventbus.Event: "default errors keep_completed keep_failed key limit name payload reply require_worker result retry retry_on ttl",
     SyncProvider: "cancel close emit emit_many pause result resume set_limit",
-    workflows.WorkflowProvider: "definition execute failed flow_page flows graph handle pause provider register remove report resume retry run_inline schedules "
+    workflows.WorkflowProvider: "cancel_all definition execute failed flow_page flows graph handle pause "
+    "provider register remove report resume retry retry_all run_inline schedules "
     "set_limit signal status tree use versions waits",
     workflows.AttemptContext: (
         "attempt correlation_id flow_id job_id kind log meta run step traceparent workflow"

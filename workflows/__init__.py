@@ -8,6 +8,7 @@ contract in `pyproject.toml` enforces it. The exception is `cli`, which also imp
 """
 
 from workflows.client.handle import FlowHandle
+from workflows.client.many_flows import FlowsChange
 from workflows.client.scheduling import FlowSchedules
 from workflows.definition.context import StepContext
 from workflows.definition.middleware import AttemptContext
@@ -70,6 +71,7 @@ __all__ = [
     "FlowSummary",
     "FlowTimeout",
     "FlowTree",
+    "FlowsChange",
     "HistoryFull",
     "MachineContext",
     "MachineReport",

@@ -28,6 +28,7 @@ from workflows.client.flow_retry import retry_flow
 from workflows.client.handle import FlowHandle
 from workflows.client.inspection import FlowInspector
 from workflows.client.looks import FlowLooks
+from workflows.client.many_flows import ManyFlows
 from workflows.client.pauses import FlowPauses
 from workflows.client.removals import FlowRemovals
 from workflows.client.scheduling import FlowSchedules
@@ -58,7 +59,7 @@ H = TypeVar("H", bound=FailureFunction)
 _NOTHING: Any = None  # `@flows.use()` passes no function; the check then raises a DefinitionError
 
 
-class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals):
+class WorkflowProvider(FlowPauses, FlowLooks, FlowRemovals, ManyFlows):
     """Workflows on the server of an event provider."""
 
     def __init__(self, provider: EventProvider) -> None:

@@ -22,7 +22,14 @@ from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_fa
 from eventbus.admin.jobs.edits import JobEdits
 from eventbus.admin.jobs.failures import Failures
 from eventbus.admin.jobs.field_search import FieldSearches
-from eventbus.admin.jobs.job_cursor import check_ended, check_state, cut_older, read_cursor, write_cursor
+from eventbus.admin.jobs.job_cursor import (
+    check_ended,
+    check_state,
+    check_states,
+    cut_older,
+    read_place,
+    write_place,
+)
 from eventbus.admin.jobs.job_report import (
     AttemptReport,
     JobReport,
@@ -50,7 +57,7 @@ from eventbus.model.redaction.hidden_values import HiddenValues
 from eventbus.model.redaction.redacting import Names
 from eventbus.model.states import JobState
 from eventbus.settings.settings import Settings
-from eventbus.store.queries import JobLook, JobRow
+from eventbus.store.queries import Cursor, JobLook, JobRow
 from eventbus.store.scripting.script_rows import TreeMember
 from eventbus.store.tree_store import PAGE, PAGE_BYTES
 
@@ -79,9 +86,10 @@ _PAGES = 20
 
 
 class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in a list, with some fields of a `JobReport`."""
+    """One job in a list, with some fields of a `JobReport`. `state` is the one in which it is listed."""
 
     id: str
+    state: str = ""
     attempts: int = 0
     stalls: int = 0
     created_ms: int = 0
@@ -224,13 +232,16 @@ class Inspector(
         self,
         event_or_queue: Event[Any, Any] | str,
         *,
-        state: JobState = "waiting",
+        state: JobState | Sequence[JobState] = "waiting",
         limit: int = 50,
         cursor: str | None = None,
         since: Duration | None = None,
         call_timeout: Duration | None = None,
     ) -> JobList:
-        """Return a page of the jobs of an event, or of a queue, in one state.
+        """Return a page of the jobs of an event, or of a queue, in one state, or in several.
+
+        Those of several states come one state after the other, in the order given: `state=["failed",
+        "cancelled"]`.
 
         `event_or_queue` is an event, its name, `name@group`, or a queue such as `workflow.checkout.steps`.
         Waiting jobs come in the order in which workers claim them, active jobs by their worker and then the
@@ -240,25 +251,34 @@ class Inspector(
         looking at older ones. In the state `waiting-children` only roots of trees are listed. Members that
         have ended are not listed; `tree` has them.
         """
-        queue, place = queue_of(event_or_queue), read_cursor(cursor)
+        queue, states = queue_of(event_or_queue), check_states(state)
+        current, place = read_place(cursor, states)
         if not 0 < limit <= _LIMIT:
             raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
         inspection = self._life.running("list jobs").store.inspection
         deadline = self._settings.deadline(call_timeout)
-        rows: Sequence[JobRow] = ()
-        oldest = 0 if since is None else await self._ended_since(state, since, deadline)
+        found: list[JobSummary] = []
+        oldest = 0 if since is None else await self._ended_since(states, since, deadline)
         for _ in range(_PAGES):
-            page = await inspection.jobs(
-                queue, check_state(state), cursor=place, limit=limit, deadline=deadline
-            )
-            rows, place = cut_older(page, oldest)
-            if rows or place is None:
+            left = limit - len(found)
+            page = await inspection.jobs(queue, current, cursor=place, limit=left, deadline=deadline)
+            rows, following = cut_older(page, oldest)
+            found += [_summary(row, current) for row in rows]
+            if following is None:
+                if current == states[-1]:
+                    return JobList(jobs=found, cursor=None)
+                current, following = states[states.index(current) + 1], Cursor()
+            elif found:
+                place = following
                 break
-        following = None if place is None else write_cursor(place)
-        return JobList(jobs=[_summary(row) for row in rows], cursor=following)
+            place = following
+            if len(found) >= limit:
+                break
+        return JobList(jobs=found, cursor=write_place(current, place, states))
 
-    async def _ended_since(self, state: str, since: Duration, deadline: float) -> int:
-        check_ended(state)
+    async def _ended_since(self, states: Sequence[str], since: Duration, deadline: float) -> int:
+        for state in states:
+            check_ended(state)
         roster = self._life.running("list jobs").store.inspection.roster
         return await roster.now(deadline=deadline) - milliseconds(since, setting="since")
 
@@ -322,9 +342,10 @@ def _member(member: TreeMember, log: list[str]) -> MemberReport:
     )
 
 
-def _summary(row: JobRow) -> JobSummary:
+def _summary(row: JobRow, state: str) -> JobSummary:
     return JobSummary(
         id=row.id,
+        state=state,
         attempts=row.attempts,
         stalls=row.stalls,
         created_ms=row.created,

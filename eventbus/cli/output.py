@@ -18,7 +18,24 @@ import msgspec
 
 from eventbus.cli.texts import visible
 
-__all__ = ["clean_json", "say", "write_json", "write_lines"]
+__all__ = ["clean_json", "note_asked", "say", "tell_asked", "write_json", "write_lines"]
+
+
+class _Asked:
+    """The server that the last command line has asked."""
+
+    server: str = ""
+
+
+def note_asked(server: str) -> None:
+    """Keep the name of the server that the command asks, for `tell_asked`."""
+    _Asked.server = server
+
+
+def tell_asked() -> None:
+    """Say on standard error which server had nothing of what was asked for, and how to ask another one."""
+    if _Asked.server:
+        say(f"asked {_Asked.server}; --url and --prefix name another server", err=True)
 
 
 def say(*lines: str, err: bool = False, flush: bool = False) -> None:
@@ -39,8 +56,11 @@ def write_json(value: object) -> None:
 
 
 def write_lines(values: Iterable[object]) -> None:
-    """Write JSON, an object on a line for each value."""
-    sys.stdout.buffer.write(b"".join(clean_json(msgspec.json.encode(value)) + b"\n" for value in values))
+    """Write JSON, an object on a line for each value. Without any, standard error says who was asked."""
+    lines = [clean_json(msgspec.json.encode(value)) + b"\n" for value in values]
+    if not lines:
+        tell_asked()
+    sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()
 
 

@@ -26,6 +26,7 @@ import typer
 from typer.main import get_command, get_group
 
 from eventbus.cli.failures import BorderGroup, CommandError, import_hint, one_line
+from eventbus.cli.prefix_option import add_prefix, begin_line
 
 __all__ = ["COMMANDS", "OwnCommand", "PluginGroup"]
 
@@ -45,6 +46,11 @@ class PluginGroup(BorderGroup):
 
     own: Mapping[str, OwnCommand] = {}
 
+    def main(self, *words: Any, **options: Any) -> Any:
+        """Run a command line; see `BorderGroup.main`."""
+        begin_line()
+        return super().main(*words, **options)
+
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
         return [*self.own, *(name for name in sorted(_find_all()) if name not in self.own)]
@@ -52,9 +58,9 @@ class PluginGroup(BorderGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Import a command and return it; None if there is none of this name."""
         if cmd_name in self.own:
-            return _own_command(cmd_name, self.own[cmd_name].place)
+            return add_prefix(_own_command(cmd_name, self.own[cmd_name].place))
         if cmd_name in _find_all():
-            return get_command(_load(_find_all()[cmd_name]))
+            return add_prefix(get_command(_load(_find_all()[cmd_name])))
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

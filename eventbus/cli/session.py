@@ -13,6 +13,7 @@ from eventbus.errors import StoreUnavailable
 from eventbus.model import clock
 from eventbus.provider import EventProvider, start_reading
 from eventbus.store.connection.connector import Connector
+from eventbus.store.embedded.server import Expected
 
 __all__ = ["started"]
 
@@ -23,16 +24,24 @@ _PAUSE = 0.2  # seconds between two attempts to connect
 
 @asynccontextmanager
 async def started(
-    provider: EventProvider, *, patience: float = 0.0, reads_only: bool = False
+    provider: EventProvider,
+    *,
+    patience: float = 0.0,
+    reads_only: bool = False,
+    expects: Expected = "nothing",
 ) -> AsyncGenerator[None]:
     """Start the provider for the block, and stop it after that. Waits `patience` seconds for its server.
 
-    With `reads_only` it writes nothing by itself, so that a user of the server who may only look can use it.
+    With `reads_only` it writes nothing by itself, so that a user of the server who may only look can use it;
+    and
+    it makes nothing: an embedded server must run already. `expects` says how much of it must be there
+    otherwise.
 
     A provider by itself starts without its server and keeps trying in the background. A command checks first,
     because a person at a terminal wants an error. Raises StoreUnavailable, StoreRefused, ConfigError.
     """
-    connector = Connector(provider.settings.url)
+    # While this one is open the server has a user. So the provider joins it, and starts none of its own.
+    connector = Connector(provider.settings.url, expects="server" if reads_only else expects)
     try:
         await connector.start()
         await _reach(connector, provider.settings.name, clock.monotonic() + patience)

@@ -7,6 +7,7 @@ dot that stands first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
 __all__ = ["Links", "part_of", "text_of"]
@@ -33,11 +34,13 @@ class Links:
     def __init__(self, base: str) -> None:
         self.base: str = base.rstrip("/")
 
-    def __call__(self, /, *parts: str, **query: str | int | None) -> str:
-        """Return the URL of a page: `links("queues", name, state="failed")`. A query of None is left out."""
+    def __call__(self, /, *parts: str, **query: str | int | Sequence[str] | None) -> str:
+        """Return the URL of a page: `links("queues", name, state="failed")`. A query of None is left out;
+        a list is repeated.
+        """
         path = "/".join(["", *map(part_of, parts)]) if parts else "/"
         given = {name: value for name, value in query.items() if value is not None and value != ""}
-        return f"{self.base}{path}" + (f"?{urlencode(given, errors='replace')}" if given else "")
+        return f"{self.base}{path}" + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")
 
     def next_after_sign_in(self, given: str) -> str:
         """Return the page that was asked for before the sign-in, if it is one of ours, else the first one."""

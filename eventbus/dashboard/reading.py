@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar, cast
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -41,8 +42,24 @@ def read_query(request: Request, kind: type[T], *also: str) -> T:
     """
     if len(request.url.query) > _LONGEST_QUERY:
         raise Problem(413, f"the query is longer than {_LONGEST_QUERY} characters")
+    several = _repeatable(kind)
     given = [each for each in request.query_params.multi_items() if each[0] not in also]
-    return to_order(_once_each(given), kind, is_text=True)
+    order: dict[str, Any] = {**_once_each([each for each in given if each[0] not in several])}
+    for name, value in given:
+        if name in several and value:
+            order.setdefault(name, []).append(value)
+    return to_order(order, kind, is_text=True)
+
+
+@cache
+def _repeatable(kind: type[Any]) -> frozenset[str]:
+    """Return the fields that may be given several times, as `state=failed&state=cancelled`."""
+    types = get_type_hints(kind)
+    return frozenset(
+        name
+        for name, type_ in types.items()
+        if list in (get_origin(each) for each in (type_, *get_args(type_)))
+    )
 
 
 async def read_order(request: Request, kind: type[T]) -> T:

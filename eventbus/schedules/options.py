@@ -43,6 +43,10 @@ class ScheduleKeywords(TypedDict, total=False):
     """Whether the first slot of a new schedule is now. Not with `start`, and not with an `end` that is over."""
     on_failure: OnFailure
     """`go on` (default), or `pause` when a job has failed."""
+    meta: dict[str, Any] | None
+    """The meta of each job, over that of `provider.context` around the call. `schedule` and `slot` are the
+    schedule's own.
+    """
 
 
 class ScheduleReport(msgspec.Struct, frozen=True, kw_only=True):

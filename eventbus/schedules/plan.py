@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -48,6 +48,10 @@ class RootForm(msgspec.Struct, frozen=True, omit_defaults=True):
     chain: str
     """The field of the correlation id, which is the id of the job."""
     timeout: int = 0
+    traceparent: str = ""
+    """The fields of the trace around the call that made the schedule; `''` for a body without them."""
+    tracestate: str = ""
+    baggage: str = ""
 
 
 class ScheduledRoot(msgspec.Struct, frozen=True):
@@ -81,6 +85,13 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where `payload` is sensitive, for the messages (`EventMessage`)."""
     root: RootForm | None = None
     """If the jobs are roots of trees; then `event` is the name in their ids, and `payload` their body."""
+    meta: dict[str, Any] | None = None
+    """The meta of each job, beside `schedule` and `slot`."""
+    correlation_id: str = ""
+    """The chain that the schedule was made in; empty: each job begins one of its own."""
+    traceparent: str = ""
+    tracestate: str = ""
+    baggage: str = ""
 
     def check(self) -> None:
         """Raise DefinitionError for a plan that could not fire."""
@@ -101,16 +112,31 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
     def digest(self) -> str:
-        """Return what tells two plans apart."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:32]
+        """Return what tells two plans apart. Who made it, by correlation id and trace, does not."""
+        plain = msgspec.structs.replace(self, correlation_id="", traceparent="", tracestate="", baggage="")
+        return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()[:32]
 
     def body(self, schedule: str, slot: int, job: str) -> str:
         """Return the body of the job of a slot. Its meta names the schedule and the slot, in ms."""
-        meta, key = {"schedule": schedule, "slot": slot}, slot_key(schedule, slot)
+        meta, key = {**(self.meta or {}), "schedule": schedule, "slot": slot}, slot_key(schedule, slot)
         if self.root is None:
-            return encode_message(EventMessage(payload=self.payload, meta=meta, key=key, hidden=self.hidden))
+            message = EventMessage(
+                payload=self.payload,
+                meta=meta,
+                correlation_id=self.correlation_id,
+                traceparent=self.traceparent,
+                tracestate=self.tracestate,
+                baggage=self.baggage,
+                key=key,
+                hidden=self.hidden,
+            )
+            return encode_message(message)
         known: dict[str, msgspec.Raw] = msgspec.json.decode(self.payload, type=dict[str, msgspec.Raw])
-        given = {self.root.meta: meta, self.root.key: key, self.root.chain: job}
+        given = {self.root.meta: meta, self.root.key: key, self.root.chain: self.correlation_id or job}
+        for field in ("traceparent", "tracestate", "baggage"):
+            name, value = getattr(self.root, field), getattr(self, field)
+            if name and value:
+                given[name] = value
         return msgspec.json.encode(known | given).decode()
 
     def job(self, schedule: str, gen: str, slot: int, more: str = "") -> str:

@@ -123,6 +123,15 @@ def send_context(
     return carrier.get("traceparent", ""), carrier.get("tracestate", "")
 
 
+def trace_around(ambient: Ambient) -> tuple[str, str]:
+    """Return `traceparent` and `tracestate` of the code around, for what is sent later; makes no span."""
+    if tracer() is None:
+        return ambient.traceparent, ambient.tracestate
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier.get("traceparent", ""), carrier.get("tracestate", "")
+
+
 def creation_links(traceparent: str, tracestate: str) -> list[trace.Link]:
     """Return a link to the span that made a message, as the conventions want it beside the parent; none if
     there is none.

@@ -286,3 +286,30 @@ def test_why_tells_the_error_of_a_job_that_failed(make_provider: MakeProvider, i
     job = _fail(make_provider, "no\x1b[31m such card")
     told = invoke("jobs", "why", job).stdout
     assert told == "It has ended as failed.\nValueError: no\\x1b[31m such card\n"
+
+
+def test_a_job_shows_its_chain_by_which_the_others_are_found(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    (job,) = _emit(make_provider, 1, correlation_id="chain 7", idempotency_key="k 7", meta={"tenant": "acme"})
+    shown = invoke("jobs", "show", job).stdout
+    for line in ("chain     chain 7\n", "key       k 7\n", 'meta      {"tenant":"acme"}\n'):
+        assert line in shown
+    told = json.loads(invoke("jobs", "show", job, "--json").stdout)
+    assert (told["correlation_id"], told["key"], told["meta"]) == ("chain 7", "k 7", {"tenant": "acme"})
+    for option in ("--correlation", "--correlation-id"):
+        assert job in invoke("jobs", "find", option, "chain 7").stdout
+
+
+def test_jobs_of_several_states_are_listed_one_state_after_the_other(
+    make_provider: MakeProvider, invoke: Invoke
+) -> None:
+    waiting, delayed = _emit(make_provider, 1), _emit(make_provider, 2, delay="1 hour")
+    for words in (["--state", "delayed,waiting"], ["--state", "delayed", "--state", "waiting"]):
+        rows = _lines(invoke("jobs", "list", "order", *words))
+        assert rows[0][:3] == ["job", "state", "emitted"]
+        assert [row[:2] for row in rows[1:]] == [[*delayed, "delayed"], [*waiting, "waiting"]]
+    wrong = invoke("jobs", "list", "order", "--state", "delayed,odd")
+    assert (wrong.exit_code, "got: 'odd'" in wrong.stderr) == (2, True)
+    none = invoke("jobs", "list", "order", "--state", "failed,cancelled")
+    assert (none.stdout, none.stderr[:6]) == ("no job is failed or cancelled\n", "asked ")

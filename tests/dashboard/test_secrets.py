@@ -18,7 +18,7 @@ import eventbus.dashboard
 from eventbus import Event, EventContext, EventProvider, Retry, Sensitive
 from eventbus.dashboard.links import Links, part_of, text_of
 from eventbus.dashboard.pages.visible import json_text, moment, span, visible
-from workflows import StepContext, StepError, Workflow, WorkflowProvider
+from workflows import FlowContext, StepContext, StepError, Workflow, WorkflowProvider, durable
 
 Open = Callable[..., Any]
 _HERE = Path(eventbus.dashboard.__file__).parent
@@ -338,3 +338,27 @@ async def test_check_23_progress_and_a_result_do_not_repeat_a_secret(
     for path in (f"/jobs/{job.job_id}", f"/api/v1/jobs/{job.job_id}"):
         text = (await open_dashboard(provider).get(path)).text
         assert (CARD in text, "charging •••" in text, "charged •••" in text) == (False, True, True), path
+
+
+async def test_who_may_not_read_payloads_sees_no_input_output_and_state_of_a_flow(
+    make_provider: Callable[..., EventProvider], open_dashboard: Open
+) -> None:
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+
+    @durable("echo", state=str)
+    async def echo(ctx: FlowContext[dict[str, str]]) -> dict[str, str]:
+        ctx.state = "private"
+        return ctx.input
+
+    flows.register(echo)
+    async with provider, provider.worker():
+        flow = await flows.execute(echo, {"text": "private words", "card": CARD})
+        await flow.result(30)
+        kept = open_dashboard(provider, flows=flows, actions={"*": {"payload.read": False}})
+        report = (await kept.get(f"/api/v1/flows/{flow.id}")).json()["tree"]["report"]
+        assert (report["input"], report["output"], report["own_state"]) == (None, None, None)
+        shown = (await open_dashboard(provider, flows=flows).get(f"/api/v1/flows/{flow.id}")).json()
+        report = shown["tree"]["report"]
+        assert report["input"]["text"] == report["output"]["text"] == "private words"
+        assert CARD not in str(report)

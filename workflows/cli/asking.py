@@ -15,11 +15,17 @@ T = TypeVar("T")
 
 
 def ask_flows(
-    url: str | None, act: Callable[[WorkflowProvider], Awaitable[T]], *, reads_only: bool = False
+    url: str | None,
+    act: Callable[[WorkflowProvider], Awaitable[T]],
+    *,
+    reads_only: bool = False,
+    place: str | None = None,
 ) -> T:
-    """Run `act` on the flows of a server; with `reads_only` for a user who may only look, too."""
+    """Run `act` on the flows of a server, of that of the program at `place` if one is given; see
+    `ask_server`.
+    """
 
     async def ask(provider: EventProvider) -> T:
         return await act(WorkflowProvider(provider))
 
-    return ask_server(url, ask, reads_only=reads_only)
+    return ask_server(url, ask, reads_only=reads_only, place=place)

@@ -14,7 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from eventbus import EventProvider
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, load_provider, open_console, say
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    ask_server,
+    load_provider,
+    open_console,
+    say,
+    tell_asked,
+)
 from workflows import WorkflowProvider
 from workflows.cli.asking import ask_flows
 from workflows.cli.known_workflows import check_known_workflow
@@ -55,7 +63,7 @@ def check_flows(
     async def check(provider: EventProvider) -> list[CheckedFlow]:
         return [flow async for flow in check_release(registry, provider.jobs)]
 
-    checked = ask_server(url, check, reads_only=True)
+    checked = ask_server(url, check, reads_only=True, place=place)
     found = [line for flow in checked for line in flow.mismatches]
     for flow in checked:
         if flow.damage:
@@ -70,6 +78,8 @@ def check_flows(
     if not found:
         count = sum(not (flow.damage or flow.version) for flow in checked)
         say(f"{count} flows can be replayed")
+        if not count:
+            tell_asked()
         return 0
     table = Table(box=None, pad_edge=False)
     for name in Mismatch.__struct_fields__:
@@ -108,6 +118,8 @@ def export_flows(
 
     count = ask_flows(url, write, reads_only=True)
     say(f"{count} flows are written to {folder}")
+    if not count:
+        tell_asked()
     return 0
 
 

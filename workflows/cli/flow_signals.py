@@ -20,6 +20,7 @@ from eventbus.cli.toolkit import (
     open_console,
     say,
     shown,
+    tell_asked,
     write_lines,
 )
 from eventbus.lowlevel import JobClient
@@ -92,7 +93,7 @@ def send_signal(
             return said
         return f"{said}, which keeps it: nobody waits for it now; {_said_waits(waited)}"
 
-    say(ask_flows(url, send))
+    say(ask_flows(url, send, place=app))
     return 0
 
 
@@ -119,7 +120,7 @@ def send_trigger(
         with _refusals():
             await flows.handle(flow_id).trigger(transition, value)
 
-    ask_flows(url, send)
+    ask_flows(url, send, place=app)
     say(f"trigger {transition} is sent to flow {flow_id}")
     return 0
 
@@ -190,6 +191,7 @@ def list_waiting(
         open_console().print(_table(found))
     else:
         say("no flow waits")
+        tell_asked()
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -9,11 +10,14 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from eventbus.cli.toolkit import moment, open_console, printable, say, span
+from eventbus.cli.toolkit import json_text, moment, open_console, printable, say, span, tell_asked
 from eventbus.lowlevel import FINAL_STATES
 from workflows import END, FlowReport, FlowSummary, FlowTree, MachineReport, StepReport
 
 __all__ = ["print_list", "print_tree"]
+
+_SHORT = 500
+"""Characters of a value that are shown."""
 
 _STYLES = {
     "completed": "green",
@@ -34,6 +38,7 @@ def print_list(found: list[FlowSummary]) -> None:
     """Print flows as a table."""
     if not found:
         say("no flows")
+        tell_asked()
         return
     rows = [
         (
@@ -58,12 +63,12 @@ def print_list(found: list[FlowSummary]) -> None:
     open_console().print(table)
 
 
-def print_tree(flow: FlowTree) -> None:
-    """Print one flow with all its steps."""
-    open_console().print(_flow(flow), soft_wrap=True)
+def print_tree(flow: FlowTree, *, is_full: bool = False) -> None:
+    """Print one flow with all its steps. Unless `is_full`, long values are cut."""
+    open_console().print(_flow(flow, None if is_full else _SHORT), soft_wrap=True)
 
 
-def _flow(flow: FlowTree) -> Tree:
+def _flow(flow: FlowTree, most: int | None) -> Tree:
     report = flow.report
     head = Text.assemble(
         report.flow_id, "  ", _state("parked" if report.is_parked else report.state, report.rollback)
@@ -74,10 +79,12 @@ def _flow(flow: FlowTree) -> Tree:
     tree = Tree(head)
     if report.machine is not None:
         tree.add(_place(report.machine))
+    for line in _values(report, most):
+        tree.add(line)
     for entry in flow.errors.get("", []):
         tree.add(Text(f"earlier: {printable(entry)}"))
     for step in report.steps.values():
-        _add_step(tree, step, flow)
+        _add_step(tree, step, flow, most)
     for name, count in report.kept_signals.items():
         kept = f"signal {printable(name)} is kept, and nobody waits for it"
         tree.add(Text(kept if count == 1 else f"{kept}, {count} times", "yellow"))
@@ -110,7 +117,19 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:
+def _values(report: FlowReport, most: int | None) -> Iterator[Text]:
+    """Yield what the flow got, returned and told as its state, a line for each."""
+    values = [("input", report.input), ("state", report.own_state), ("output", report.output)]
+    if report.machine is not None:
+        values[1] = ("state", report.machine.state)
+    for name, value in values:
+        if name.replace("state", "own_state") in report.left_out:
+            yield Text(f"{name} is long: eventbus flows show {report.flow_id}", "dim")
+        elif value is not None:
+            yield Text(f"{name} {json_text(value, most=most)}")
+
+
+def _add_step(tree: Tree, step: StepReport, flow: FlowTree, most: int | None) -> None:
     line = Text.assemble(step.step, "  ", _state(step.state))
     if step.started_ms:
         line.append(f"  {span(step.started_ms, step.ended_ms)}")
@@ -125,7 +144,7 @@ def _add_step(tree: Tree, step: StepReport, flow: FlowTree) -> None:
     if step.error:
         branch.add(Text(printable(step.error), "red"))
     for entry in flow.nested.get(step.step, []):
-        branch.add(_flow(entry))
+        branch.add(_flow(entry, most))
 
 
 def _progress(value: Any) -> str:

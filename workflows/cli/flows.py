@@ -22,6 +22,7 @@ from workflows.cli.flow_signals import check_place, list_waiting, send_signal, s
 from workflows.cli.flow_views import print_list, print_tree
 from workflows.cli.following import follow_flow
 from workflows.cli.known_workflows import check_known_workflow
+from workflows.cli.many_flows import cancel_all, retry_all
 from workflows.records.report import FlowState
 
 __all__ = ["app"]
@@ -80,13 +81,23 @@ def list_flows(
 
 
 @app.command("show")
-def show_flow(flow_id: _Flow, *, as_json: _Json = False, url: UrlOption = None) -> int:
-    """Show a flow as a tree: its steps with states, times and errors, sub-workflows, and rollbacks."""
+def show_flow(
+    flow_id: _Flow,
+    *,
+    full: Annotated[bool, typer.Option("--full", help="Whole inputs, outputs and states.")] = False,
+    as_json: _Json = False,
+    url: UrlOption = None,
+) -> int:
+    """Show a flow as a tree: input, state and output; its steps with states, times and errors,
+    sub-workflows, and rollbacks.
+
+    What is marked as sensitive is hidden; `eventbus jobs show ID --reveal` shows it.
+    """
     tree = ask_flows(url, lambda flows: flows.tree(flow_id), reads_only=True)
     if as_json:
         write_json(tree)
         return 0
-    print_tree(tree)
+    print_tree(tree, is_full=full)
     return 0
 
 
@@ -151,7 +162,7 @@ def retry_flow(
         run = (await handle.report()).run
         return run, run == before
 
-    run, is_open = ask_flows(url, retry)
+    run, is_open = ask_flows(url, retry, place=app)
     what = "goes on at its place" if target is None else f"is told to go on at place {target}"
     say(f"flow {flow_id} {what if is_open else f'runs again, for the {_ordinal(run)} time'}")
     return 0
@@ -173,6 +184,8 @@ def remove_flow(flow_id: _Flow, *, url: UrlOption = None) -> int:
     return 0
 
 
+app.command("retry-all")(retry_all)
+app.command("cancel-all")(cancel_all)
 app.command("follow")(follow_flow)
 app.command("signal")(send_signal)
 app.command("trigger")(send_trigger)

@@ -29,6 +29,7 @@ from workflows.client.flow_list import step_of, version_of
 from workflows.client.histories import read_record
 from workflows.client.open_waits import open_waits
 from workflows.client.reports.durable_report import children_of, report_durable, tree_durable
+from workflows.client.reports.flow_values import with_values, without_long_values
 from workflows.client.reports.local_report import report_local
 from workflows.client.reports.machine_report import report_machine, tree_machine
 from workflows.client.reports.member_report import report_apart, report_item, report_member
@@ -140,6 +141,19 @@ class FlowInspector:
         deadline: float,
     ) -> FlowReport:
         message = read_message_of(flow_id, page.root.get("body", ""))
+        report = await self._read_steps(flow_id, message, page, members, codecs_of, deadline)
+        own_state = await self._jobs.live(flow_id, "state") if message.durable else None
+        return with_values(report, message, page.root, own_state)
+
+    async def _read_steps(
+        self,
+        flow_id: str,
+        message: FlowMessage,
+        page: TreePage,
+        members: Sequence[TreeMember],
+        codecs_of: _FindCodecs | None,
+        deadline: float,
+    ) -> FlowReport:
         if message.durable or message.machine:
             status = status_of(page.root, is_seen=is_seen_in(page, ()))
             # First where a machine stands: of what it records meanwhile the report then shows nothing.
@@ -258,7 +272,7 @@ class FlowInspector:
     ) -> FlowTree:
         """Return the tree of a flow that another one started; `known` is the state of its job."""
         try:
-            return await self._tree(flow_id, codecs_of, deadline)
+            return without_long_values(await self._tree(flow_id, codecs_of, deadline))
         except (StoreCorrupt, UnknownJob) as error:
             state: FlowState = known if known in (*FINAL_STATES, "pending") else "running"
             workflow = workflow_of(flow_id)

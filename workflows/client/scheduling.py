@@ -33,7 +33,8 @@ class FlowSchedules:
 
     The workflow is registered before. The options, and when a declared one is made, are those of `provider.schedules`, which
     also finds, pauses, lists and removes the schedules made here. The meta of a flow has the `schedule` and the `slot`, in
-    Unix ms. A flow has the workflow's timeout. A flow of a durable function or of a state machine has the version that is registered when the
+    Unix ms, beside what `meta` says. A flow has the workflow's timeout. A flow of a durable function or of a
+    state machine has the version that is registered when the
     schedule is made; for a workflow the worker that starts the flow chooses it. Each method raises DefinitionError for
     options that cannot be, and for a workflow that is not registered here, and PayloadError for an input of another type.
     """
@@ -95,7 +96,15 @@ class FlowSchedules:
             bare=True,
             durable=isinstance(workflow, Durable),
             machine=isinstance(workflow, MachineDefinition),
-            hidden=hidden_in(workflow.input, workflow.output),
+            hidden=hidden_in(workflow.input, workflow.output, getattr(workflow, "state", None)),
         )
-        form = RootForm(meta="m", key="k", chain="c", timeout=round((timeout or 0.0) * 1000))
+        form = RootForm(
+            meta="m",
+            key="k",
+            chain="c",
+            timeout=round((timeout or 0.0) * 1000),
+            traceparent="t",
+            tracestate="s",
+            baggage="g",
+        )
         return ScheduledRoot(workflow.name, flow_queue(workflow.name), encode_message(message).encode(), form)

@@ -89,5 +89,5 @@ def message_of(
         durable=isinstance(workflow, Durable),
         machine=isinstance(workflow, MachineDefinition),
         baggage=baggage_around(),
-        hidden=hidden_in(workflow.input, workflow.output),
+        hidden=hidden_in(workflow.input, workflow.output, getattr(workflow, "state", None)),
     )

@@ -65,13 +65,13 @@ def nested_message(
     version: str,
     timeout: float | None,
     traceparent: str,
-    types_: tuple[Any, Any],
+    types_: tuple[Any, ...],
     kind: FlowKind,
 ) -> FlowMessage:
     """Return the message of a flow that the flow `flow_id` with the message `outer` starts.
 
     `job_id` is the job of the step that starts it, `given` its input as JSON, and `timeout` the effective one.
-    `types_` are those of its input and output, and `kind` is that of its definition.
+    `types_` are those of its input, its output and its state, and `kind` is that of its definition.
     """
     return FlowMessage(
         input=msgspec.Raw(given),

@@ -71,7 +71,7 @@ def flow_root(
         version="" if _is_stub(inner) else inner.version,
         timeout=timeout,
         traceparent=traceparent,
-        types_=(inner.input, inner.output),
+        types_=(inner.input, inner.output, getattr(inner, "state", None)),
         kind=kind_of(inner),
     )
     return nested_root(inner.name, flow_id, message, up=up)

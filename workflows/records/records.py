@@ -104,7 +104,8 @@ class FlowMessage(
     that. `baggage` is the text of a W3C header. `durable` tells that the flow is one of a durable function,
     so that its journal says what happened, and `machine` that it is one of a state machine. `item` is the
     item that the job of an each step has. `is_short` tells that the input is left out: the root's message has
-    it. `hidden` says where the input and the output are sensitive (`hidden_in`).
+    it. `hidden` says where the input, the output and the state of a function are sensitive
+    (`hidden_in`).
     """
 
     input: msgspec.Raw
@@ -197,9 +198,9 @@ decode_step: Callable[[bytes | str], StepRecord] = msgspec.json.Decoder(StepReco
 """Read a step's record. Raises msgspec.DecodeError for other data."""
 
 
-def hidden_in(given: Any, output: Any) -> msgspec.Raw:
-    """Return the `hidden` of the message of a flow with these types of input and output."""
-    marks = encode_marks(i=given, result=output)
+def hidden_in(given: Any, output: Any, state: Any = None) -> msgspec.Raw:
+    """Return the `hidden` of the message of a flow with these types of input, output and `ctx.state`."""
+    marks = encode_marks(i=given, result=output, state=state)
     return msgspec.Raw(marks) if marks else _NOT_HIDDEN
 
 

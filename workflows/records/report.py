@@ -128,6 +128,12 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     while it waits, `error` is that of the transition that failed last. `kept_signals` counts the signals, by
     name, that the flow was sent and that nobody waits for now: they came early, or under a wrong name, or the
     flow ended without them.
+
+    `input` and `output` are JSON values, and so is `own_state`, what the code of a durable function set last
+    as `ctx.state`; that of a state machine stands in its `machine`. They are None where there is none, or it
+    cannot be read. What is marked as Sensitive is hidden in them: the program reads `handle.result()` and
+    `handle.state()`, and `inspector.job(flow_id, reveal=True)` shows it. Of a flow inside a tree, values of
+    more than 16 KiB are left out, and `left_out` names them; its own report has them.
     """
 
     flow_id: str
@@ -145,6 +151,10 @@ class FlowReport(msgspec.Struct, frozen=True, kw_only=True):
     ended_ms: int = 0
     machine: MachineReport | None = None
     kept_signals: dict[str, int] = {}
+    input: Any = None
+    output: Any = None
+    own_state: Any = None
+    left_out: list[str] = []
 
 
 class FlowTree(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import get_args
 
 from eventbus.errors import DefinitionError
@@ -10,7 +11,19 @@ from eventbus.model.names import shown
 from eventbus.model.states import JobState
 from eventbus.store.queries import Cursor, JobPage, JobRow
 
-__all__ = ["check_ended", "check_state", "cut_older", "read_cursor", "write_cursor"]
+__all__ = [
+    "check_ended",
+    "check_state",
+    "check_states",
+    "cut_older",
+    "read_cursor",
+    "read_place",
+    "write_cursor",
+    "write_place",
+]
+
+_OF_STATE = "~"
+"""Stands between the state and the rest, in a cursor of a list of several states."""
 
 
 def check_state(state: str) -> str:
@@ -19,6 +32,16 @@ def check_state(state: str) -> str:
         known = ", ".join(get_args(JobState))
         raise DefinitionError(f"expected a state of jobs, one of {known}, got: {shown(state)}")
     return state
+
+
+def check_states(states: str | Iterable[str]) -> list[str]:
+    """Return one state or several as a list without repeats, in the order in which they are given. Raises
+    DefinitionError.
+    """
+    given = [states] if isinstance(states, str) else list(dict.fromkeys(states))
+    if not given:
+        raise DefinitionError("expected a state of jobs, or several, got none")
+    return [check_state(each) for each in given]
 
 
 def check_ended(state: str) -> None:
@@ -48,6 +71,26 @@ def write_cursor(cursor: Cursor) -> str:
     """Return it as text that may stand on a command line and in a URL."""
     text = f"{len(cursor.score)}:{cursor.score}:{cursor.after}"
     return base64.urlsafe_b64encode(text.encode("utf-8", "surrogateescape")).decode("ascii")
+
+
+def read_place(cursor: str | None, states: list[str]) -> tuple[str, Cursor]:
+    """Return the state and the place in it where a page begins. Raises DefinitionError for a cursor of
+    another list.
+    """
+    state, mark, rest = (cursor or "").rpartition(_OF_STATE)
+    if not mark:
+        return states[0], read_cursor(cursor)
+    if state not in states:
+        raise DefinitionError(
+            f"expected the cursor of a list of {', '.join(states)}, got one of: {shown(state)}"
+        )
+    return state, read_cursor(rest) if rest else Cursor()
+
+
+def write_place(state: str, place: Cursor, states: list[str]) -> str:
+    """Return it as text; that of one state alone is as it always was."""
+    text = write_cursor(place) if place.after else ""
+    return text if len(states) == 1 else f"{state}{_OF_STATE}{text}"
 
 
 def cut_older(page: JobPage, oldest_ms: int) -> tuple[list[JobRow], Cursor | None]:

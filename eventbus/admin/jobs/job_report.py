@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.attempts import FailureReport, Run, error_line, read_failures
+from eventbus.admin.jobs.chain import chain_of
 from eventbus.admin.jobs.revision import revision_of
 from eventbus.admin.jobs.timeline import AttemptReport, TimelineEntry, number_of, read_attempts, tell_timeline
 from eventbus.model.message import decode_message
@@ -82,6 +83,15 @@ class JobReport(msgspec.Struct, frozen=True, kw_only=True):
     lines: list[LogLine] = []
     revision: str = ""
     """What an edit compares, so that it overwrites none of others."""
+    correlation_id: str = ""
+    """The chain of emissions and flows that it belongs to; `inspector.find(correlation_id=...)` finds the
+    others.
+    """
+    causation_id: str = ""
+    """The job whose handler emitted it, or started its flow; `''` if none did."""
+    meta: dict[str, Any] | None = None
+    key: str = ""
+    """Its idempotency key, as it was given."""
 
 
 def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
@@ -101,6 +111,7 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
     )
     failures = read_failures(state, look.text, look.log, last, hidden)
     attempts = read_attempts(fields, failures, last)
+    chain = chain_of(job_id, queue, look.body)
     emitted_ms = number_of(fields, "created")
     started_ms = attempts[-1].started_ms if attempts else 0
     return JobReport(
@@ -132,6 +143,10 @@ def report_of(job_id: str, look: JobLook, hidden: HiddenValues) -> JobReport:
         attempts_log=attempts,
         timeline=tell_timeline(fields, attempts),
         revision=revision_of(fields),
+        correlation_id=plain(chain.correlation_id),
+        causation_id=plain(chain.causation_id),
+        meta=hidden.in_texts(chain.meta),
+        key=hidden.in_text(plain(chain.key)),
         lines=[_line(text, hidden, is_stale=is_stale) for text in look.lines],
     )
 

@@ -1,4 +1,4 @@
-"""Finding jobs of events: by idempotency key, by correlation id.
+"""Finding jobs of events and flows: by idempotency key, by correlation id.
 
 A key is a pointer, which is read. A correlation id stands in the message of a job and nowhere else, because an index would
 cost each emission; so jobs are searched for it, the newest of each state first. What must hold: a search is bounded, and says whether it
@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from eventbus.admin.jobs.attempts import error_line
+from eventbus.admin.jobs.chain import FLOW_QUEUES, chain_of
 from eventbus.admin.queue_name import queue_of
 from eventbus.errors import DefinitionError
 from eventbus.lifecycle import Lifecycle
 from eventbus.model.durations import Duration
 from eventbus.model.event import Event
-from eventbus.model.message import decode_message
 from eventbus.model.names import EVENT_QUEUES, check_correlation_id, check_key, split_group
 from eventbus.settings.settings import Settings
 from eventbus.store.keys import key_digest
@@ -26,7 +26,11 @@ from eventbus.store.store import Store
 
 __all__ = ["FoundJob", "FoundJobs", "Lookups", "found_job"]
 
-_STATES = ("active", "waiting", "delayed", "parked", "failed", "completed", "cancelled")
+_STATES = ("active", "waiting", "delayed", "parked", "waiting-children", "failed", "completed", "cancelled")
+_OF_FLOWS = "waiting-children"
+"""The state that only jobs of flows have."""
+_STEPS = (".steps", ".steps/")
+"""Ends, or is in, the names of queues of steps."""
 _MOST_SEEN = 20_000
 """So many jobs one search looks at."""
 _MOST_FOUND = 100
@@ -67,11 +71,15 @@ class Lookups:
         correlation_id: str | None = None,
         call_timeout: Duration | None = None,
     ) -> FoundJobs:
-        """Find the jobs of an event with its groups, or of one queue, by their idempotency key or their correlation id.
+        """Find the jobs of an event with its groups, or of one queue, such as that of a workflow, by their
+        idempotency key or their correlation id.
 
         By `idempotency_key` these are the jobs for which the key stands now, and the one that comes after it, if any. By
-        `correlation_id`, without an event: of all events. That looks at the jobs themselves: running ones, then waiting,
-        delayed and parked ones, then the newest of those that ended, 20,000 in all. Members of flows are not searched.
+        `correlation_id`, without an event: of all events and workflows. That looks at the jobs themselves:
+        running ones, then waiting,
+        delayed and parked ones, then the newest of those that ended, 20,000 in all. Flows are among them,
+        and those of
+        sub-workflows while they are open; the jobs of their steps are not.
 
         Raises DefinitionError unless exactly one of both is given, and for a key without an event; ProviderStopped and
         StoreError.
@@ -89,12 +97,21 @@ class Lookups:
 
 
 async def _list_queues(store: Store, given: Event[Any, Any] | str | None, deadline: float) -> list[str]:
-    """Return the queue that is meant, with those of its groups; or those of all events."""
+    """Return the queue that is meant, with those of its groups; or those of all events and flows."""
     known = await store.inspection.roster.queues(deadline=deadline)
     if given is None:
-        return [name for name in known if name.startswith(EVENT_QUEUES)]
+        rooted = await store.trees.root_queues(
+            deadline=deadline
+        )  # flows that no worker serves are known only there
+        flows = sorted({name for name in (*known, *rooted) if _is_of_flows(name)})
+        return [*(name for name in known if name.startswith(EVENT_QUEUES)), *flows]
     queue = queue_of(given)
     return [queue, *(name for name in known if name != queue and split_group(name)[0] == queue)]
+
+
+def _is_of_flows(queue: str) -> bool:
+    """Return whether flows are in a queue, and not the jobs of their steps."""
+    return queue.startswith(FLOW_QUEUES) and not queue.endswith(_STEPS[0]) and _STEPS[1] not in queue
 
 
 async def _find_by_key(store: Store, queues: list[str], digest: str, deadline: float) -> FoundJobs:
@@ -130,6 +147,8 @@ class _Search:
                 count = getattr(look, state, None)
                 if count is None:
                     count = getattr(counts, state, 1)
+                if state == _OF_FLOWS and not queue.startswith(FLOW_QUEUES):
+                    continue
                 # Those that go at a time of their own are counted nowhere, so what ended is always looked at.
                 if count or state not in ("waiting", "delayed", "parked"):
                     is_whole = await self._search(queue, state) and is_whole
@@ -156,10 +175,7 @@ class _Search:
         """Return whether it is its correlation id, and not a part of its payload, that the text was found in."""
         if split_group(job)[0] == self._id:  # the first of its chain names no other
             return True
-        try:
-            return decode_message(look.body).correlation_id == self._id
-        except (msgspec.MsgspecError, UnicodeError):
-            return False
+        return chain_of(job, look.fields.get("queue", ""), look.body).correlation_id == self._id
 
 
 def _is_there(look: JobLook) -> bool:

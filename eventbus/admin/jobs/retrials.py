@@ -44,8 +44,11 @@ class Retrials:
     _life: Lifecycle
     _settings: Settings
 
-    async def retry(self, job_id: str, *, call_timeout: Duration | None = None) -> bool:
+    async def retry(self, job_id: str, *, rerun: bool = False, call_timeout: Duration | None = None) -> bool:
         """Let a job that failed, expired or was cancelled wait again, as if it were new: with all its attempts before it.
+
+        With `rerun` one that completed runs again, too; its result is gone then, and who emits with its key
+        joins the new run.
 
         Return False, and change nothing, if it is in another state. Its payload, key, priority and limit key stay, and
         so does what it saved. Its last error goes into its `failures`. An emitter that got the failure hears no second
@@ -57,7 +60,7 @@ class Retrials:
         deadline = self._settings.deadline(call_timeout)
         store = self._life.running("retry a job").store
         (word,) = await store.controls.retrials.retry(
-            [check_job_id(job_id)], states=_RETRIED, deadline=deadline
+            [check_job_id(job_id)], states=(*_RETRIED, *(("completed",) if rerun else ())), deadline=deadline
         )
         return _read(word, job_id, "retried")
 

@@ -11,17 +11,20 @@ from typing import Annotated
 import typer
 
 from eventbus.cli.failures import CommandError, is_debugging, one_line
-from eventbus.cli.loading import load_provider, with_settings
+from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.output import say, write_json
 from eventbus.cli.packages import look_at_packages
-from eventbus.errors import ConfigError, EventBusError
+from eventbus.cli.server_choice import choose_server
+from eventbus.errors import ConfigError, EventBusError, StoreUnavailable
+from eventbus.model.url_redaction import EMBEDDED
 from eventbus.provider import EventProvider
 from eventbus.settings.readers import READERS
 from eventbus.settings.settings import redact
 from eventbus.store.connection.connector import Connector
 from eventbus.store.diagnostics import Checkup, Finding
+from eventbus.store.embedded.process import find_program
 
 __all__ = ["check"]
 
@@ -60,7 +63,7 @@ def check(
 def _read_program(place: str | None, url: str | None) -> tuple[list[Finding], EventProvider | None]:
     """Return the findings about settings and program, and the provider; None if there is none to check."""
     try:
-        provider = EventProvider(url) if place is None else with_settings(load_provider(place), url=url)
+        provider = choose_server(EventProvider() if place is None else load_provider(place), url)
         Connector(provider.settings.url)
     except (CommandError, EventBusError) as error:
         is_setting = place is None or isinstance(error, ConfigError)
@@ -99,8 +102,10 @@ def _has_error(findings: Iterable[Finding]) -> bool:
 
 async def _look(provider: EventProvider) -> list[Finding]:
     settings = provider.settings
-    connector = Connector(settings.url)
+    connector = Connector(settings.url, expects="server")  # a check makes no folder and starts no server
     try:
+        if EMBEDDED.match(settings.url) and (told := await _find_absent(connector)):
+            return [told]
         checkup = Checkup(connector, prefix=settings.prefix, name=f"{settings.name}-check")
         return await checkup.run(
             provider.queues,
@@ -109,6 +114,19 @@ async def _look(provider: EventProvider) -> list[Finding]:
         )
     finally:
         await connector.aclose()
+
+
+async def _find_absent(connector: Connector) -> Finding | None:
+    """Return that the embedded server of a URL does not run, or cannot; None if it runs."""
+    try:
+        find_program()
+        await connector.start()
+    except ConfigError as error:
+        return Finding("server", "error", one_line(error))
+    except StoreUnavailable as error:
+        remedy = "start the program, which starts it; or name another server with --url or EVENTBUS_URL"
+        return Finding("server", "warning", f"{error}; it was not looked at", remedy)
+    return None
 
 
 def _lines(findings: Iterable[Finding]) -> Iterable[str]:

@@ -16,10 +16,11 @@ from eventbus.cli.commands.meter import Meter
 from eventbus.cli.commands.relay import Relay
 from eventbus.cli.controls.known_queues import doubt_event
 from eventbus.cli.failures import CommandError, is_debugging, leave_broken_pipe, one_line, tell
-from eventbus.cli.loading import load_provider, with_settings
+from eventbus.cli.loading import load_provider
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.output import clean_json, say
+from eventbus.cli.server_choice import choose_server
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.emit.emission import Emission
@@ -78,8 +79,7 @@ def emit(
             "--key would be the same for all lines; give the event a key function and use --app"
         )
     configure_logs(None, level=logging.DEBUG if is_debugging() else logging.WARNING)
-    provider = load_provider(app) if app is not None else EventProvider(url)
-    with_settings(provider, url=url)
+    provider = choose_server(load_provider(app) if app is not None else EventProvider(), url)
     options = EmitKeywords(reply=is_awaited, priority=priority)
     if delay is not None:
         options["delay"] = delay

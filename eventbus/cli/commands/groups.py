@@ -17,7 +17,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, span, tell_asked
 from eventbus.provider import EventProvider
 
 __all__ = ["groups"]
@@ -57,6 +57,7 @@ def groups(
 def _print(found: list[GroupReport]) -> None:
     if not found:
         say("no groups beside default")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for name in ("event", "group", "waiting", "parked", "oldest", "workers", "served"):

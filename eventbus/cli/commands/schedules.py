@@ -22,6 +22,7 @@ from eventbus.cli.toolkit import (
     describe_unknown,
     moment,
     open_console,
+    tell_asked,
 )
 from eventbus.errors import UsageError
 from eventbus.model import clock
@@ -206,6 +207,7 @@ async def _list(provider: EventProvider) -> list[ScheduleReport]:
 def _print(found: list[ScheduleReport]) -> None:
     if not found:
         say("no schedules")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for name in (

@@ -31,6 +31,7 @@ from eventbus.cli.loading import load_provider, with_settings
 from eventbus.cli.logs import LogFormat, LogLevel, configure_logs
 from eventbus.cli.loop import leave_within, run
 from eventbus.cli.metrics_port import MetricsPort
+from eventbus.cli.server_choice import choose_server
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.engine.health import Health
@@ -119,7 +120,7 @@ def worker(
         return run_reloading(sys.argv[1:], grace=None if grace is None else seconds(grace, setting="grace"))
     provider = load_provider(place)
     _configure_logs(log_format, log_level)
-    with_settings(provider, url=url, max_concurrency=concurrency, grace=grace)
+    with_settings(choose_server(provider, url), max_concurrency=concurrency, grace=grace)
     globs = [glob.strip() for each in queues or ["*"] for glob in each.split(",") if glob.strip()]
     process = _Process(provider, globs, burst=burst, until_eof=until_eof)
     with ExitStack() as ports:

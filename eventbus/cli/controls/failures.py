@@ -13,7 +13,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import UrlOption, moment, open_console, printable
+from eventbus.cli.toolkit import UrlOption, moment, open_console, printable, tell_asked
 from eventbus.provider import EventProvider
 
 __all__ = ["failures"]
@@ -45,6 +45,7 @@ def failures(
 def _print(found: list[FailureGroup]) -> None:
     if not found:
         say("no job has failed")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     table.add_column("jobs", no_wrap=True, justify="right")

@@ -13,7 +13,15 @@ from eventbus.admin.jobs.lookups import FoundJobs
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.output import say, write_json
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    ask_server,
+    moment,
+    open_console,
+    printable,
+    tell_asked,
+)
 from eventbus.provider import EventProvider
 
 __all__ = ["find"]
@@ -26,7 +34,8 @@ def find(
     *,
     key: Annotated[str | None, typer.Option(help="The idempotency key, as it was emitted.")] = None,
     correlation_id: Annotated[
-        str | None, typer.Option("--correlation-id", help="The id of the chain.")
+        str | None,
+        typer.Option("--correlation-id", "--correlation", help="The id of the chain: jobs and flows."),
     ] = None,
     field: Annotated[
         str | None, typer.Option(metavar="FIELD:VALUE", help="Of the payload: order_id:7, customer.name:Ada.")
@@ -36,7 +45,12 @@ def find(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     url: UrlOption = None,
 ) -> None:
-    """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id (of one event or of all)."""
+    """Find jobs by idempotency key or a field of the payload (of one event), or by correlation id.
+
+    Without NAME a correlation id is looked for in the jobs of all events and in all flows: first in open
+    ones, then in the newest
+    that ended, 20,000 in all. The jobs of steps are not among them.
+    """
     queue = None if name is None else queue_of(name)
     if field is not None:
         _find_by_field(
@@ -107,5 +121,6 @@ def _print(found: FoundJobs) -> None:
         open_console().print(table)
     else:
         say("no job was found")
+        tell_asked()
     if not found.is_whole:
         say(f"{found.seen} jobs were looked at, and there are more; name an event", err=True)

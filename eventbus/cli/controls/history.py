@@ -13,7 +13,7 @@ from eventbus.admin.history import Minute, Step
 from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.output import write_lines
-from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console
+from eventbus.cli.toolkit import UrlOption, ask_server, moment, open_console, tell_asked
 from eventbus.model.history.histogram import Histogram
 from eventbus.provider import EventProvider
 
@@ -82,7 +82,9 @@ def _print(found: Sequence[Minute]) -> None:
     rows = [(label, [read(each) for each in found]) for label, read in _ROWS]
     console = open_console()
     if not (waits.count or runs.count or any(any(values) for _, values in rows)):
-        console.print(f"no job ended since {moment(found[0].at_ms)}, as far as workers have told")
+        said = f"no job ended since {moment(found[0].at_ms)}, as far as workers have told"
+        console.print(said)
+        tell_asked()
     else:
         table = Table(box=None, pad_edge=False)
         table.add_column("jobs", no_wrap=True)

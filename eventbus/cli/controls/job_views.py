@@ -12,7 +12,7 @@ from eventbus.admin.jobs.reasons import StateReason
 from eventbus.cli.output import say
 from eventbus.cli.texts import json_text, printable, visible
 from eventbus.cli.times import in_local_time
-from eventbus.cli.toolkit import moment, open_console, span
+from eventbus.cli.toolkit import moment, open_console, span, tell_asked
 
 __all__ = ["print_counts", "print_jobs", "print_report"]
 
@@ -38,22 +38,29 @@ def print_counts(counts: Mapping[str, int]) -> None:
     open_console().print(table)
 
 
-def print_jobs(jobs: Sequence[JobSummary], state: str) -> None:
-    """Print jobs of one state as a table."""
+def print_jobs(jobs: Sequence[JobSummary], states: Sequence[str]) -> None:
+    """Print jobs of one state as a table, or of several, each with its state and the time that matters
+    there.
+    """
+    state = states[0] if len(states) == 1 else " or ".join(states)
     if not jobs:
         say(f"no job is {state}" if state != "waiting-children" else "no job waits for children")
+        tell_asked()
         return
-    time = _TIMES.get(state)
+    has_state = len(states) > 1
+    time = ("since or due", "") if has_state else _TIMES.get(state)
     table = Table(box=None, pad_edge=False)
-    for head in ("job", "emitted", *([time[0]] if time else [])):
+    for head in ("job", *(["state"] if has_state else []), "emitted", *([time[0]] if time else [])):
         table.add_column(head, no_wrap=True)
     table.add_column("attempts", no_wrap=True, justify="right")
     table.add_column("stalls", no_wrap=True, justify="right")
     table.add_column("error", no_wrap=True, overflow="ellipsis")
     for job in jobs:
-        own = [moment(getattr(job, time[1]))] if time else []
+        known = _TIMES.get(job.state) if has_state else time
+        own = [moment(getattr(job, known[1])) if known else "-"] if time else []
         cells = (
             printable(job.id),
+            *([job.state] if has_state else []),
             moment(job.created_ms),
             *own,
             str(job.attempts),
@@ -104,6 +111,14 @@ def _facts(job: JobReport, reason: StateReason, most: int | None) -> Iterator[tu
         yield "flow", job.tree or job.id
     if job.run > 1:
         yield "run", str(job.run)
+    if job.correlation_id:
+        yield "chain", printable(job.correlation_id)
+    if job.causation_id:
+        yield "caused by", f"job {printable(job.causation_id)}"
+    if job.key:
+        yield "key", printable(job.key)
+    if job.meta:
+        yield "meta", json_text(job.meta, most=most)
     if job.progress is not None:
         yield "progress", json_text(job.progress, most=most)
     yield "payload", json_text(job.payload, most=most)

@@ -65,8 +65,11 @@ def list_jobs(
     *,
     group: _Group = None,
     state: Annotated[
-        str, typer.Option(metavar="STATE", help="Of this state: failed, delayed, ...")
-    ] = "waiting",
+        list[str] | None,
+        typer.Option(
+            metavar="STATE", help="Of this state, by default waiting; with commas or repeated: several."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="So many.")] = 20,
     cursor: Annotated[str | None, typer.Option(help="What the page before said.")] = None,
     since: Annotated[
@@ -76,11 +79,14 @@ def list_jobs(
     watch: WatchOption = False,
     url: UrlOption = None,
 ) -> None:
-    """List jobs of one state: waiting ones in the order of their turns, delayed ones by their time, others newest first."""
+    """List jobs of one state, or of several: waiting ones in the order of their turns, delayed ones by
+    their time, others newest first.
+    """
+    given = [each.strip() for text in state or ["waiting"] for each in text.split(",") if each.strip()]
     known = get_args(JobState)
-    if state not in known:
-        raise CommandError(f"expected --state to be one of {', '.join(known)}, got: {shown(state)}")
-    queue, chosen = queue_of(name, group), cast("JobState", state)
+    if wrong := [each for each in given if each not in known] or ([""] if not given else []):
+        raise CommandError(f"expected --state to be one of {', '.join(known)}, got: {shown(wrong[0])}")
+    queue, chosen = queue_of(name, group), cast("list[JobState]", given)
 
     async def ask(provider: EventProvider) -> JobList:
         found = await provider.inspector.jobs(queue, state=chosen, limit=limit, cursor=cursor, since=since)
@@ -92,7 +98,7 @@ def list_jobs(
         if as_json:
             write_lines(found.jobs)
         else:
-            print_jobs(found.jobs, state)
+            print_jobs(found.jobs, chosen)
         if found.cursor is not None:
             say(f"more: --cursor {found.cursor}", err=True)
 

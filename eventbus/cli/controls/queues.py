@@ -21,7 +21,7 @@ from eventbus.cli.controls.limit_views import show_limit
 from eventbus.cli.controls.overview_views import tabulate_queues
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console
+from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, tell_asked
 from eventbus.model.durations import milliseconds, text_of_ms
 from eventbus.model.keep import Keep
 from eventbus.model.limit import Limit
@@ -231,11 +231,14 @@ async def _list(provider: EventProvider) -> list[QueueControls]:
 
 def _print_queues(found: list[QueueReport]) -> None:
     open_console().print(tabulate_queues(found))
+    if not found:
+        tell_asked()
 
 
 def _print(found: list[QueueControls]) -> None:
     if not found:
         say("no queue is paused or limited, or has a retention of its own")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for name in ("queue", "waiting", "running", "limit", "keeps", "paused", "by", "reason"):

@@ -15,7 +15,7 @@ from eventbus.admin.queue_name import queue_of
 from eventbus.cli.controls.jobs import change_job
 from eventbus.cli.controls.known_queues import check_known
 from eventbus.cli.output import say
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server
+from eventbus.cli.toolkit import UrlOption, agree, ask_server
 from eventbus.provider import EventProvider
 
 __all__ = ["purge", "remove", "retry", "retry_all"]
@@ -34,14 +34,19 @@ _Background = Annotated[
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
-def retry(job_id: _Job, *, url: UrlOption = None) -> None:
+def retry(
+    job_id: _Job,
+    *,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Also one that completed.")] = False,
+    url: UrlOption = None,
+) -> None:
     """Let a job that failed, expired or was cancelled run again, with all its attempts before it."""
     change_job(
         url,
         job_id,
-        lambda provider: provider.inspector.retry(job_id),
+        lambda provider: provider.inspector.retry(job_id, rerun=rerun),
         done="waits for its turn again",
-        refused="only one that failed or was cancelled is retried",
+        refused="only one that failed or was cancelled is retried, and with --rerun one that completed",
     )
 
 
@@ -84,7 +89,7 @@ def retry_all(
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         say(f"{_jobs(found, state)} of {queue} would be retried")
-    elif yes or _is_agreed(f"retry {_jobs(found, state)} of {queue}?"):
+    elif yes or agree(f"retry {_jobs(found, state)} of {queue}?"):
         say(ask_server(url, act))
 
 
@@ -124,7 +129,7 @@ def purge(
     found = ask_server(url, count, reads_only=True)
     if dry_run or not found:
         say(f"{_jobs(found, state)} of {queue} would be removed")
-    elif yes or _is_agreed(f"remove {_jobs(found, state)} of {queue}?"):
+    elif yes or agree(f"remove {_jobs(found, state)} of {queue}?"):
         say(ask_server(url, act))
 
 
@@ -136,20 +141,6 @@ async def _none_of(provider: EventProvider, queue: str) -> int:
 
 def _begun(report: OperationReport) -> str:
     return f"workers do it: eventbus operations show {report.id}"
-
-
-def _is_agreed(question: str) -> bool:
-    """Ask, and say that nothing was changed if the answer is no. Raises CommandError if nobody can answer."""
-    try:
-        is_agreed = typer.confirm(question)
-    except typer.Abort:
-        say()
-        raise CommandError(
-            "nobody answered, so nothing was changed; with --yes it does not ask", exit_code=2
-        ) from None
-    if not is_agreed:
-        say("nothing was changed")
-    return is_agreed
 
 
 def _jobs(count: int, state: str) -> str:

@@ -13,7 +13,7 @@ from eventbus.admin.overview import WorkerReport
 from eventbus.cli.controls.overview_views import tabulate_workers
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import write_lines
-from eventbus.cli.toolkit import UrlOption, open_console
+from eventbus.cli.toolkit import UrlOption, open_console, tell_asked
 from eventbus.model import clock
 from eventbus.provider import EventProvider
 
@@ -38,3 +38,5 @@ def workers(
 
 def _print(found: list[WorkerReport]) -> None:
     open_console().print(tabulate_workers(found, round(clock.now() * 1000)))
+    if not found:
+        tell_asked()

@@ -13,6 +13,7 @@ from eventbus.cli.failures import is_debugging
 from eventbus.cli.logs import configure_logs
 from eventbus.cli.loop import run
 from eventbus.cli.output import say
+from eventbus.cli.server_choice import asking_provider
 from eventbus.cli.session import started
 from eventbus.cli.signals import Interrupts
 from eventbus.cli.toolkit import UrlOption
@@ -54,7 +55,7 @@ def dashboard(
 ) -> int:
     """Serve the dashboard, and print the link that opens it: it signs in once, within five minutes."""
     configure_logs(None, level=logging.DEBUG if is_debugging() else logging.INFO)
-    provider = EventProvider(url, reply_timeout=_PATIENCE)
+    provider = asking_provider(url, reply_timeout=_PATIENCE)
     options = DashboardOptions(
         host=host,
         port=port,

@@ -11,7 +11,7 @@ from rich.text import Text
 from eventbus.admin.operations.audit import AuditPage
 from eventbus.cli.controls.watching import look
 from eventbus.cli.output import say, write_lines
-from eventbus.cli.toolkit import UrlOption, moment, open_console, printable
+from eventbus.cli.toolkit import UrlOption, moment, open_console, printable, tell_asked
 from eventbus.provider import EventProvider
 
 __all__ = ["audit"]
@@ -50,6 +50,7 @@ def audit(
 def _print(found: AuditPage) -> None:
     if not found.entries:
         say("nobody did anything of this kind on a dashboard")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for head in ("at", "actor", "action", "target", "outcome"):

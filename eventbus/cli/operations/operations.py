@@ -14,7 +14,15 @@ from rich.text import Text
 from eventbus.admin.operations.operations import OperationReport
 from eventbus.cli.controls.watching import WatchOption, look
 from eventbus.cli.output import say, write_json, write_lines
-from eventbus.cli.toolkit import CommandError, UrlOption, ask_server, moment, open_console, printable
+from eventbus.cli.toolkit import (
+    CommandError,
+    UrlOption,
+    ask_server,
+    moment,
+    open_console,
+    printable,
+    tell_asked,
+)
 from eventbus.provider import EventProvider
 
 __all__ = ["app"]
@@ -81,6 +89,7 @@ def stop(
 def _print_all(found: list[OperationReport]) -> None:
     if not found:
         say("no operation was begun in the last days")
+        tell_asked()
         return
     table = Table(box=None, pad_edge=False)
     for head in ("operation", "what", "queue", "state"):

@@ -80,7 +80,8 @@ def _reader(desk: Desk, row: Read) -> Handler:
         value = await row.read(desk, caller, names_in(request), read_query(request, row.query))
         headers: dict[str, str] = {}
         if isinstance(value, (JobPage, FlowList, ScheduleList)) and value.cursor is not None:
-            query = {**request.query_params, "cursor": value.cursor}
+            given = request.query_params
+            query = {**{name: given.getlist(name) for name in given}, "cursor": value.cursor}
             place = ("queues", value.queue, "jobs") if isinstance(value, JobPage) else (row.path.strip("/"),)
             headers["link"] = f'<{links("api", "v1", *place, **query)}>; rel="next"'
         return _json(value, headers)

@@ -60,7 +60,7 @@ READS: tuple[Read, ...] = (
     Read("/queues/{queue}", "One queue.", queues.NoQuery, QueueView, queues.read_queue),
     Read(
         "/queues/{queue}/jobs",
-        "A page of the jobs of a queue in one state.",
+        "A page of the jobs of a queue in one state, or in several: `state=failed&state=cancelled`.",
         jobs.JobsQuery,
         jobs.JobPage,
         jobs.read_jobs,

@@ -46,7 +46,7 @@ __all__ = [
     "reveal_job",
 ]
 
-_VALUES = ("payload", "result", "progress")
+_VALUES = ("payload", "result", "progress", "meta")
 _FLOWS = "workflow."
 _ACTIONS: tuple[Action, ...] = (
     "job.cancel",
@@ -59,15 +59,17 @@ _ACTIONS: tuple[Action, ...] = (
 
 
 class JobsQuery(msgspec.Struct, frozen=True):
-    """Which jobs of a queue are listed; `cursor` is that of the page before."""
+    """Which jobs of a queue are listed, of one state after the other; `cursor` is that of the page before."""
 
-    state: JobState = "waiting"
+    state: list[JobState] = msgspec.field(default_factory=lambda: ["waiting"])
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 50
     cursor: str | None = None
 
 
 class JobPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of jobs. `cursor` asks for the next page, None on the last one."""
+    """A page of jobs. `cursor` asks for the next page, None on the last one. `state` is what was asked
+    for, with commas.
+    """
 
     queue: str
     state: str
@@ -113,8 +115,9 @@ class PriorityOrder(msgspec.Struct, frozen=True):
 
 
 class RetryJobOrder(msgspec.Struct, frozen=True):
-    """Nothing more is said."""
+    """With `rerun` one that completed runs again, too."""
 
+    rerun: bool = False
     reason: Reason = ""
 
 
@@ -131,7 +134,7 @@ class RevealOrder(msgspec.Struct, frozen=True):
 
 
 async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: JobsQuery) -> JobPage:
-    """Return a page of the jobs of a queue in one state."""
+    """Return a page of the jobs of a queue in one state or several."""
     queue = find_queue(desk, caller, path["queue"])
     desk.demand_sight(caller, queue_target(queue), f"queue {queue!r}", jobs=True)
     page = await desk.provider.inspector.jobs(
@@ -139,7 +142,7 @@ async def read_jobs(desk: Desk, caller: Caller, path: dict[str, str], query: Job
     )
     redaction = desk.redaction(caller, queue_target(queue))
     rows = [msgspec.structs.replace(row, error=redaction.error(row.error)) for row in page.jobs]
-    return JobPage(queue=queue, state=query.state, jobs=rows, cursor=page.cursor)
+    return JobPage(queue=queue, state=",".join(query.state), jobs=rows, cursor=page.cursor)
 
 
 async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any) -> JobView:
@@ -154,7 +157,7 @@ async def read_job(desk: Desk, caller: Caller, path: dict[str, str], _query: Any
     if redaction.hides_all:  # as `edits.shown_payload`
         values = {name: redaction.value(getattr(report, name), name) for name in _VALUES}
         fields: dict[str, Any] = msgspec.to_builtins(
-            msgspec.structs.replace(report, **dict.fromkeys(_VALUES))
+            msgspec.structs.replace(report, key="", **dict.fromkeys(_VALUES))
         )
         report = msgspec.structs.replace(
             msgspec.convert(redaction.errors(fields, are_searched=True), JobReport), **values
@@ -204,8 +207,8 @@ async def prioritize_job(desk: Desk, caller: Caller, path: dict[str, str], order
 
 
 async def retry_job(desk: Desk, caller: Caller, path: dict[str, str], order: RetryJobOrder) -> Change:
-    """Let a job run again that failed, expired or was cancelled."""
-    ask = partial(desk.provider.inspector.retry, call_timeout=READ_SECONDS)
+    """Let a job run again that failed, expired or was cancelled, or with `rerun` completed."""
+    ask = partial(desk.provider.inspector.retry, rerun=order.rerun, call_timeout=READ_SECONDS)
     return await _edit(desk, caller, path["job"], "job.retry", ask, order.reason, "it waits again")
 
 

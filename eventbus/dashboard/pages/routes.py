@@ -91,9 +91,9 @@ class Pages:
         names, query = names_in(request), read_query(request, jobs.JobsQuery, "done")
         view = await queues.read_queue(self._desk, caller, names, queues.NoQuery())
         told = await history.read_history(self._desk, caller, names, history.HistoryQuery())
-        listed = None
+        state, listed = query.state[0], None
         if "job.read" in view.may:
-            wanted = jobs.JobsQuery(state=query.state, limit=min(query.limit, 200), cursor=query.cursor)
+            wanted = jobs.JobsQuery(state=[state], limit=min(query.limit, 200), cursor=query.cursor)
             listed = await jobs.read_jobs(self._desk, caller, names, wanted)
         return self._page(
             request,
@@ -104,8 +104,8 @@ class Pages:
             told=told,
             columns=stack(told),
             listed=listed,
-            actions=operations.actions_for(self._desk, caller, view.queue, query.state),
-            state=query.state,
+            actions=operations.actions_for(self._desk, caller, view.queue, state),
+            state=state,
             is_first=not query.cursor,
         )
 

@@ -159,6 +159,12 @@ class HiddenValues:
             if name != HIDDEN_FIELD
         }
 
+    def in_field(self, name: str, value: Any) -> Any:
+        """Return what belongs to a job, such as the state of a flow, without what is sensitive by its
+        marks or repeats that.
+        """
+        return self.in_texts(self._hide(name, value))
+
     def in_text(self, text: str) -> str:
         """Return a text, such as that of an error, without what it quotes of hidden values."""
         return plain(text) if self._reveals else blank(self.texts.recorded(text) if text else text)

@@ -27,7 +27,7 @@ from eventbus.errors import ConfigError, StoreError, StoreRefused, StoreUnavaila
 from eventbus.model.names import shown
 from eventbus.model.url_redaction import redact
 from eventbus.runtime.clean_up import run_to_end
-from eventbus.store.embedded.server import EmbeddedServer
+from eventbus.store.embedded.server import EmbeddedServer, Expected
 
 __all__ = ["TRANSIENT", "Connector", "refusal", "translate"]
 
@@ -173,8 +173,12 @@ _LEAVE_WITHIN = 30.0
 class Connector:
     """Opens connections to the server of one URL, and starts the embedded server if the URL names one."""
 
-    def __init__(self, url: str, *, connect_timeout: float = 5.0) -> None:
-        """Parse `url`. Raises ConfigError for a URL that cannot be used."""
+    def __init__(self, url: str, *, connect_timeout: float = 5.0, expects: Expected = "nothing") -> None:
+        """Parse `url`. Raises ConfigError for a URL that cannot be used.
+
+        `expects`: what must be there already where the URL names an embedded server.
+        """
+        self._expects: Expected = expects
         self._timeout = connect_timeout
         self._server: EmbeddedServer | None = None
         self._is_closed = False
@@ -191,9 +195,13 @@ class Connector:
         self.address: str = _address_of(self._arguments)
 
     async def start(self) -> None:
-        """Start or join the embedded server if the URL names one, and start it again if it has died."""
+        """Start or join the embedded server if the URL names one, and start it again if it has died.
+
+        Raises StoreUnavailable if it `expects` more than is there.
+        """
         if self._server is not None and not self._is_closed:
-            path = await asyncio.to_thread(self._server.start)  # blocks: it waits for locks and processes
+            # Blocks: it waits for locks and processes.
+            path = await asyncio.to_thread(self._server.start, expects=self._expects)
             self._arguments = {
                 "path": str(path),
                 "connection_class": asyncio_connection.UnixDomainSocketConnection,

@@ -49,6 +49,7 @@ import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import Literal
 
 from eventbus.errors import ConfigError, StoreUnavailable, UsageError
 from eventbus.model import clock
@@ -56,13 +57,19 @@ from eventbus.store.embedded import process
 from eventbus.store.server_info import failed_saves, parse_info
 from eventbus.telemetry.logging import get_logger
 
-__all__ = ["EmbeddedServer", "end_server"]
+__all__ = ["EmbeddedServer", "Expected", "end_server"]
 
 _log = get_logger("eventbus.store")
 
 _START_LOCK_WITHIN = 30.0
 """Seconds to wait for another process that starts or ends the server."""
 _END_WITHIN = 10.0  # seconds
+
+
+Expected = Literal["nothing", "folder", "server"]
+"""What must be there before a use: what lacks is made; the folder of an earlier server; or a server that
+runs.
+"""
 
 
 class EmbeddedServer:
@@ -74,14 +81,15 @@ class EmbeddedServer:
     def __init__(self, folder: Path | None) -> None:
         self._use = _Temporary() if folder is None else _Persistent(folder)
 
-    def start(self) -> Path:
+    def start(self, *, expects: Expected = "nothing") -> Path:
         """Start the server, or join the one that runs, and return its socket.
 
         May be repeated: it then starts a kept server again if that has died. Raises ConfigError without
-        the `embedded` extra or for a folder that cannot be used, StoreUnavailable if the start fails.
+        the `embedded` extra or for a folder that cannot be used, StoreUnavailable if the start fails, or
+        if what it `expects` is not there; then nothing was made or changed.
         """
         with _held.start_lock:
-            return self._use.start()
+            return self._use.start(expects)
 
     def stop(self) -> None:
         """Leave the server; the last user process of the folder ends it. Idempotent."""
@@ -95,7 +103,7 @@ def end_server(folder: Path, *, force: bool = False) -> bool:
     Raises UsageError if processes use it, unless `force`; StoreUnavailable if it does not end.
     """
     home = _Folder(folder)
-    if not (home.path / "start.lock").exists():
+    if not home.was_used():
         return False
     with _held.start_lock, home.hold_start_lock():
         users = home.users()
@@ -196,7 +204,7 @@ atexit.register(_held.leave_all)
 
 
 class _Folder:
-    """The data folder of a kept server. All methods but `prepare` need `hold_start_lock`."""
+    """The data folder of a kept server. All methods but `prepare` and `was_used` need `hold_start_lock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(os.path.realpath(path))
@@ -218,6 +226,10 @@ class _Folder:
             (self.path / "users").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise _unusable(self.path, f"cannot be used ({error.strerror}); name another folder") from error
+
+    def was_used(self) -> bool:
+        """Return whether a server ever started here; needs no lock."""
+        return (self.path / "start.lock").exists()
 
     @contextlib.contextmanager
     def hold_start_lock(self) -> Generator[None]:
@@ -316,9 +328,14 @@ class _Persistent:
     def __init__(self, folder: Path) -> None:
         self._folder = _Folder(folder)
 
-    def start(self) -> Path:
-        self._folder.prepare()
+    def start(self, expects: Expected) -> Path:
+        if expects == "nothing":
+            self._folder.prepare()
+        elif not self._folder.was_used():
+            raise _absent(self._folder.path, f"there is no embedded server in {self._folder.path}")
         with self._folder.hold_start_lock():
+            if expects == "server" and not self._folder.has_server():
+                raise _absent(self._folder.path, f"the embedded server in {self._folder.path} does not run")
             user_lock = self._take_user_lock()
             try:
                 return self._folder.ensure_server()
@@ -367,9 +384,12 @@ class _Temporary:
         self._folder = self._address = Path()
         self._pipe: _Descriptor | None = None
 
-    def start(self) -> Path:
+    def start(self, expects: Expected) -> Path:
         if self._pipe is not None and self._pipe.fd >= 0:
             return self._address
+        if expects != "nothing":
+            said = "a server of memory: belongs to one process alone, so there is nothing of others in it"
+            raise _absent(Path("memory:"), said)
         process.find_program()  # may raise: before there is a folder to remove
         self._folder = Path(tempfile.mkdtemp(prefix="eventbus-"))
         self._address = process.choose_address(self._folder)
@@ -406,6 +426,10 @@ class _Temporary:
             lock.take_within(_END_WITHIN)
         # The shell removes the folder too, but perhaps only after we return.
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _absent(path: Path, what: str) -> StoreUnavailable:
+    return StoreUnavailable(what, address=str(path))
 
 
 def _unusable(path: Path, why: str) -> ConfigError:

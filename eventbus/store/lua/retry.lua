@@ -1,4 +1,4 @@
--- Lets plain jobs that failed or were cancelled wait again, as if they were new: without attempts, stalls and outcome. What they
+-- Lets plain jobs that failed or were cancelled wait again, or completed ones if that is asked for, as if they were new: without attempts, stalls and outcome. What they
 -- saved, their journal and their inbox stay, as for a further attempt, and the outcome stands in their log.
 -- Nobody who was told of the end hears of it again: whoever asks for the outcome from now on, or joins the job by its key,
 -- gets the next one.
@@ -9,15 +9,15 @@
 -- flags: none
 -- KEYS: the shard's book, and a key that never exists
 -- head: now call states jobs
---   call: fresh for each request, the same when it is sent again | states: in which it may be: `failed`, `cancelled`
+--   call: fresh for each request, the same when it is sent again | states: in which it may be: `failed`, `cancelled`, `completed`
 -- jobs: id
 -- answer: for each job: retried | key (its key stands for another job) | ungrouped (its group is no more) | damaged |
 --   member (of a tree) | root (of one) | unknown | or else its state
---include shard args commands changes guard codec fields flag placing records pointers putting_off
+--include shard args commands changes guard codec completed fields flag placing records pointers putting_off
 
 local now = args.take_now()
 local call, states, count = args.take(), args.take(), args.take()
-local ENDED = { failed = true, cancelled = true }
+local ENDED = { failed = true, cancelled = true, completed = true }
 local may, words, ready, seen = {}, {}, {}, {}
 for _, state in ipairs(states) do may[state] = ENDED[state] end
 
@@ -62,8 +62,8 @@ local function write(id, record)
   local flags = FLAG.MORE + bit.band(record.flags, FLAG.SIDE + FLAG.JOURNAL)
   local head = { state = 'waiting', created = record.created, queue = queue, flags = flags, limit = record.limit, body = record.body, size = record.size }
   redis.call('SET', shard.job_root .. id, codec.encode(head))
-  if (has_run or state == 'failed') and commands.try('LINDEX', shard.key('log', id), -1) ~= text then records.note_error(id, records.add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed')) end
-  redis.call('ZREM', shard.key(state, queue), id)
+  if state ~= 'completed' and (has_run or state == 'failed') and commands.try('LINDEX', shard.key('log', id), -1) ~= text then records.note_error(id, records.add_times(text, record.due, record.ended - record.lasted, record.ended, record.worker, 'failed')) end
+  if state == 'completed' then completed.unlist(queue, id, record.ended) else redis.call('ZREM', shard.key(state, queue), id) end
   commands.try('ZREM', shard.key('leaving', queue), id)
   local pointer = find_pointer(id, record)
   if pointer ~= '' then

@@ -33,7 +33,8 @@ class RetrialStore:
         deadline: float | None = None,
         now: int | str = "",
     ) -> list[str]:
-        """Let jobs in these states wait again; at most `MOST_AT_ONCE`. Return one word for each, in order.
+        """Let jobs in these states (`failed`, `cancelled`, `completed`) wait again; at most `MOST_AT_ONCE`.
+        Return one word for each, in order.
 
         `retried`; `key` if its key stands for another job; `ungrouped`; `damaged`; `member` or `root` of a tree; `unknown`;
         or its state, which is none of those asked for. `call` is fresh for each request; tests give it.

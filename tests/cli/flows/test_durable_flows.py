@@ -259,6 +259,11 @@ def test_a_flow_with_children_is_shown_listed_checked_exported_and_replayed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for (
+        name,
+        value,
+    ) in environment.items():  # the program is imported here, and keeps the server that it found then
+        monkeypatch.setenv(name, value)
 
     def load(options: str) -> Any:
         sys.modules.pop("parent_app", None)

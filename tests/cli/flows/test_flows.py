@@ -13,7 +13,7 @@ import pytest
 from typer.testing import Result
 
 from eventbus import EventBusError, EventProvider, Retry
-from workflows import FlowHandle, StepContext, Workflow, WorkflowProvider
+from workflows import FlowContext, FlowHandle, StepContext, Workflow, WorkflowProvider, durable
 
 Invoke = Callable[..., Result]
 Act = Callable[["Mill"], Coroutine[Any, Any, Any]]
@@ -102,8 +102,10 @@ def _shown(text: str) -> str:
 def test_without_flows_it_says_so(invoke: Invoke) -> None:
     for words in (("flows",), ("flows", "list")):
         result = invoke(*words)
-        assert (result.stdout, result.stderr, result.exit_code) == ("no flows\n", "", 0)
-    assert invoke("flows", "--json").stdout == ""
+        assert (result.stdout, result.exit_code) == ("no flows\n", 0)
+        assert result.stderr.startswith("asked ")
+    told = invoke("flows", "--json")
+    assert (told.stdout, told.stderr.partition(" ")[0]) == ("", "asked")
 
 
 def test_a_misspelt_workflow_is_told_with_the_close_one(
@@ -300,3 +302,30 @@ def test_help_names_the_commands(invoke: Invoke) -> None:
     result = invoke("flows", "--help")
     assert all(word in result.stdout for word in ("list", "show", "cancel", "retry"))
     assert result.exit_code == 0
+
+
+def test_a_flow_is_shown_with_what_it_got_and_returned_and_long_values_in_full_if_asked(
+    invoke: Invoke, environment: dict[str, str]
+) -> None:
+    @durable("echo", state=str)
+    async def echo(ctx: FlowContext[str]) -> str:
+        ctx.state = "told"
+        return ctx.input.upper()
+
+    async def run() -> str:
+        provider = EventProvider(environment["EVENTBUS_URL"], prefix=environment["EVENTBUS_PREFIX"])
+        flows = WorkflowProvider(provider)
+        flows.register(echo)
+        async with provider, provider.worker():
+            flow = await flows.execute(echo, "a" * 600)
+            await flow.result(30)
+            return flow.id
+
+    flow_id = asyncio.run(run())
+    shown = invoke("flows", "show", flow_id).stdout
+    assert f'input "{"a" * 499}... (102 characters more)' in shown
+    assert 'state "told"' in shown
+    assert "AAA" in shown
+    assert f'output "{"A" * 600}"' in invoke("flows", "show", flow_id, "--full").stdout
+    report = json.loads(invoke("flows", "show", flow_id, "--json").stdout)["report"]
+    assert (report["input"], report["output"], report["own_state"]) == ("a" * 600, "A" * 600, "told")

@@ -132,8 +132,12 @@ flows.register(asks)
 
 
 @pytest.fixture
-def load_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def load_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> Iterator[Callable[..., Any]]:
     """Load the program `nested_app`, whose function calls a task of this name."""
+    for name, value in environment.items():  # the program keeps the server that it finds when it is imported
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
 

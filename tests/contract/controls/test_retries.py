@@ -280,3 +280,67 @@ async def test_a_preview_counts_also_what_goes_at_a_time_of_its_own(make_provide
         for act in (provider.inspector.retry_all, provider.inspector.purge):
             assert await act("charge", dry_run=True) == 3
         assert await provider.inspector.retry_all("charge") == 3
+
+
+async def test_a_completed_job_runs_again_if_that_is_asked_for_and_its_key_joins_the_new_run(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    bank = _Bank(provider)
+    bank.is_up = True
+    async with provider:
+        async with provider.worker():
+            first = provider.emit("charge", 2, idempotency_key="k")
+            assert await first == 2
+        job = first.job_id
+        inspector = provider.inspector
+        assert await inspector.retry(job) is False
+        assert await inspector.retry(job, rerun=True) is True
+        report = await inspector.job(job)
+        assert (report.state, report.result, report.errors, report.key) == ("waiting", None, [], "k")
+        assert await inspector.counts("charge", states=["completed", "waiting"]) == {
+            "completed": 0,
+            "waiting": 1,
+        }
+        again = provider.emit("charge", 2, idempotency_key="k")
+        await again.enqueued()
+        assert (again.job_id, again.joined) == (job, True)
+        async with provider.worker():
+            assert await again == 2
+        assert bank.runs == [2, 2]
+        listed = await inspector.jobs("charge", state="completed")
+        assert [each.id for each in listed.jobs] == [job]
+        assert await inspector.retry(job, rerun=True) is True
+        assert await inspector.retry(job, rerun=True) is False, "it waits"
+
+
+async def test_a_completed_job_whose_key_stands_for_a_later_one_does_not_run_again(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider(key_ttl=0.001)
+    bank = _Bank(provider)
+    bank.is_up = True
+    async with provider, provider.worker():
+        first = provider.emit("charge", 2, idempotency_key="k")
+        await first
+        second = first
+        while second.job_id == first.job_id:  # until the key has expired
+            second = provider.emit("charge", 2, idempotency_key="k", delay="1 hour")
+            await second.enqueued()
+        with pytest.raises(UsageError, match="key of job"):
+            await provider.inspector.retry(first.job_id, rerun=True)
+
+
+async def test_flows_and_steps_are_not_run_again_as_jobs(make_provider: MakeProvider) -> None:
+    @durable("plain")
+    async def plain(ctx: FlowContext[int]) -> int:
+        return ctx.input
+
+    provider = make_provider()
+    flows = WorkflowProvider(provider)
+    flows.register(plain)
+    async with provider, provider.worker():
+        flow = await flows.execute(plain, 1)
+        await flow.result(30)
+        with pytest.raises(UsageError, match="eventbus flows retry"):
+            await provider.inspector.retry(flow.id, rerun=True)

@@ -32,6 +32,7 @@ __all__ = [
     "view_flow",
 ]
 
+_VALUES = ("input", "output", "own_state")
 _ACTIONS: tuple[Action, ...] = ("flow.cancel", "flow.retry", "flow.signal")
 
 
@@ -196,7 +197,8 @@ def _without_secrets(desk: Desk, caller: Caller, tree: dict[str, Any]) -> dict[s
         values = {field: redaction.value(machine[field], field) for field in ("state", "documents")}
         machine = redaction.errors({**machine, **dict.fromkeys(values)}) | values
         machine["documents"] = machine["documents"] or {}
-    rest = redaction.errors({**report, "steps": {}, "machine": None})
+    values = {field: redaction.value(report[field], field) for field in _VALUES}
+    rest = redaction.errors({**report, **dict.fromkeys(values), "steps": {}, "machine": None}) | values
     nested: dict[str, list[Any]] = {}
     for name, trees in tree["nested"].items():
         for each in cast("list[dict[str, Any]]", trees):

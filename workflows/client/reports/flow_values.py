@@ -1,0 +1,63 @@
+"""What a flow got, returned and told as its state, for reports: JSON values, without what is sensitive.
+
+What must always hold: a value that cannot be read is None, and costs nothing else of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from eventbus.lowlevel import HiddenValues
+from workflows.records.records import FlowMessage
+from workflows.records.report import FlowReport, FlowTree
+
+__all__ = ["with_values", "without_long_values"]
+
+_INPUT, _RESULT, _STATE = "i", "result", "state"
+"""The fields of a message whose marks say what is sensitive."""
+_LONG = 16 * 1024
+
+
+def with_values(
+    report: FlowReport, message: FlowMessage, root: Mapping[str, str], own_state: str | None
+) -> FlowReport:
+    """Return a report with the values of its flow, whose root has these fields. `own_state` is that of a
+    function, as JSON.
+    """
+    hidden = HiddenValues(root.get("body", ""), job_id=report.flow_id)
+    machine = report.machine
+    if machine is not None:  # its state began as its input, and is of that type
+        state, documents = hidden.in_field(_INPUT, machine.state), hidden.in_texts(machine.documents)
+        machine = msgspec.structs.replace(machine, state=state, documents=documents)
+    is_done = report.state == "completed"
+    return msgspec.structs.replace(
+        report,
+        machine=machine,
+        input=hidden.in_field(_INPUT, _value(bytes(message.input))),
+        output=hidden.in_field(_RESULT, _value(root.get("text", ""))) if is_done else None,
+        own_state=hidden.in_field(_STATE, _value(own_state or "")),
+    )
+
+
+def without_long_values(tree: FlowTree) -> FlowTree:
+    """Return the tree of a nested flow without its long values, because there may be a thousand of them."""
+    report = tree.report
+    long = [
+        name
+        for name in ("input", "output", "own_state")
+        if (value := getattr(report, name)) is not None and len(msgspec.json.encode(value)) > _LONG
+    ]
+    if not long:
+        return tree
+    kept: dict[str, Any] = {**dict.fromkeys(long), "left_out": long}
+    return msgspec.structs.replace(tree, report=msgspec.structs.replace(report, **kept))
+
+
+def _value(text: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(text) if text else None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
