@@ -117,7 +117,9 @@ async def _run_all(shard: Shard) -> list[str]:
     return claimed
 
 
-async def test_jobs_due_in_one_millisecond_run_in_the_order_of_their_adds_whatever_their_ids(shard: Shard) -> None:
+async def test_jobs_due_in_one_millisecond_run_in_the_order_of_their_adds_whatever_their_ids(
+    shard: Shard,
+) -> None:
     """Ids of two processes, or of one before and after its restart, say nothing about the order of the adds."""
     jobs = [f"{emitter}-{n}" for n in range(150) for emitter in ("m", "a", "z")]
     for first in range(0, len(jobs), 30):
@@ -131,7 +133,9 @@ async def test_jobs_due_in_one_millisecond_run_in_the_order_of_their_adds_whatev
     assert await _run_all(shard) == jobs
 
 
-async def test_retries_due_in_one_millisecond_run_in_the_order_in_which_their_attempts_failed(shard: Shard) -> None:
+async def test_retries_due_in_one_millisecond_run_in_the_order_in_which_their_attempts_failed(
+    shard: Shard,
+) -> None:
     await shard.add(*(row(job) for job in "abc"))
     answer = await shard.turn()
     claims = {each.id: each for each in answer.claims}
