@@ -182,7 +182,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "audit": (
         "stream",
-        "who did what, or was refused; the newest 10,000 entries of 90 days",
+        "who did what; the newest 10,000 entries of 90 days",
+        "audit",
+        "90 days after the last",
+    ),
+    "refusals": (
+        "stream",
+        "who was refused what, how often within the hour; the newest 1,000 entries of 90 days",
         "audit",
         "90 days after the last",
     ),
