@@ -29,9 +29,9 @@ _FIELDS = ("actor", "address", "action", "kind", "target", "queue", "outcome", "
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One action that somebody asked for. `at_ms` is when it was over, a Unix time in ms of the server's clock.
 
-    `outcome` is changed, unchanged, refused, failed, or begun: cut off, so that nobody knows. `reason` is the actor's, `detail`
-    says what was done, why it was refused, or what failed. `times` is how often the actor was refused this action from this
-    address within the hour; the entry has the last target.
+    `outcome` is changed, unchanged, refused, failed, or begun: cut off, so that nobody knows. `reason` is the
+    actor's, `detail` says what was done, why it was refused, or what failed. `times` is how often the actor was
+    refused this action from this address within the hour; the entry has the last target.
     """
 
     id: str

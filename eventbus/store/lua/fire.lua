@@ -41,6 +41,7 @@ local function judge(row)
   if row.wait > 0 then return 'waits' end
   local last = known[3] and fields.peek(known[3])
   local is_open = last and trees.OPEN[last.state]
+  row.last_began = is_open and last.created
   row.is_last = tonumber(known[6] or 0) > 0 and tonumber(known[5] or 0) + 1 >= tonumber(known[6])
   if row.pauses and last and last.state == 'failed' and known[7] ~= known[3] then return 'paused' end
   if row.fire == '' then return 'missed' end

@@ -1,7 +1,7 @@
-"""The audit in the store: two streams, of who did what, and of who was refused; each has the newest of the last 90 days.
+"""The audit in the store: a stream of who did what, and one of who was refused; each has the newest of 90 days.
 
-They are apart, so that refusals, which anybody can cause, push no action out. Older releases wrote refusals among the
-actions; these are read as they stand.
+They are apart, so that refusals, which anybody can cause, push no action out. Older releases wrote refusals
+among the actions; these are read as they stand.
 
 `ControlStore.audit` is one of these.
 """

@@ -120,7 +120,7 @@ async def _run_all(shard: Shard) -> list[str]:
 async def test_jobs_due_in_one_millisecond_run_in_the_order_of_their_adds_whatever_their_ids(
     shard: Shard,
 ) -> None:
-    """Ids of two processes, or of one before and after its restart, say nothing about the order of the adds."""
+    """Ids of two processes, or of one before and after its restart, do not tell the order of the adds."""
     jobs = [f"{emitter}-{n}" for n in range(150) for emitter in ("m", "a", "z")]
     for first in range(0, len(jobs), 30):
         await shard.add(*(row(job, delay=500) for job in jobs[first : first + 15]))
