@@ -34,7 +34,8 @@ _BYTES = 1 << 20  # of bodies in one chunk, so that one call does not hold up th
 class Member(msgspec.Struct, frozen=True):
     """One job of a tree. `needs` are the ids of the members that must complete before it starts.
 
-    A job without a `body` is given the body of its root. `delay` is in seconds. `on` says what becomes of
+    A job without a `body` is given the body of its root. `delay` is in seconds from the call that adds the job:
+    it starts when that time has passed and the members that it needs have completed. `on` says what becomes of
     the job if a job that it needs does not complete. `up` says what its own failure does to the jobs that
     need it, and overrides their `on`. With `is_root`, the job is the root of a nested tree, to which it may
     add members while it runs; `timeout` is the timeout of that tree, in seconds.
@@ -56,9 +57,10 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Tree(msgspec.Struct, frozen=True):
-    """A root and its members. The root starts when the members that it `needs` have ended.
+    """A root and its members. It starts when the members that it `needs` have ended and its `delay` has passed.
 
-    `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `timeout` is in
+    `on` is `wake` for a root that deals with the failures and the stop of its tree itself. `delay` is in seconds
+    from the add; a root that is to deal with the stop of its tree does not wait for it. `timeout` is in
     seconds from when the root is due, 0 for none; the server keeps it. `key` is the digest of an idempotency
     key, and `print` the digest of the payload. `meeting` has the same meaning as for emissions (`AddRow`).
     With `require_worker` a lone root (`is_lone`) is refused while no worker serves its queue. `keep_completed` and

@@ -182,7 +182,13 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
     ),
     "audit": (
         "stream",
-        "who did what, or was refused; the newest 10,000 entries of 90 days",
+        "who did what; the newest 10,000 entries of 90 days",
+        "audit",
+        "90 days after the last",
+    ),
+    "refusals": (
+        "stream",
+        "who was refused what, how often within the hour; the newest 1,000 entries of 90 days",
         "audit",
         "90 days after the last",
     ),
@@ -205,7 +211,12 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "rescue, turn, cancel",
         "with its last job",
     ),
-    "delayed": ("zset", "delayed job -> due time, ms", "add, turn, signal", "with its last job"),
+    "delayed": (
+        "zset",
+        "delayed job -> due time, ms, and its place among those of that millisecond, in 2048ths",
+        "add, turn, signal",
+        "with its last job",
+    ),
     "completed": ("list", "end, 13 digits of ms, and the job, oldest first", "turn", "by retention"),
     "failed": (
         "zset",
@@ -220,7 +231,7 @@ KINDS: dict[str, tuple[str, str, str, str]] = {
         "turn, cancel, add, rescue, remove",
         "with its last job",
     ),
-    "parked": ("zset", "job -> when it was parked, ms", "turn", "with its last job"),
+    "parked": ("zset", "job -> when it was parked, as in `delayed`", "turn", "with its last job"),
     "groups": ("set", "groups of the queue", "announce, group", "never"),
     "limits": (
         "hash",

@@ -19,7 +19,8 @@ _NEW = """
 redis.call('SET', shard.job_root .. id, codec.encode({ state = 'waiting', created = 0, queue = 'queue' }))
 fields.change("""
 _CHANGE = link(
-    "--include shard args codec fields\nlocal id = args.take()\nfields.change(id, unpack(args.values, 2))\nreturn 1\n",
+    "--include shard args codec fields\nlocal id = args.take()\n"
+    "fields.change(id, unpack(args.values, 2))\nreturn 1\n",
     read_part,
 )
 
@@ -38,8 +39,10 @@ def change_record(job: str, **fields: Any) -> list[Any]:
 
 
 _SUSPECT = link(
-    "--include shard args codec fields book\nlocal id, queue = args.take(), args.take()\nfields.change(id, 'stalls', 3, 'crowd', 1, 'fatal', 0)\n"
-    "redis.call('LREM', shard.key('ready', queue), 1, id)\nredis.call('RPUSH', shard.key('suspects', queue), id)\n"
+    "--include shard args codec fields book\nlocal id, queue = args.take(), args.take()\n"
+    "fields.change(id, 'stalls', 3, 'crowd', 1, 'fatal', 0)\n"
+    "redis.call('LREM', shard.key('ready', queue), 1, id)\n"
+    "redis.call('RPUSH', shard.key('suspects', queue), id)\n"
     "book.set(queue, book.SUSPECTS)\nreturn 1\n",
     read_part,
 )

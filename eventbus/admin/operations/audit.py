@@ -1,7 +1,7 @@
 """The audit: who did what, or was refused, as the server keeps it.
 
 An action is noted before it is done, and its outcome replaces that entry. So an entry `begun` that stays was cut off: nobody
-knows whether it was done.
+knows whether it was done. Refusals are kept apart and counted, so that they push no action out.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _FIELDS = ("actor", "address", "action", "kind", "target", "queue", "outcome", "
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One action that somebody asked for. `at_ms` is when it was over, a Unix time in ms of the server's clock.
 
-    `outcome` is changed, unchanged, refused, failed, or begun: cut off, so that nobody knows. `reason` is the actor's, `detail`
-    says what was done, why it was refused, or what failed.
+    `outcome` is changed, unchanged, refused, failed, or begun: cut off, so that nobody knows. `reason` is the
+    actor's, `detail` says what was done, why it was refused, or what failed. `times` is how often the actor was
+    refused this action from this address within the hour; the entry has the last target.
     """
 
     id: str
@@ -45,6 +46,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     detail: str = ""
     request: str = ""
+    times: int = 1
 
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ class Audit:
     ) -> AuditPage:
         """Return a page of the audit, newest first: of one actor, action, target (an id or a queue) or outcome.
 
-        It has the newest 10,000 entries, of the last 90 days.
+        It has the newest 10,000 actions, and the newest 1,000 refusals, of the last 90 days.
         """
         if not 0 < limit <= _LIMIT:
             raise DefinitionError(f"expected limit to be 1 to {_LIMIT}, got: {shown(limit)}")
@@ -104,4 +106,8 @@ class Audit:
 
 
 def _entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry(id=row.id, at_ms=row.at_ms, **{name: row.fields.get(name, "") for name in _FIELDS})
+    told = {name: row.fields.get(name, "") for name in _FIELDS}
+    times = int(row.fields.get("times", "1"))
+    if times > 1:
+        told["detail"] = f"{told['detail']} ({times:,} times)".lstrip()
+    return AuditEntry(id=row.id, at_ms=row.at_ms, times=times, **told)

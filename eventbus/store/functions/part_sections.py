@@ -106,7 +106,7 @@ def _sort_assignment(match: re.Match[str], sections: Sections, tables: set[str],
 
 
 def _set_fields(table: str, value: str) -> str:
-    """Set the constants that a table of functions is written with. Raises ValueError if it is written with others."""
+    """Set the constants that a table of functions is written with. Raises ValueError for anything else."""
     names = _FIELD_NAME.findall(_INNER_TABLE.sub("", value))
     if not (all(map(_CAPITALS.fullmatch, names)) and _is_of_any_call(value)):
         raise ValueError(

@@ -41,6 +41,7 @@ local function judge(row)
   if row.wait > 0 then return 'waits' end
   local last = known[3] and fields.peek(known[3])
   local is_open = last and trees.OPEN[last.state]
+  row.last_began = is_open and last.created
   row.is_last = tonumber(known[6] or 0) > 0 and tonumber(known[5] or 0) + 1 >= tonumber(known[6])
   if row.pauses and last and last.state == 'failed' and known[7] ~= known[3] then return 'paused' end
   if row.fire == '' then return 'missed' end
@@ -60,12 +61,13 @@ if is_any then firing.write(rows, words, key_ttl, now) end
 local first, found = agenda.note_first(now), {}
 local due = first >= 0 and commands.try('ZRANGEBYSCORE', shard.root .. ':schedules', '-inf', commands.whole(now), 'WITHSCORES', 'LIMIT', 0, most) or {}
 for i = 1, #due, 2 do
+  if bytes <= 0 then break end -- before it reads the next plan
   local id, n = due[i], #found
   local known = commands.try('HMGET', shard.key('schedule', id), 'gen', 'slot', 'lastjob', 'held') or {}
   local plan = known[1] and commands.try('GET', shard.key('plan', id))
   if not plan then -- nobody can fire what is lost
     agenda.put(id, '')
-  elseif bytes > 0 then
+  else
     bytes = bytes - #plan
     found[n + 1], found[n + 2], found[n + 3], found[n + 4] = id, known[1], known[2] or '', known[3] or ''
     found[n + 5], found[n + 6], found[n + 7] = known[4] or '', commands.whole(due[i + 1]), plan

@@ -16,6 +16,7 @@
 --include shard args commands completed entry fields flag hold holds waiting_page
 
 local SEEN = 1000 -- a call looks at so many
+local left = 1048576 -- bytes of bodies and errors that it still reads; then the page ends
 local queue, state, after, score, limit = args.take(), args.take(), args.take(), args.take(), args.take()
 local has_rows, text_bytes, sought, first_id = args.take() == 1, args.take(), args.take(), args.take()
 local is_rising = state == 'delayed'
@@ -52,17 +53,27 @@ local function read_held()
   return page
 end
 
--- Which jobs of a page may be meant: by their records as they stand, most of which hold the body.
-local function find_sought(page)
-  local names, found = {}, {}
+-- The records of a page as they stand, most of which hold the body.
+local function read_records(page)
+  local names = {}
   for i = 1, #page, 2 do names[#names + 1] = shard.job_root .. page[i] end
-  for i, text in ipairs(commands.get_all(names)) do
-    local id = page[2 * i - 1]
-    local is_first = string.match(id, '^[^@]*') == first_id
-    local has_body = text and bit.band(string.byte(text, 2) or 0, FLAG.BODY) ~= 0
-    found[id] = is_first or text and string.find(has_body and commands.try('GET', shard.key('body', id)) or text, sought, 1, true) ~= nil
-  end
-  return found
+  return commands.get_all(names)
+end
+
+-- Whether a job may be meant.
+local function is_sought(id, text)
+  if string.match(id, '^[^@]*') == first_id then return true end
+  if not text then return false end
+  local has_body = bit.band(string.byte(text, 2) or 0, FLAG.BODY) ~= 0
+  local body = has_body and commands.try('GET', shard.key('body', id)) or text
+  left = left - #body
+  return string.find(body, sought, 1, true) ~= nil
+end
+
+-- The error of a job, as much of it as is shown.
+local function read_error(id, record)
+  if text_bytes == 0 or record.result and record.result ~= '' then return fields.text_of(id, record) end
+  return commands.try('GETRANGE', shard.key('result', id), 0, text_bytes - 1) or ''
 end
 
 local rows, found = {}, 0
@@ -74,7 +85,8 @@ local function add_row(id, own_score)
   found = found + 1
   if not has_rows then return end
   local claimed = is_active and string.match(own_score, ' (%d+) ') or fields.claimed_of(record)
-  local text = is_ended and state ~= 'completed' and fields.text_of(id, record) or ''
+  local text = is_ended and state ~= 'completed' and read_error(id, record) or ''
+  left = left - #text
   local n = #rows
   rows[n + 1], rows[n + 8] = id, text_bytes > 0 and string.sub(text, 1, text_bytes) or text
   local numbers = { record.attempts, record.stalls or 0, record.created, record.due or 0, claimed or 0, record.ended or 0 }
@@ -100,10 +112,11 @@ local function read_page()
 end
 
 local page = read_page()
-local seen, is_sought = 0, sought ~= '' and find_sought(page)
-while 2 * seen < #page and seen < SEEN and found < limit do
+local seen, texts = 0, sought ~= '' and read_records(page)
+while 2 * seen < #page and seen < SEEN and found < limit and left > 0 do
   seen = seen + 1
-  if not is_sought or is_sought[page[2 * seen - 1]] then add_row(page[2 * seen - 1], page[2 * seen]) end
+  local id = page[2 * seen - 1]
+  if not texts or is_sought(id, texts[seen]) then add_row(id, page[2 * seen]) end
 end
 if 2 * seen >= #page then
   local has_leaving = is_ended and not is_leaving and (commands.try('ZCARD', shard.key('leaving', queue)) or 0) > 0

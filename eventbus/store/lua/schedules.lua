@@ -15,10 +15,11 @@ local page = id ~= '' and { id, commands.try('ZSCORE', shard.root .. ':schedules
   or commands.try('ZRANGE', shard.root .. ':schedules', first, first + limit - 1, 'WITHSCORES') or {}
 local rows = {}
 for i = 1, #page, 2 do
+  if bytes <= 0 then break end -- before it reads the next plan
   -- Somebody else's value may stand there: then the schedule has no plan, and whoever looks sees that it cannot be read.
   local known = commands.try('HMGET', shard.key('schedule', page[i]), unpack(FIELDS)) or { '-' }
   local plan = commands.try('GET', shard.key('plan', page[i]))
-  if known[1] and bytes > 0 then
+  if known[1] then
     bytes = bytes - #(plan or '')
     rows[#rows + 1] = page[i]
     rows[#rows + 1] = tonumber(page[i + 1]) < math.huge and commands.whole(page[i + 1]) or ''

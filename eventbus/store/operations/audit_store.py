@@ -1,4 +1,7 @@
-"""The audit in the store: a stream of who did what, the newest 10,000 entries of the last 90 days.
+"""The audit in the store: a stream of who did what, and one of who was refused; each has the newest of 90 days.
+
+They are apart, so that refusals, which anybody can cause, push no action out. Older releases wrote refusals
+among the actions; these are read as they stand.
 
 `ControlStore.audit` is one of these.
 """
@@ -48,9 +51,16 @@ class AuditStore:
 
     async def read(self, most: int, *, before: str = "", deadline: float | None = None) -> list[AuditRow]:
         """Return the newest entries, or those before the entry with the id `before`; newest first."""
-        last = f"({before}" if before else "+"
-        name = self._keys.shard_key("audit")
-        rows = await self._caller.look(
-            "XREVRANGE", name, last, "-", "COUNT", most, missing=[], deadline=deadline
-        )
-        return [AuditRow(id_, dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in rows]
+        last, found = f"({before}" if before else "+", list[AuditRow]()
+        for kind in ("audit", "refusals"):
+            name = self._keys.shard_key(kind)
+            rows = await self._caller.look(
+                "XREVRANGE", name, last, "-", "COUNT", most, missing=[], deadline=deadline
+            )
+            found += [AuditRow(id_, dict(zip(flat[::2], flat[1::2], strict=True))) for id_, flat in rows]
+        return sorted(found, key=_place, reverse=True)[:most]
+
+
+def _place(row: AuditRow) -> tuple[int, int]:
+    ms, _, number = row.id.partition("-")
+    return int(ms), int(number)

@@ -10,6 +10,7 @@ from drivers.lowlevel import Mine, Reading
 
 from eventbus import EventProvider, UnknownJob
 from eventbus.lowlevel import Job, Member, Settle, Tree, complete, fail
+from eventbus.model import clock
 
 
 async def _fails(job: Job) -> Settle:
@@ -39,6 +40,28 @@ async def test_members_run_after_what_they_need_and_the_root_at_the_end(provider
             ("completed", '"own"'),
             ("unknown", ""),
         ]
+
+
+async def test_a_member_and_a_root_with_needs_honour_their_delays(provider: EventProvider) -> None:
+    mine = Mine(provider)
+    started: dict[str, float] = {}
+
+    async def note(job: Job) -> Settle:
+        started[job.id] = clock.now()
+        return complete('""')
+
+    mine.answers.update(dict.fromkeys("abct", note))
+    async with provider, provider.worker():
+        members = [
+            Member("t/a", "mine"),
+            Member("t/b", "mine", needs=["t/a"], delay=0.3),
+            Member("t/c", "mine", needs=["t/a"]),
+        ]
+        added = clock.now()
+        await mine.jobs.add(Tree("t", "mine", "x", members, needs=["t/b", "t/c"], delay=0.6), Reading())
+        assert mine.ran == ["t/a", "t/c", "t/b", "t"]
+        assert started["t/b"] - added >= 0.299  # the server counts whole ms
+        assert started["t"] - added >= 0.599
 
 
 @pytest.mark.parametrize(("up", "ran"), [("", ["t/a"]), ("ignore", ["t/a", "t"])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,8 @@ async def test_pages_and_filters_miss_none_and_repeat_none(make_provider: MakePr
     async with provider:
         expected = list[str]()
         for n in range(30):
-            id_ = await _note(provider, "refused" if n % 3 else "changed", actor=f"a{n % 2}")
+            told = {"actor": f"a{n % 2}", "kind": f"k{n}"}
+            id_ = await _note(provider, "refused" if n % 3 else "changed", **told)
             if n % 3 and n % 2:
                 expected.insert(0, id_)
         found, cursor = list[str](), None
@@ -53,6 +55,73 @@ async def test_pages_and_filters_miss_none_and_repeat_none(make_provider: MakePr
         assert len((await provider.inspector.audit(**whole)).entries) == 30
         with pytest.raises(DefinitionError, match="expected the cursor of a page of the audit"):
             await provider.inspector.audit(cursor="x")
+
+
+async def test_refusals_are_counted_and_push_no_action_out(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    async with provider:
+        revealed = await _note(provider, "changed", actor="admin", action="payload.reveal")
+        other = await _note(provider, "refused", actor="eve", action="job.cancel", detail="no right")
+        for n in range(150):
+            last = await _note(provider, "refused", actor="viewer", target=f"j{n}", detail="no right")
+        found = (await provider.inspector.audit()).entries
+        assert [(each.id, each.times) for each in found] == [(last, 150), (other, 1), (revealed, 1)]
+        assert (found[0].target, found[0].detail) == ("j149", "no right (150 times)")
+        assert found[1].detail == "no right"
+        store = provider.inspector._life.running("look").store
+        lengths = [
+            await store._caller.command("XLEN", store.keys.shard_key(each)) for each in ("audit", "refusals")
+        ]
+        assert lengths == [1, 2]
+
+
+async def test_a_refusal_after_an_hour_is_an_entry_of_its_own(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    async with provider:
+        store = provider.inspector._life.running("look").store
+        name = store.keys.shard_key("refusals")
+        told = [
+            "actor",
+            "ann",
+            "action",
+            "job.retry",
+            "target",
+            "j",
+            "queue",
+            "event.charge",
+            "outcome",
+            "refused",
+        ]
+        old = int(time.time() * 1000) - 3_600_000
+        await store._caller.command("XADD", name, f"{old}-1", *told)
+        id_ = await _note(provider, "refused")
+        again = await _note(provider, "refused")
+        entries = (await provider.inspector.audit()).entries
+        assert [(each.id, each.times) for each in entries] == [(again, 2), (f"{old}-1", 1)]
+        assert id_ != again
+
+
+async def test_an_action_that_began_and_was_refused_stays_among_the_actions(
+    make_provider: MakeProvider,
+) -> None:
+    provider = make_provider()
+    async with provider:
+        ends = [await _note(provider, "refused", replaced=await _note(provider, "begun")) for _ in range(2)]
+        entries = (await provider.inspector.audit()).entries
+        assert [each.id for each in entries] == ends[::-1]
+
+
+async def test_refusals_of_older_releases_are_read_where_they_stand(make_provider: MakeProvider) -> None:
+    provider = make_provider()
+    async with provider:
+        store = provider.inspector._life.running("look").store
+        await _note(provider, "changed", actor="c")
+        await store._caller.command(
+            "XADD", store.keys.shard_key("audit"), "*", "actor", "b", "outcome", "refused"
+        )
+        await _note(provider, "refused")
+        entries = (await provider.inspector.audit(outcome="refused")).entries
+        assert [(each.actor, each.times) for each in entries] == [("ann", 1), ("b", 1)]
 
 
 async def test_it_keeps_the_newest_ten_thousand_of_ninety_days(make_provider: MakeProvider) -> None:

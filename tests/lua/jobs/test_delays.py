@@ -106,3 +106,71 @@ async def test_a_claim_tells_whether_the_job_has_begun_before(shard: Shard) -> N
     again = await shard.turn(call=shard.calls("w"))
     assert again.claims == answer.claims, "a repeat of the call says the same"
     assert await shard.command("EXISTS", shard.shard_key("log:a")) == 0, "nothing is in its log"
+
+
+async def _run_all(shard: Shard) -> list[str]:
+    """Let workers claim all that is due; return the jobs in the order of the claims."""
+    claimed: list[str] = []
+    while (answer := await shard.turn()).claims:
+        claimed += [each.id for each in answer.claims]
+        await shard.turn(*(settle(each, answer.token) for each in answer.claims), want=0)
+    return claimed
+
+
+async def test_jobs_due_in_one_millisecond_run_in_the_order_of_their_adds_whatever_their_ids(
+    shard: Shard,
+) -> None:
+    """Ids of two processes, or of one before and after its restart, do not tell the order of the adds."""
+    jobs = [f"{emitter}-{n}" for n in range(150) for emitter in ("m", "a", "z")]
+    for first in range(0, len(jobs), 30):
+        await shard.add(*(row(job, delay=500) for job in jobs[first : first + 15]))
+        shard.now += 10
+        await shard.add(*(row(job, delay=490) for job in jobs[first + 15 : first + 30]))
+        shard.now -= 10
+    shard.now += 499
+    assert await _run_all(shard) == []
+    shard.now += 1
+    assert await _run_all(shard) == jobs
+
+
+async def test_retries_due_in_one_millisecond_run_in_the_order_in_which_their_attempts_failed(
+    shard: Shard,
+) -> None:
+    await shard.add(*(row(job) for job in "abc"))
+    answer = await shard.turn()
+    claims = {each.id: each for each in answer.claims}
+    for job in "cab":
+        await shard.turn(settle(claims[job], answer.token, "delayed", attempts=1, delay=700), want=0)
+    shard.now += 700
+    assert await _run_all(shard) == ["c", "a", "b"]
+
+
+async def test_behind_a_full_millisecond_a_job_waits_for_the_next_one(shard: Shard) -> None:
+    full = START + 500 + 2047 / 2048
+    await shard.add(row("c", delay=500))
+    await shard.command("ZADD", shard.key("delayed", QUEUE), repr(full), "c", repr(full + 1), "other")
+    await shard.add(*(row(job, delay=500) for job in "ba"))
+    await shard.command("ZREM", shard.key("delayed", QUEUE), "other")
+    assert await shard.command("ZRANGE", shard.key("delayed", QUEUE), 0, -1) == ["c", "b", "a"]
+    assert await _due(shard) == {f"q:{QUEUE}": START + 500}
+    shard.now += 501
+    assert await _run_all(shard) == ["c"]
+    shard.now += 1
+    assert await _run_all(shard) == ["b", "a"]
+
+
+async def test_a_job_that_an_older_release_delayed_is_due_at_its_time(shard: Shard) -> None:
+    """Its score is the time alone."""
+    await shard.add(row("b", delay=500), row("a", delay=500))
+    await shard.command("ZADD", shard.key("delayed", QUEUE), START + 500, "b")
+    await shard.add(row("0", delay=500))
+    shard.now += 500
+    assert await _run_all(shard) == ["b", "a", "0"]
+
+
+async def test_jobs_that_are_parked_in_one_millisecond_keep_their_order(shard: Shard) -> None:
+    jobs = [f"{emitter}-{n}" for n in range(5) for emitter in ("m", "a", "z")]
+    await shard.add(*(row(job) for job in jobs))
+    answer = await shard.turn()
+    await shard.turn(*(settle(each, answer.token, "parked") for each in answer.claims), want=0)
+    assert await shard.command("ZRANGE", shard.key("parked", QUEUE), 0, -1) == jobs

@@ -388,3 +388,39 @@ async def test_a_thousand_schedules_fire_in_bounded_calls(store: Store) -> None:
         calls += 1
     assert calls == count // 100
     assert len(await _ready(shard)) == count
+
+
+async def test_slots_that_catch_up_follow_short_jobs_until_none_is_late(shard: Shard) -> None:
+    """A schedule of a slot a second, all of whose slots of ten seconds passed while nobody worked."""
+    schedules, every = _Schedules(shard), 1000
+    plan = Plan(event="tick", queue=QUEUE, table=Timetable(every=every), catch_up="all")
+    first = schedules.first
+    await schedules.put(slot=first, due=first)
+    shard.now = first + 10 * every
+    late = list[int]()
+    while len(late) < 30:
+        for due in await schedules.due():
+            row = make_row(due, plan, shard.now)._replace(queue=QUEUE)
+            if await schedules.fire(row) == ["fired"]:
+                late.append(shard.now - int(due.slot))
+        shard.now += 5
+        answer = await shard.turn()
+        await shard.turn(*(settle(each, answer.token) for each in answer.claims), want=0)
+    assert late[0] == 10 * every
+    assert max(late[15:]) < every / 4
+
+
+async def test_a_slot_that_waits_for_a_long_job_is_asked_about_once_a_second(shard: Shard) -> None:
+    schedules = _Schedules(shard)
+    await schedules.put()
+    shard.now = schedules.first
+    (due,) = await schedules.due()
+    await schedules.fire(_row(due))
+    shard.now = schedules.first + _EVERY
+    asked, began = 0, shard.now
+    while shard.now < began + _EVERY:
+        for due in await schedules.due():
+            asked += 1
+            assert await schedules.fire(_row(due, overlap="queue")) == ["held"]
+        shard.now += 100
+    assert asked == 60

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from drivers.shards import START, turn_queue
 from drivers.tree_driver import ROOTS, STEPS, TreeDriver, make_tree, pieces_of
+from drivers.waits import child
 
 from eventbus.emit.job_tree import Member, Tree
 from eventbus.store.scripting.script_rows import REUSE, SUPERSEDE
@@ -268,6 +269,77 @@ async def test_a_delayed_member_starts_when_it_is_due_and_a_worker_is_woken_for_
     assert (answer.claims, answer.next_due) == ([], START + 500)
     driver.shard.now += 500
     assert await driver.run_all() == ["f/a", "f/b", "f"]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+async def test_a_member_that_needs_another_is_delayed_when_that_ends_before_it_is_due(
+    driver: TreeDriver, size: int
+) -> None:
+    await driver.shard.announce(queue=STEPS)
+    await driver.add(make_tree({"a": "", "b": "a", "c": "a"}, delays={"b": 0.5}), size)
+    assert await driver.run() == ["f/a"]
+    assert await driver.states() == {
+        "f": "waiting-children",
+        "a": "completed",
+        "b": "delayed",
+        "c": "waiting",
+    }
+    assert await driver.run() == ["f/c"]
+    assert (await driver.turn()).next_due == START + 500
+    driver.shard.now += 500
+    assert await driver.run_all() == ["f/b", "f"]
+
+
+async def test_a_member_whose_needs_end_after_it_is_due_starts_then(driver: TreeDriver) -> None:
+    await driver.add(make_tree({"a": "", "b": "a"}, delays={"b": 0.5}))
+    driver.shard.now += 500
+    assert await driver.run_all() == ["f/a", "f/b", "f"]
+
+
+@pytest.mark.parametrize("size", [1, 100])
+async def test_a_root_that_needs_members_is_delayed_when_they_end_before_it_is_due(
+    driver: TreeDriver, size: int
+) -> None:
+    await driver.add(make_tree({"a": ""}, delay=1.0), size)
+    assert await driver.run_all() == ["f/a"]
+    assert (await driver.states())["f"] == "delayed"
+    driver.shard.now += 999
+    assert await driver.run_all() == []
+    driver.shard.now += 1
+    assert await driver.run_all() == ["f"]
+
+
+async def test_a_root_that_deals_with_the_failure_of_a_member_does_not_wait_until_it_is_due(
+    driver: TreeDriver,
+) -> None:
+    await driver.add(make_tree({"a": ""}, delay=1.0))
+    await driver.claim()
+    await driver.end("failed", "f/a", attempts=1)
+    assert await driver.claim() == ["f"]
+
+
+async def test_a_tree_that_is_cancelled_while_a_member_is_delayed_behind_its_needs_ends(
+    driver: TreeDriver,
+) -> None:
+    await driver.add(make_tree({"a": "", "b": "a"}, delays={"b": 0.5}))
+    await driver.run()
+    await driver.cancel()
+    assert (await driver.states())["b"] == "cancelled"
+    assert await driver.shard.members("delayed", STEPS) == []
+
+
+async def test_a_member_that_has_begun_and_waits_for_children_goes_on_when_they_end(
+    driver: TreeDriver,
+) -> None:
+    """Its delay is one of its first start."""
+    await driver.add(make_tree({"a": "", "b": "a"}, delays={"b": 0.5}))
+    driver.shard.now += 500
+    await driver.run()
+    await driver.claim()
+    driver.shard.now -= 400  # the clock is set back
+    await driver.wait("f/b", "c", adds=[child("c")])
+    assert await driver.run() == ["f/c"]
+    assert await driver.claim() == ["f/b"]
 
 
 @pytest.mark.parametrize("size", [1, 100])

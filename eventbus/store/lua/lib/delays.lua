@@ -1,4 +1,4 @@
---needs shard commands fields placing
+--needs shard commands fields moments placing
 --exports delays
 -- Delayed jobs: each queue has a set of its own, so that they are counted and looked at by queue.
 -- What must hold: a queue with delayed jobs stands in `due`, not later than its first one. Its entry may be early: the
@@ -10,7 +10,7 @@ delays = {}
 -- Notes in `due` when the first delayed job of the queue is due, if it has any.
 function delays.note(queue)
   local first = (commands.try('ZRANGE', shard.key('delayed', queue), 0, 0, 'WITHSCORES') or {})[2]
-  if first then redis.call('ZADD', shard.root .. ':due', 'LT', first, 'q:' .. queue) end
+  if first then redis.call('ZADD', shard.root .. ':due', 'LT', commands.whole(math.floor(first)), 'q:' .. queue) end
 end
 
 -- A queue whose last delayed job was taken out stands in `due` no more.
@@ -24,7 +24,7 @@ function delays.place(lists, now, refuse)
   for queue, all in pairs(lists) do
     local list, earliest = placing.without_gone(all), math.huge
     for i = 1, #list, 2 do earliest = math.min(earliest, tonumber(list[i])) end
-    if #list > 0 and commands.try_many('ZADD', shard.key('delayed', queue), list) then
+    if #list > 0 and moments.add(shard.key('delayed', queue), list) then
       local is_first = redis.call('ZADD', shard.root .. ':due', 'LT', earliest, 'q:' .. queue) == 1
       if is_first then commands.try('ZADD', shard.root .. ':served', now, queue) end -- nobody may serve it (`roster.lua`)
     else

@@ -2,7 +2,8 @@
 --exports firing
 -- What a call that fires schedules writes: the jobs, and then for each schedule where it stands.
 firing = {}
-local FOREIGN_PAUSE, HELD_PAUSE = 5000, 1000 -- ms until somebody tries again
+local FOREIGN_PAUSE = 5000 -- ms until somebody tries again
+local SHORTEST, LONGEST = 20, 1000 -- ms until somebody looks again whether the last job has ended
 local FAIL_REASON = 'its last job failed'
 
 local function make_queue(row)
@@ -78,6 +79,12 @@ local function settle_row(row, word, now)
   agenda.put(row.id, row.due)
 end
 
+-- Half as long as the last job is there: so slots that catch up follow short jobs closely, and a long one is asked about
+-- once a second.
+local function find_pause(row, now)
+  return math.floor(math.max(SHORTEST, math.min(LONGEST, (now - row.last_began) / 2)))
+end
+
 function firing.write(rows, words, key_ttl, now)
   add_jobs(rows, words, now)
   for i, row in ipairs(rows) do
@@ -90,7 +97,7 @@ function firing.write(rows, words, key_ttl, now)
       agenda.put(row.id, '')
     elseif word == 'held' then
       redis.call('HSET', shard.key('schedule', row.id), 'held', row.fire)
-      agenda.put(row.id, now + HELD_PAUSE)
+      agenda.put(row.id, now + find_pause(row, now))
     elseif word == 'waits' or word == 'foreign' then
       agenda.put(row.id, now + (word == 'waits' and row.wait or FOREIGN_PAUSE))
     end

@@ -5,9 +5,10 @@ pointers = {}
 pointers.REUSE = 1 -- what an emission may ask for where its key stands for a job
 pointers.SUPERSEDE = 2
 pointers.planned = {} -- pointer -> job and print, decided earlier in this call
+local left = 1048576 -- bytes of outcomes that this call still tells; whoever joins a job behind that asks for its outcome
 
 -- Returns the job that `pointer` stands for, its payload's print, its final state (nil
--- while open) and outcome. Nil when the key is free: unknown, its record lost, or its
+-- while open; `unlisted` where its outcome is too much for this call) and outcome. Nil when the key is free: unknown, its record lost, or its
 -- job ended without completing, unless the emission asks to reuse it. The fifth value is in each case which emissions of
 -- the key have come (`passed.lua`), or nil.
 function pointers.follow(pointer, meeting)
@@ -24,7 +25,10 @@ function pointers.follow(pointer, meeting)
   end
   local may = state == 'completed' or meeting == pointers.REUSE
   if not may then return nil, nil, nil, nil, seen end
-  return job, print, state, text or commands.try('GET', shard.key('result', job)) or commands.try('GET', shard.key('outcome', job)) or '', seen
+  if left <= 0 then return job, print, 'unlisted', '', seen end
+  text = text or commands.try('GET', shard.key('result', job)) or commands.try('GET', shard.key('outcome', job)) or ''
+  left = left - #text
+  return job, print, state, text, seen
 end
 
 -- Points the key at a new job; it has no expiry until that job ends. after: the job for which it stands until then.

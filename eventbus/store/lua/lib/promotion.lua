@@ -1,6 +1,6 @@
---needs shard commands delays fields holds placing plain putting_off records succession
+--needs shard commands delays fields holds moments placing plain putting_off records succession
 --exports promotion
--- Promoting delayed jobs of a queue that are due: read first, then moved to ready with a new order.
+-- Promoting delayed jobs of a queue that are due, in their order: read first, then moved to ready.
 promotion = {}
 local to_promote = 100 -- jobs that one call promotes
 
@@ -33,7 +33,7 @@ end
 -- Promotes a bounded number, and puts the queue back into `due` where some are left.
 function promotion.release_due(queue, now, ready)
   local name = shard.key('delayed', queue)
-  local ids = to_promote > 0 and commands.try('ZRANGEBYSCORE', name, '-inf', commands.whole(now), 'LIMIT', 0, to_promote) or {}
+  local ids = to_promote > 0 and commands.try('ZRANGEBYSCORE', name, '-inf', moments.bound(now), 'LIMIT', 0, to_promote) or {}
   local due, bad, later, waiting = read_due(queue, ids, now)
   to_promote = to_promote - #ids
   commands.call_many('ZREM', name, ids)

@@ -1,4 +1,4 @@
---needs shard commands tables book changes delays endings fields hold journals lines placing putting_off records slots trees verdict
+--needs shard commands tables book changes delays endings fields hold journals lines moments placing putting_off records slots trees verdict
 --exports settle_rows
 -- Settling what did not simply complete: retries, failures, jobs of trees, with a key, or that were cancelled.
 settle_rows = {}
@@ -86,7 +86,7 @@ local function settle_row(row, record, key_ttl, now, lists)
     suspend(row, record, now, lists)
   elseif row.state == 'parked' then
     fields.change(row.id, 'state', 'parked', 'token', false, 'why', string.sub(row.text, 1, 64), 'began', Hold.time(row.hold))
-    if not commands.try('ZADD', shard.key('parked', record.queue), now, row.id) then putting_off.put_off(row.id, now, record.queue) end
+    if not moments.add(shard.key('parked', record.queue), { now, row.id }) then putting_off.put_off(row.id, now, record.queue) end
   else
     if row.attempts ~= '' and not (record.cancel and record.cancel ~= record.root) then fields.change(row.id, 'attempts', row.attempts) end
     if row.state == 'cancelled' then

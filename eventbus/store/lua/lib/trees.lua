@@ -1,8 +1,9 @@
---needs shard commands tables endings fields placing records stopping
+--needs shard commands tables changes delays endings fields next_due placing putting_off records stopping waking
 --exports trees
 -- Trees: jobs that wait for others, and what follows from the end of one.
 --
 --   waiting-children -> waiting (all it needs have ended) -> active -> ended
+--   waiting-children -> delayed (the same, and it is not due yet) -> waiting
 --   active -> waiting-children (it added children and waits for them: `checkpoint.lua`; or for a time, too: `mixed_waits.lua`)
 --
 -- `needs:<id>` is the exact set of what a job still waits for (`#child`: its end is enough), `feeds:<id>` lists who waits for it,
@@ -23,7 +24,19 @@ trees.released = {} -- queue -> records that go to ready
 local freed = {} -- those that this call released: their state says so only when it ends
 trees.removed = {} -- what `remove` takes away when all are told
 
--- Puts a job that waits for nothing any more where it can be claimed.
+-- Delays a job that never began and is not due yet; whoever stops is not kept from it. Returns whether it is delayed.
+local function delay(id, record, now)
+  local due = tonumber(record.due)
+  if not due or due <= now or record.first or record.stop then return false end
+  local earliest = next_due.read()
+  fields.change(id, 'state', 'delayed')
+  if changes.is_on() then changes.note('delayed', record.queue, id, 'delayed', { due = due }) end
+  delays.place({ [record.queue] = { due, id } }, now, putting_off.set_apart)
+  if earliest < 0 or due < earliest then waking.wake_queue(record.queue, now) end
+  return true
+end
+
+-- Puts a job that waits for nothing any more where it can be claimed, or where it waits until it is due.
 function trees.release(id, now)
   local record, _, queue = fields.fetch(id)
   if not record then return records.quarantine(id, queue, 'it waited in a tree', now) end
@@ -38,6 +51,7 @@ function trees.release(id, now)
     return
   end
   placing.gone[id], freed[id] = nil, true
+  if delay(id, record, now) then return end
   record.id = id
   tables.push(trees.released, record.queue, record)
 end
